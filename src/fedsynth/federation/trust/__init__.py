@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 
 
 class SiteTurn(Protocol):
-    """One turn of one question at a site: the parts of the site that a trust model may use."""
+    """What a site gives a :class:`Trust` to compute its answer with, for one message of one question.
+
+    A question is a query with its price and terms (:class:`~fedsynth.federation.wire.Head`). It is sent in one or more
+    turns: a turn is one message to each site, and the answers to it. When a site is first asked a question it draws a
+    random salt, which it keeps for all turns and repetitions of the question.
+    """
 
     @property
     def name(self) -> str:
@@ -37,41 +42,63 @@ class SiteTurn(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the question, terms included."""
+        """SHA-256 (64 hex digits) of the question: run, step, query, price and terms; the same in all its turns."""
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the site's signing key; never leaves the site."""
+        """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites; it never leaves the site."""
 
     @property
     def release(self) -> Release:
-        """The release: the price and the distribution of the noise."""
+        """Kind and price of the noise that the trust model is to add (:data:`~fedsynth.privacy.release.Release`)."""
 
     @property
     def norms(self) -> Norms:
-        """Sensitivity to one person of the vector that noise is added to: this site's answer, or the sum over sites."""
+        """L1 and L2 sensitivity, to one person, of the vector that noise is added to.
+
+        That vector is the sum over sites if noise is added to the sum (:attr:`Trust.pooled`), and otherwise this site's
+        answer.
+        """
 
     def statistic(self, most: int = MOST_ROWS) -> Integers:
-        """Return the exact answer, which charges the question if it is not charged yet; fails beyond ``most`` rows."""
+        """Return the site's exact answer (int64, flat), after charging the question if that was not done yet.
+
+        Raises :class:`~fedsynth.errors.BudgetExceeded` beyond the site's budget. If the site has more than ``most``
+        rows, an error is raised for which the site answers ``failed``, now and whenever the question is repeated.
+        """
 
     def bits(self, purpose: str) -> noise.RandomBits:
-        """Return random bits bound to the site's secret, the salt of the question, its terms and the purpose."""
+        """Return a reproducible stream of random bits for one use, such as ``"noise"``, which ``purpose`` names.
+
+        The stream is a function of the site's secret, the question with its salt and terms, and ``purpose``.
+        """
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes, bound in the same way as :meth:`bits`."""
+        """Return 32 secret bytes for the use that ``purpose`` names, derived from the same inputs as :meth:`bits`."""
 
     def run_key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes bound to the site's secret, the question's run, its salt and the purpose."""
+        """Return 32 secret bytes for the use that ``purpose`` names, the same for all questions of one run.
+
+        They are derived from the site's secret, the run's name, a random salt of the run and ``purpose``.
+        """
 
     def first(self, part: str, value: bytes) -> bytes:
-        """Durably store ``value`` for this part of the session unless there is one, and return the stored value."""
+        """Durably store ``value`` for one part of this question's protocol unless it has one; return the stored value.
+
+        ``part`` is any name for what is stored, such as ``"boxes"``. By the returned value a site notices that it has
+        taken another message for this part before.
+        """
 
     def said(self, part: str) -> bytes | None:
-        """Return the stored value of this part of the question's session, if any."""
+        """Return the value that :meth:`first` stored for this question under the name ``part``, or ``None``."""
 
 
 class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """A released sum as recorded: the sites in it, the noise's standard deviation, and the integers."""
+    """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
+
+    ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
+    each of its cells, and ``values`` (int64, shape ``(cells,)``) are the noisy integers.
+    """
 
     sites: tuple[str, ...]
     std: float
@@ -79,21 +106,41 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
 
 class Aggregation(Protocol):
-    """The server's side of one sum: it makes the events for sites, takes their answers, and returns the sum."""
+    """The server's side of one sum over sites: makes the messages for the sites, takes their answers, returns the sum.
+
+    The server calls :meth:`ask`, then :meth:`hear` for each site that answers this turn, and so on until :meth:`ask`
+    returns no more messages; then :meth:`result`.
+    """
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Return the next turn's event for each site, after the last turn's answers; empty when the sum is complete."""
+        """Return the message for each site in the next turn, by site; empty if the sum is complete or has failed.
+
+        A message is the event that goes with the question (:data:`~fedsynth.federation.events.Event`), or ``None`` for
+        the question alone.
+        """
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer, or raise :class:`FedsynthError`; a site without answer in a turn drops out."""
+        """Take in one site's answer to the last message of :meth:`ask`; a site without an answer is out from then on.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
+        """
 
     def result(self) -> Released | None:
-        """Return the sum, ``None`` if no site answered; raise :class:`SiteLost` if too few completed all turns."""
+        """Return the released sum once :meth:`ask` has no more messages; ``None`` if no site answered at all.
+
+        Raises :class:`~fedsynth.errors.SiteLost` if too few sites answered all messages.
+        """
 
 
 @dataclass(frozen=True)
 class SimulationTerms:
-    """Terms of a simulation, for parties other than its sites and server; ``coordinator`` holds its public keys."""
+    """Terms of a simulated run for parties other than its sites and its server, such as three compute servers.
+
+    ``schema`` is the agreed schema, ``budget`` bounds what the run may cost one person, ``unit`` says how many rows per
+    site, and at how many sites, one person may have, and ``neighbours`` whether neighbouring tables differ by adding or
+    by replacing these rows. ``coordinator`` (64 bytes) holds the server's public keys: Ed25519 for its signatures, then
+    X25519 for answers sealed for it.
+    """
 
     schema: Schema
     budget: Budget
@@ -103,54 +150,79 @@ class SimulationTerms:
 
 
 class Trust(Protocol):
-    """A trust model: the protocol between the server, the sites and any further parties."""
+    """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
+
+    There are four: :class:`~fedsynth.federation.trust.trusted.TrustedServer`,
+    :class:`~fedsynth.federation.trust.local.LocalNoise`, :class:`~fedsynth.federation.trust.secure.site.SecureSum` and
+    :class:`~fedsynth.federation.trust.three_servers.trust.ThreeServers`. Sites and server each hold a copy: a site
+    calls :meth:`answer` and :meth:`deposit`, the server :meth:`aggregation`, :meth:`std` and :meth:`vault`. A question
+    is sent in one or more turns, each of which is one message to each site and its answer.
+    """
 
     @property
     def name(self) -> str:
-        """Name in requests, policies and on the command line."""
+        """Name of this trust model in requests, site policies and on the command line, such as ``secure``."""
 
     @property
     def confidential(self) -> bool:
-        """Whether a site's answer to a sum is exact, and must therefore be encrypted for the coordinator."""
+        """Whether a site's answer to a sum is exact, and must therefore be encrypted for the server."""
 
     @property
     def deposits(self) -> bool:
-        """Whether sites may deposit exact tables with a party that keeps their sums, or secret shares of the sums."""
+        """Whether methods may use a vault: sums of exact tables that are released only by noisy answers and draws.
+
+        The vault (:class:`~fedsynth.federation.vault.Vault`) is held by a trusted server, or as secret shares by
+        several servers.
+        """
 
     @property
     def pooled(self) -> bool:
-        """Whether noise is added to the sum over sites, rather than by each site to its own answer in full."""
+        """Whether noise is added once, to the sum over sites (true), or by each site in full to its own answer."""
 
     @property
     def turns(self) -> int:
-        """Number of turns of a sum, each of which sends one message to each site."""
+        """Number of turns of a sum, each one message to each site and its answer; 0 if there are no sums."""
 
     @property
     def reads(self) -> int:
-        """The turn in which a site reads its rows."""
+        """Index, from 0, of the turn of a sum (:attr:`turns`) in which a site reads its rows."""
 
     @property
     def terms(self) -> str:
-        """The site's own settings of this trust model, as text; its answers depend on these settings too."""
+        """The site's own settings of this trust model, as text; noise and keys that it derives depend on them too."""
 
     @property
     def assumption(self) -> str:
-        """The assumption about other parties on which the guarantee depends, as text; empty if there is none."""
+        """The assumption about other parties that the guarantee rests on, as English text; empty if there is none."""
 
     def among(self, roster: Mapping[str, bytes]) -> Trust:
-        """Return the trust model for these sites, given their public identity keys by name."""
+        """Return a copy of this trust model for the sites in ``roster``.
+
+        ``roster`` maps each site's name to its public identity key (Ed25519, 32 bytes).
+        """
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
-        """Return the trust model for a simulation, with any further parties created in this process.
+        """Return a copy of this trust model for a simulation, in which all further parties are created in this process.
 
-        ``secret(name)`` gives 32 secret bytes for the party of that name.
+        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
+        the party of that name; ``terms`` are what these parties agree to.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return a site's answer in one turn of a sum; raise :class:`Refused` for an event out of turn."""
+        """Return a site's answer to one message of a sum, with whatever noise or masks this trust model demands.
+
+        ``site`` gives access to the question and the site's secrets, ``turn`` counts the messages of the sum from 0,
+        and ``event`` is what the server sent with this message, ``None`` if nothing. Raises
+        :class:`~fedsynth.errors.Refused` for an event that does not belong to the turn.
+        """
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return a site's answer to a deposit; raise :class:`Refused` if this trust model has no deposits."""
+        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
+
+        A vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). Depending on
+        the trust model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused`
+        if this trust model has no vault.
+        """
 
     def aggregation(
         self,
@@ -160,24 +232,37 @@ class Trust(Protocol):
         sites: Sequence[str],
         bits: Callable[[Integers], noise.RandomBits],
     ) -> Aggregation:
-        """Return the server's side of one sum over ``sites``; ``digest`` is that of its question.
+        """Return the server's side of one sum over ``sites``.
 
-        ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
+        ``digest`` is the SHA-256 (hex) of the question, ``release`` the kind and price of the noise, and ``norms`` are
+        the L1 and L2 sensitivity of the sum (of one site's answer unless :attr:`pooled`) to one person. ``bits(exact)``
+        gives the server's own noise source for an exact sum, where the server adds the noise. Raises
+        :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
         """
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.
+        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
 
-        ``release`` is the kind and price of the noise; ``norms`` bound how far one person moves the sum.
+        ``release`` is the kind and price of the noise; ``norms`` bound how far one person moves the vector that noise
+        is added to. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such
+        noise.
         """
 
     def vault(self, terms: VaultTerms) -> Vault | None:
-        """Return an empty vault for deposits under these terms; ``None`` if no party can hold exact sums."""
+        """Return an empty vault for tables deposited under ``terms``; ``None`` if no party can hold exact sums.
+
+        A vault holds sums of exact tables, and releases them only by noisy answers and draws
+        (:class:`~fedsynth.federation.vault.Vault`).
+        """
 
 
 @dataclass(eq=False)
 class OneMessage:
-    """A sum in one turn: ``finish`` turns the total into the release, ``std(sites)`` gives its noise."""
+    """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
+
+    ``sites`` are asked; ``finish`` turns the total of their answers into the released integers, for example by adding
+    noise; ``std(number)`` gives the standard deviation of the noise in each cell if so many sites have answered.
+    """
 
     sites: tuple[str, ...]
     finish: Callable[[Integers], Integers]
@@ -187,36 +272,45 @@ class OneMessage:
     _heard: list[str] = field(default_factory=list)
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Ask every site, once."""
+        """Return ``None`` for each site at the first call: the question goes alone. Later, return an empty mapping."""
         if self._asked:
             return {}
         self._asked = True
         return dict.fromkeys(self.sites)
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Add the answer to the total, so that memory holds two vectors at most."""
+        """Add one site's answer to the total, so that memory holds two vectors at most.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for an answer that is not one vector of integers.
+        """
         values = values_of(site, answer)
         self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
         self._heard.append(site)
 
     def result(self) -> Released | None:
-        """Return the released sum, or ``None`` if nobody answered."""
+        """Return the released sum over the sites that answered, or ``None`` if none did."""
         if self._total is None:
             return None
         return Released(tuple(self._heard), self.std(len(self._heard)), self.finish(self._total))
 
 
 def values_of(site: str, answer: Answer) -> Integers:
-    """Return the integers of an answer; raise :class:`FedsynthError` if it has none."""
+    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
+
+    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer of another form.
+    """
     if not isinstance(answer, Values) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
     return answer.values
 
 
 def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
-    """Return ``answer`` plus the noise of ``release``; exact integers throughout.
+    """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
 
-    Raises :class:`Unsupported` for a release that is not a noisy sum.
+    ``release`` is the kind and price of the noise; ``norms`` are the L1 and L2 sensitivity to one person, from which
+    its scale follows; ``bits`` is the source of randomness. Without noise, for :class:`~fedsynth.privacy.release.Exact`
+    and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity, ``answer`` itself is returned. Raises
+    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum, such as a draw.
     """
     match release:
         case Gaussian() if norms.l2 > 0:
@@ -230,7 +324,12 @@ def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.Rand
 
 
 def noise_std(release: Release, norms: Norms) -> float:
-    """Return the standard deviation of the noise that :func:`add_noise` adds to each cell."""
+    """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
+
+    ``release`` is the kind and price of the noise, ``norms`` the L1 and L2 sensitivity to one person. The result is
+    that of the continuous law, which the discrete law's does not exceed, and 0 without noise. Raises
+    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    """
     match release:
         case Gaussian():
             return release.sigma(norms.l2)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalNoise:
-    """Trust model in which every site adds the full noise of the release, and the server only adds up.
+    """Trust model in which every site adds the full noise of a release to its own answer; the server only adds up.
 
     The guarantee holds against the server and all other sites together. In return, the variance of a sum over m sites
-    is m times that of a trusted server.
+    is m times that of a trusted server. The class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
     """
 
     name: ClassVar[str] = "local"
@@ -39,33 +39,45 @@ class LocalNoise:
     assumption: ClassVar[str] = ""
 
     def among(self, roster: Mapping[str, bytes]) -> LocalNoise:
-        """Return this trust model unchanged: it needs no roster."""
+        """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> LocalNoise:
-        """Return this trust model unchanged: it has no parties besides sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return the answer with the site's own noise."""
+        """Return the site's exact answer plus its own sample of the whole noise that the question demands.
+
+        ``site`` gives access to the question, the rows and the site's secrets. Raises :class:`Refused` if ``event`` is
+        not ``None``: each site gets one message in a sum (``turn`` 0), the question alone.
+        """
         if event is not None:
             raise Refused("a sum with local noise takes one message; install the same fedsynth everywhere")
         exact = site.statistic()
         return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: no party can hold it."""
+        """Raise :class:`Refused`: no party may hold exact tables, so there is no vault to deposit them in."""
         raise Refused("no vault exists under the trust 'local'; use a method without deposits")
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> OneMessage:
-        """Return the sum of the noisy answers."""
+        """Return the server's side of a sum over ``sites``, which adds up their noisy answers and adds no noise.
+
+        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of one site's answer to one person) give the
+        noise that each site adds; ``digest`` and ``bits`` are not used.
+        """
         return OneMessage(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the release's standard deviation times the square root of the number of sites."""
+        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.
+
+        It is that of one site's noise (:func:`~fedsynth.federation.trust.noise_std` of ``release``, its kind and price,
+        and ``norms``, the sensitivity) times the square root of ``sites``.
+        """
         return noise_std(release, norms) * float(np.sqrt(sites))
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return ``None``: no party holds exact sums."""
+        """Return ``None``: no party may hold exact sums of the sites' tables, so there is no vault."""

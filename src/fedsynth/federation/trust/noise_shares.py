@@ -66,36 +66,49 @@ SEED_BYTES = 32
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a share: its standard deviation (or an upper bound of it), and its sampler ``draw(cells, bits)``."""
+    """One of the independent parts of which a site's :class:`Share` of the noise consists.
+
+    ``std`` is the standard deviation of the part in each cell, or an upper bound of it; ``draw(cells, bits)`` samples
+    one integer per cell from a source of random bits.
+    """
 
     std: float
     draw: Callable[[int, noise.RandomBits], Integers]
 
     def noise(self, cells: int, seed: bytes) -> Integers:
-        """Return the noise of a secret seed (:data:`SEED_BYTES` bytes), which must serve this part alone."""
+        """Return this part's noise, int64 of shape ``(cells,)``, as a function of a secret ``seed``.
+
+        ``seed`` has :data:`SEED_BYTES` bytes, and must serve this part of this sum alone. Whoever knows it can compute
+        the noise and subtract it.
+        """
         return self.draw(cells, noise.KeyedBits(seed, b"a part of a share of noise"))
 
 
 @dataclass(frozen=True)
 class Share:
-    """One site's share of a release's noise, in parts.
+    """One site's share of a release's noise, made by :func:`share_of` of independent ``parts``.
 
-    The first k + 1 parts of ``honest[k]`` sites add up to the release's noise; ``honest`` decreases.
+    If the first k + 1 parts of each share are kept secret, the shares of ``honest[k]`` honest sites add up to the noise
+    of the release. ``honest`` decreases: the more parts are kept, the fewer honest sites suffice. Both tuples are empty
+    for a release without noise.
     """
 
     parts: tuple[Part, ...]
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
-        """Return how many of its parts each site must keep secret if at least ``honest`` honest sites are in a sum."""
+        """Return how many parts of its noise a site must keep secret if at least ``honest`` sites in a sum are honest.
+
+        These are its first parts. The seeds of the others may be revealed, so that their noise is subtracted.
+        """
         return next((k + 1 for k, enough in enumerate(self.honest) if enough <= honest), len(self.parts))
 
     def std(self, parts: int) -> float:
-        """Return the standard deviation of the noise that the first ``parts`` parts add to each cell."""
+        """Return the standard deviation of the noise that the first ``parts`` parts together add to each cell."""
         return math.hypot(*(part.std for part in self.parts[:parts]))
 
     def added(self, answer: Integers, seeds: Sequence[bytes]) -> Integers:
-        """Return a copy of ``answer`` with all parts added, each from its seed."""
+        """Return ``answer`` plus the noise of all parts (int64, same shape); ``seeds`` has one seed for each part."""
         total = answer.astype(np.int64, copy=True)
         for part, seed in zip(self.parts, seeds, strict=True):
             total += part.noise(answer.size, seed)
@@ -103,9 +116,11 @@ class Share:
 
 
 def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
-    """Return one site's share if between ``least`` and ``most`` honest sites will be in the sum.
+    """Return the share of a release's noise that each site adds so that the honest sites alone add enough.
 
-    Raises :class:`Unsupported` for a release that is not a noisy sum.
+    Between ``least`` and ``most`` sites of the sum will be honest. ``release`` is the kind and price of the noise,
+    ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises :class:`~fedsynth.errors.Unsupported` for a
+    release that is not a noisy sum.
     """
     std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:
@@ -171,7 +186,11 @@ def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
 
 
 def gaussian_cost(sigmas: Sequence[float], l1: float, l2: float, honest: int) -> float:
-    """Return the zCDP of the sum of ``honest`` shares of discrete Gaussians ``sigmas`` >= 1/2; see the file's head."""
+    """Return the cost, as rho of zCDP, of a sum under the shares of ``honest`` sites; the file's head has the proof.
+
+    Each of these sites adds discrete Gaussians of parameters ``sigmas``, all at least 1/2. ``l1`` and ``l2`` are the
+    sensitivity of the sum to one person.
+    """
     total, terms = 0.0, []
     for sigma in sigmas:
         for _ in range(honest):

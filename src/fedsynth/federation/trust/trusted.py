@@ -24,7 +24,8 @@ class TrustedServer:
     """Trust model in which sites send exact counts, sealed for the server, which adds noise once to their sum.
 
     The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the pooled
-    rows, so every counting method here computes, bit for bit, what it would compute on pooled rows.
+    rows, so every counting method here computes, bit for bit, what it would compute on pooled rows. The class
+    attributes are those of :class:`~fedsynth.federation.trust.Trust`.
     """
 
     name: ClassVar[str] = "trusted"
@@ -37,27 +38,38 @@ class TrustedServer:
     assumption: ClassVar[str] = ""
 
     def among(self, roster: Mapping[str, bytes]) -> TrustedServer:
-        """Return this trust model unchanged: it needs no roster."""
+        """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> TrustedServer:
-        """Return this trust model unchanged: it has no parties besides sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return the exact answer."""
+        """Return the site's exact answer, which the site then encrypts for the server.
+
+        ``site`` gives access to the question and the rows. Raises :class:`Refused` if ``event`` is not ``None``: each
+        site gets one message in a sum (``turn`` 0), the question alone.
+        """
         if event is not None:
             raise Refused("a sum by a trusted server takes one message; install the same fedsynth everywhere")
         return Values(site.statistic())
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return the exact answer."""
+        """Return the site's exact tables for the server's vault, which keeps their sum over sites (:meth:`vault`).
+
+        The site then encrypts them for the server. ``query`` is what the site was asked.
+        """
         return Values(site.statistic())
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> OneMessage:
-        """Return the sum of the sites' answers, with one sample of the release's noise."""
+        """Return the server's side of a sum over ``sites``: their exact answers added up, plus one sample of noise.
+
+        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of the sum to one person) give the noise,
+        ``bits(exact)`` the server's random bits for the exact sum that it hides; ``digest`` is not used.
+        """
         return OneMessage(
             tuple(sites),
             lambda exact: add_noise(exact, release, norms, bits(exact)),
@@ -65,11 +77,18 @@ class TrustedServer:
         )
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the release's own standard deviation, which does not depend on the number of sites."""
+        """Return the standard deviation of the noise in each cell of a sum; ``sites`` does not change it.
+
+        ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one
+        person.
+        """
         return noise_std(release, norms)
 
     def vault(self, terms: VaultTerms) -> TrustedVault:
-        """Return an array in the server's memory."""
+        """Return an empty vault under ``terms``, which keeps sums of the sites' exact tables in the server's memory.
+
+        It releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`).
+        """
         from fedsynth.federation.vault import TrustedVault
 
         return TrustedVault(terms)

@@ -26,7 +26,12 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Folder:
-    """The folder ``EXCHANGE/SITE/PART``. Reading it works even if it does not exist; writing creates it."""
+    """The folder ``EXCHANGE/SITE/PART`` of exchanged files, where ``part`` is ``requests`` or ``replies``.
+
+    Server and site may each hold a copy of ``exchange``, between which somebody carries the files. Reading a folder
+    works even if it does not exist; writing creates it. The folder ``exchange`` itself must exist: all methods raise
+    ``OSError`` otherwise, or if it cannot be used.
+    """
 
     exchange: Path
     site: str
@@ -34,18 +39,21 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """The folder's path, for error and log messages."""
+        """Path of the folder, for error and log messages."""
         return self.exchange / self.site / self.part
 
     def requests(self) -> list[Name]:
-        """Return the names of the request files, in the order in which they are to be answered."""
+        """Return the names of the request files in the order in which they are to be answered: by run, step, turn."""
         with self._opened() as folder:
             listed = [] if folder is None else os.listdir(folder)
         found = [name for file in listed if (name := named(file)) is not None and file == name.request]
         return sorted(found, key=lambda name: (name.run, name.step, name.turn, name.digest, name.attempt))
 
     def stamp(self, file: str) -> Stamp | None:
-        """Return inode, size and time of a file, by which a change is noticed; ``None`` if it is not a regular file."""
+        """Return inode, size in bytes and modification time in nanoseconds of a file, by which a change is noticed.
+
+        ``file`` is a name in this folder; ``None`` if it is not a regular file.
+        """
         with self._opened() as folder:
             if folder is None:
                 return None
@@ -54,7 +62,10 @@ class Folder:
         return None
 
     def read(self, file: str, largest: int) -> bytes | None:
-        """Return a file's bytes; ``None`` if it is not a regular file or has more than ``largest`` bytes."""
+        """Return the bytes of the file named ``file`` in this folder.
+
+        ``None`` if it is not a regular file or has more than ``largest`` bytes.
+        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._opened() as folder:
             if folder is None or self.stamp(file) is None:  # opening a device may do something
@@ -71,7 +82,10 @@ class Folder:
         return data if len(data) <= largest else None
 
     def write(self, file: str, data: bytes) -> None:
-        """Write a file completely or not at all; raises ``OSError`` if that fails."""
+        """Write ``data`` to the file named ``file`` in this folder, completely or not at all.
+
+        Raises ``OSError`` if that fails.
+        """
         partial = f".{file}.partial"  # the same each time: the next attempt replaces what a crash left behind
         with self._opened(make=True) as folder:
             with contextlib.suppress(FileNotFoundError):
@@ -84,14 +98,14 @@ class Folder:
             os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, file: str) -> None:
-        """Remove a file if it exists; raises ``OSError`` if that fails."""
+        """Remove the file named ``file`` from this folder if it exists; raises ``OSError`` if that fails."""
         with self._opened() as folder:
             if folder is not None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(file, dir_fd=folder)
 
     def remove_run(self, run: str) -> None:
-        """Remove all messages of a run, complete or partly written."""
+        """Remove all messages of the run named ``run`` from this folder, complete or partly written."""
         with self._opened() as folder:
             for file in [] if folder is None else os.listdir(folder):
                 name = named(file.removeprefix(".").removesuffix(".partial"))
@@ -119,12 +133,15 @@ class Folder:
 
 @dataclass
 class Known:
-    """Remembers files without a valid message, so that they are read again only after a change or some time."""
+    """Remembers when each file of a folder was last read, so that useless files are not read at every search."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 
     def worth_reading(self, file: str, stamp: Stamp) -> bool:
-        """Whether to read a file: it is new, has changed, or was last read long ago. Counts as reading it."""
+        """Whether to read a file now: it is new, has changed, or was last read long ago. Counts as reading it.
+
+        ``file`` is its name, ``stamp`` its present :meth:`Folder.stamp`; long ago is :data:`AGAIN` seconds.
+        """
         before, when = self._seen.get(file, (None, 0.0))
         now = time.monotonic()
         if stamp == before and now - when < AGAIN:
@@ -133,12 +150,15 @@ class Known:
         return True
 
     def keep(self, files: Collection[str]) -> None:
-        """Forget all files except these."""
+        """Forget when files were last read, except those of these names."""
         self._seen = {file: seen for file, seen in self._seen.items() if file in files}
 
 
 def require_exchange(path: Path) -> None:
-    """Raise :class:`FedsynthError` unless the exchange's folder exists; it is never created here."""
+    """Raise :class:`FedsynthError` unless ``path``, the folder that carries the files, exists.
+
+    It is never created here: it may be a network share that is not mounted.
+    """
     if not path.is_dir():
         raise FedsynthError(f"--exchange {path} is not a folder; create it, or mount the share that carries the files")
 

@@ -38,11 +38,15 @@ _NAME = re.compile(
 
 
 class Unfinished(WireError):
-    """Raised for a file that is incomplete: partly copied, truncated, or of another format."""
+    """Raised for a file that is incomplete (partly copied or truncated) or of another format; read it again later."""
 
 
 class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Content of a request file, signed by the coordinator: the file's name and a ``message`` for one site."""
+    """Content of a request file, signed by the coordinator: one ``message`` for one site.
+
+    ``fedsynth`` is the server's version, ``site`` the site's name, ``name`` the file's own name without its ending
+    (:class:`Name`), and ``message`` the request's bytes (uint8; :func:`~fedsynth.federation.wire.open_envelope`).
+    """
 
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -51,7 +55,11 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
 
 
 class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Content of a reply file, signed by the site; ``request`` is the digest of the request file that it answers."""
+    """Content of a reply file, signed by the site.
+
+    ``site`` is the site's name, ``request`` the digest (SHA-256) of the request file that it answers, and ``message``
+    the reply's bytes (uint8; :func:`~fedsynth.federation.wire.read_reply`).
+    """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
     request: Digest
@@ -64,7 +72,12 @@ class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
 @dataclass(frozen=True)
 class Name:
-    """The parts of a file's name: run, step, turn, the first half of the message's digest, and the attempt."""
+    """The name of a request or reply file without its ending: which message of which run it holds.
+
+    ``run`` is the run's name, ``step`` numbers the run's questions and ``turn`` the messages of a question, both from
+    0, and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) tells apart
+    files of the same message that was sent again, so that no name is used twice; it is empty for the message itself.
+    """
 
     run: str
     step: int
@@ -74,12 +87,12 @@ class Name:
 
     @classmethod
     def of(cls, request: Request) -> Name:
-        """Return the name of a message's file, without an attempt."""
+        """Return the name for the message of a request, with an empty ``attempt``."""
         return cls(request.head.run, request.head.step, request.turn, request.digest[:32])
 
     @classmethod
     def parse(cls, stem: str) -> Name | None:
-        """Parse the stem of a file's name; return ``None`` for any other text."""
+        """Return the name that ``stem`` spells, a file's name without its ending; ``None`` for any other text."""
         found = _NAME.fullmatch(stem)
         if found is None:
             return None
@@ -92,27 +105,27 @@ class Name:
 
     @property
     def request(self) -> str:
-        """The request's file name."""
+        """File name of the request: this name and ``.request``."""
         return f"{self}.request"
 
     @property
     def reply(self) -> str:
-        """The reply's file name."""
+        """File name of the reply: this name and ``.reply``."""
         return f"{self}.reply"
 
     @property
     def without_attempt(self) -> Name:
-        """The same name without its attempt, which identifies the message."""
+        """The same name with an empty ``attempt``: equal for all files of one message, which may be sent again."""
         return replace(self, attempt="")
 
     @property
     def said(self) -> str:
-        """The message in words."""
+        """The message as words for logs, such as ``run r1, step 3, turn 0``."""
         return f"run {self.run}, step {self.step}, turn {self.turn}"
 
 
 def named(file: str) -> Name | None:
-    """Parse the name of a request or reply file; return ``None`` for any other file."""
+    """Return the parts of the name of a request or reply file; ``None`` if ``file`` is the name of any other file."""
     stem, _, kind = file.rpartition(".")
     return Name.parse(stem) if kind in ("request", "reply") else None
 
@@ -122,16 +135,21 @@ def named(file: str) -> Name | None:
 
 
 def write_request(coordinator: Coordinator, version: str, site: str, name: Name, message: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a request file, and its digest (32 bytes), which the reply must name."""
+    """Return the bytes of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
+
+    ``coordinator`` has the key that signs it; ``version`` is the server's of fedsynth, ``site`` the site's name,
+    ``name`` the file's, and ``message`` the request as sent to a site
+    (:func:`~fedsynth.federation.wire.seal_envelope`).
+    """
     body = encode(RequestFile(version, site, str(name), np.frombuffer(message, dtype=np.uint8)))
     return _frame(_REQUEST, coordinator.sign(_REQUEST + body), body), _digest(body)
 
 
 def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
-    """Return the content of a request file, and its digest (32 bytes), which the reply must name.
+    """Return the content of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
 
-    ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises :class:`Unfinished` for an incomplete file,
-    and :class:`WireError` for one that this coordinator did not sign.
+    ``data`` are the file's bytes; ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises
+    :class:`Unfinished` for an incomplete file, and :class:`WireError` for one that this coordinator did not sign.
     """
     signature, body = _unframe(_REQUEST, data)
     if not signed_by(coordinator, signature, _REQUEST + body):
@@ -141,18 +159,19 @@ def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
 
 
 def write_reply_file(identity: bytes, site: str, request: bytes, message: bytes) -> bytes:
-    """Return the bytes of a reply file, signed with the site's identity key, whose seed is ``identity``.
+    """Return the bytes of a reply file, signed with the site's identity key, whose seed is ``identity`` (32 bytes).
 
-    ``request`` is the digest of the request file, ``message`` the site's reply.
+    ``site`` is the site's name, ``request`` the digest (32 bytes) of the request file, ``message`` the site's reply.
     """
     body = encode(ReplyFile(site, request, np.frombuffer(message, dtype=np.uint8)))
     return _frame(_REPLY, masking.sign(identity, "reply file", _digest(body)), body)
 
 
 def read_reply_file(data: bytes, key: bytes) -> ReplyFile:
-    """Return the content of a reply file that must be signed by the site with the public identity key ``key``.
+    """Return the content of a reply file, which the owner of the public identity key ``key`` must have signed.
 
-    Raises :class:`Unfinished` for an incomplete file, and :class:`WireError` for one that the site did not sign.
+    ``data`` are the file's bytes; ``key`` is the site's (Ed25519, 32 bytes). Raises :class:`Unfinished` for an
+    incomplete file, and :class:`WireError` for one that the site did not sign.
     """
     signature, body = _unframe(_REPLY, data)
     if not masking.verified(key, signature, "reply file", _digest(body)):

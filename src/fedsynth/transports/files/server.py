@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 class RepliesMissing(Incomplete):
-    """Raised by a run that does not wait for replies, once it has written all requests that it can.
+    """Raised by a run over files that does not wait for replies, once it has written all requests that it can.
 
-    The message says which files to carry where. ``missing`` lists the files of unanswered requests by site.
+    The message says which files to carry where. ``missing`` lists the paths of unanswered request files by site.
     """
 
     def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
@@ -45,23 +45,25 @@ class RepliesMissing(Incomplete):
 
 
 class FileTransport:
-    """Requests to sites as signed files, one for each message, and their replies likewise.
+    """Transport over files: writes requests to sites as signed files in a folder, and reads their replies there.
 
-    A request is ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site
-    sends no valid reply within ``deadline`` seconds, the exchange yields a reply with the code ``lost`` in its place,
-    and the request is withdrawn.
+    It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
+    ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
+    reply within ``deadline`` seconds, :meth:`exchange` yields a reply with the code ``lost`` in its place, and the
+    request is withdrawn.
 
     Parameters
     ----------
     exchange
-        Folder of the exchange, which must exist.
+        Folder that carries the files, which must exist.
     keys
         The roster: each site's public identity key (32 bytes) by the site's name.
     deadline
-        Most seconds to wait in one exchange; it may be several days. A resumed run starts waiting from zero.
+        Most seconds to wait in one call of :meth:`exchange`; it may be several days. A resumed run starts waiting from
+        zero.
     wait
-        Whether to wait for replies. Otherwise there is no deadline: an exchange with missing replies raises
-        :class:`RepliesMissing` once all requests are written.
+        Whether to wait for replies. Otherwise there is no deadline: a call of :meth:`exchange` with missing replies
+        raises :class:`RepliesMissing` once all requests are written.
     without
         Names of sites that this transport does not ask; they count as lost.
     withdrawn
@@ -97,16 +99,23 @@ class FileTransport:
 
     @property
     def sites(self) -> Sequence[str]:
-        """Names of the sites of the roster."""
+        """Names of all sites in the roster, also of those that are not asked."""
         return tuple(self._keys)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message, in the order of the messages; each reply is read when it is needed."""
+        """Write the requests, and yield one reply per message in the order of the messages, each read when needed.
+
+        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`RepliesMissing` if
+        this transport does not wait, and :class:`FedsynthError` if the folder of the files does not exist.
+        """
         self._going_on = self._replies(messages)
         return self._going_on
 
     def close(self) -> None:
-        """End an exchange that was interrupted by an error; its refused requests will be sent again as new ones."""
+        """End a call of :meth:`exchange` that was interrupted by an error.
+
+        Requests that were refused are withdrawn, so that a resumed run sends them again as new ones.
+        """
         if self._going_on is not None:
             self._going_on.close()
 
@@ -143,7 +152,10 @@ class FileTransport:
                 self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
 
     def remove_run(self, run: str) -> None:
-        """Remove the requests of a run and their replies; files that cannot be removed are named in the log."""
+        """Remove the requests of the run named ``run`` and their replies, once the run is complete.
+
+        Files that cannot be removed are named in the log.
+        """
         for site in self._keys:
             for part in ("requests", "replies"):
                 folder = self._folder(site, part)
@@ -307,9 +319,11 @@ def run_over_files(
 ) -> Outcome:
     """Run the job of ``folder/job.toml`` over files in ``exchange``; a run that was begun is resumed.
 
-    Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes
-    when it is called again. ``without`` names the sites to leave out. Raises what
-    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
+    ``exchange`` is the folder that carries the files, and ``progress`` is called with what is done, how much of it, and
+    of how much. Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived,
+    and resumes when it is called again. ``without`` names the sites to leave out. Returns the results
+    (:class:`~fedsynth.runs.run.Outcome`); raises what :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed`
+    raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:
         return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
@@ -319,13 +333,15 @@ def run_over_files(
 def over_files(
     folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Provide the transport to the sites of ``folder/job.toml``, for a block that runs the job.
+    """Provide the transport to the sites of ``folder/job.toml`` for a ``with`` block that runs the job.
 
-    If the block ends without an error, the run is complete, and its requests and replies are removed from ``exchange``;
+    ``exchange`` is the folder that carries the files; ``wait`` and ``without`` are those of :class:`FileTransport`. If
+    the block ends without an error, the run is complete, and its requests and replies are removed from ``exchange``;
     copies of them elsewhere are not needed any more.
 
-    Raises :class:`Unsupported` for a job without ``[deployment]``, and :class:`FedsynthError` if ``[deployment.peers]``
-    lacks a site's identity key or the exchange does not exist.
+    Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`InvalidParameter` for unknown sites in
+    ``without``, and :class:`FedsynthError` if ``[deployment.peers]`` lacks a site's identity key or ``exchange`` does
+    not exist.
     """
     path = folder / "job.toml"
     deployment = Job.load(path).deployment

@@ -41,14 +41,16 @@ class _Asked:
 
 
 class Answerer:
-    """Answers the requests of ``EXCHANGE/SITE/requests`` for the site of a folder's ``site.toml``.
+    """Answers the requests that the server's files bring to a site: those in ``EXCHANGE/SITE/requests``.
+
+    Replies are files in ``EXCHANGE/SITE/replies``.
 
     Parameters
     ----------
     folder
-        Folder of ``site.toml``, which is read again at each search for requests.
+        Folder of the site's ``site.toml``, which is read again at each search for requests.
     exchange
-        Folder of the exchange, which must exist.
+        Folder that carries the files, which must exist.
     say
         Called with a sentence for each answered request, and with the reason for each unanswered one.
     poll
@@ -70,11 +72,11 @@ class Answerer:
         self._told: dict[str, str] = {}
 
     def stop(self) -> None:
-        """Make :meth:`serve` return once the current batch of requests is answered."""
+        """Make :meth:`serve` return once the current batch of requests is answered; called from another thread."""
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer requests until :meth:`stop`; errors are logged and retried, since the exchange may come back."""
+        """Answer requests until :meth:`stop`; errors are logged and retried, since the files may come back."""
         trouble = ""
         while not self._stopped.is_set():
             try:
@@ -88,10 +90,11 @@ class Answerer:
             self._stopped.wait(self._poll)
 
     def answer_once(self) -> int:
-        """Answer all requests that have no reply yet; return their number.
+        """Answer all requests that have no reply yet, and return their number.
 
-        Raises :class:`FedsynthError` if ``site.toml`` or the account cannot be read. If a reply cannot be written, the
-        others are written first and then the error is raised; the next call writes the missing reply.
+        It waits until the replies are due (the policy's ``answer_every``). Raises :class:`FedsynthError` if
+        ``site.toml`` or the account cannot be read. If a reply cannot be written, the others are written first and then
+        the error is raised; the next call writes the missing reply.
         """
         config = load_site_config(self._folder)
         secret = site_secret(config)
@@ -121,7 +124,7 @@ class Answerer:
         return answered
 
     def requests(self, config: SiteConfig) -> Folder:
-        """Return the folder of the requests to this site."""
+        """Return the folder of the requests to the site that ``config``, the content of its ``site.toml``, names."""
         return Folder(self._exchange, config.name, "requests")
 
     def _replies(self, config: SiteConfig) -> Folder:

@@ -59,14 +59,16 @@ client = ClientApp()  # a Flower app has to name a client app; this one answers 
 
 
 class Answerer:
-    """Fetches a SuperNode's messages one by one, and answers them for the site of a folder's ``site.toml``.
+    """Fetches a site's messages one by one from its Flower node (SuperNode), answers them, and hands the replies back.
+
+    It takes the place of Flower's own process for this, ``flower-superexec``.
 
     Parameters
     ----------
     folder
-        Folder of ``site.toml``, which is read anew for each message.
+        Folder of the site's ``site.toml``, which is read anew for each message.
     address
-        Host and port of the SuperNode's Runtime API.
+        Host and port of the SuperNode's Runtime API, by which it hands out messages.
     certificates
         The certificates (PEM) that vouch for the SuperNode's; ``None``: a connection without TLS.
     secret
@@ -83,11 +85,14 @@ class Answerer:
         self._reached = True
 
     def stop(self) -> None:
-        """Return from :meth:`serve` once the current message is answered."""
+        """Make :meth:`serve` return once the current message is answered; called from another thread."""
         self._stopped.set()
 
     def serve(self) -> None:
-        """Answer until :meth:`stop`; raises :class:`Refused` if the SuperNode does not accept the secret."""
+        """Answer the site's messages until :meth:`stop`; while Flower's node cannot be reached, try again and again.
+
+        Raises :class:`Refused` if the node does not accept the secret.
+        """
         acquire = SuperExecAuthHttpInterceptor(
             master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
         )
@@ -150,7 +155,12 @@ class Answerer:
 
 
 def reply(folder: Path, message: Message) -> Message:
-    """Return a site's reply to one message, not before the reply is due; never raises."""
+    """Return a site's reply to one message of the server, not before the reply is due; never raises.
+
+    ``folder`` holds the site's ``site.toml``. A reply is due at a whole multiple of the policy's ``answer_every``
+    seconds after this call, or of a longer time if the message asks for training. Any failure gives a reply without
+    answers; the reason goes to the site's own log.
+    """
     began = time.monotonic()
     every, seconds = 1.0, 0.0
     try:

@@ -31,26 +31,31 @@ _UNFINISHED = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_
 
 @dataclass(frozen=True)
 class Control:
-    """A SuperLink, controlled by the ``flwr`` command.
+    """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command.
 
-    ``connection`` is its name in Flower's ``config.toml``, which lies in FLWR_HOME or, if that is not set, in the
-    folder ``server`` of the federation.
+    ``folder`` is the federation's. ``connection`` is the SuperLink's name in Flower's ``config.toml``, which lies in
+    FLWR_HOME or, if that is not set, in the folder ``server`` of the federation. All methods raise
+    :class:`FedsynthError` with Flower's message if a command fails, and :class:`Unsupported` if Flower is not
+    installed.
     """
 
     folder: Path
     connection: str = "federation"
 
     def start(self) -> str:
-        """Start the federation's app; return Flower's id of the run."""
+        """Start a run of the federation's Flower app (its folder ``app``); return Flower's id of the run."""
         return str(self._json("run", str(self.folder / "app"), self.connection)["run-id"])
 
     def status(self, run_id: str) -> tuple[str, str]:
-        """Return a run's status, such as ``running`` or ``finished:failed``, and Flower's details about its end."""
+        """Return a run's status, such as ``running`` or ``finished:failed``, and Flower's details about its end.
+
+        ``run_id`` is Flower's id of the run; the details are empty if there are none.
+        """
         (run,) = self._json("list", self.connection, "--run-id", run_id)["runs"]
         return str(run["status"]), str(run.get("status-details") or "")
 
     def stop(self, run_id: str) -> None:
-        """Stop a run; its process ends within a minute."""
+        """Stop the run with Flower's id ``run_id``; its process ends within a minute."""
         self._json("stop", run_id, self.connection)
 
     def _json(self, *arguments: str) -> dict[str, Any]:
@@ -78,7 +83,10 @@ class Control:
 
 
 def program(name: str) -> str:
-    """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH."""
+    """Return the path of a command of Flower or fedsynth: installed with this Python, or else on the PATH.
+
+    Raises :class:`Unsupported` if there is no command of that ``name``.
+    """
     found = shutil.which(name, path=PATH)
     if found is None:
         raise Unsupported(f"the command `{name}` is not installed; pip install 'fedsynth[flower]'")
@@ -96,9 +104,10 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def unfinished(database: Path) -> int:
-    """Return the number of unfinished runs in a SuperLink's database.
+    """Return the number of unfinished runs in the database file of a Flower server (SuperLink).
 
-    A run whose process was killed counts until Flower has missed its heartbeats for a minute.
+    A run whose process was killed counts until Flower has missed its heartbeats for a minute. Raises
+    :class:`FedsynthError` if the file cannot be read or is no such database.
     """
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)) as link:
@@ -108,10 +117,11 @@ def unfinished(database: Path) -> int:
 
 
 def purge(database: Path) -> Mapping[str, int]:
-    """Delete every message from a SuperLink's database, its ``-wal`` and its ``-shm``; return the rows by table.
+    """Delete every message from a Flower server's (SuperLink's) database; return the number of deleted rows by table.
 
-    The SuperLink may be running, since each step is an SQLite transaction. Registrations and the list of runs stay. The
-    file is rewritten, since rows that Flower deleted may still be in its free pages, and the log is truncated.
+    ``database`` is the SQLite file; its ``-wal`` and ``-shm`` are purged too. The SuperLink may be running, since each
+    step is an SQLite transaction. Registrations and the list of runs stay. The file is rewritten, since rows that
+    Flower deleted may still be in its free pages, and the log is truncated.
 
     Raises :class:`FedsynthError` during a run, and if the file is no SuperLink's database or stays locked.
     """

@@ -18,9 +18,11 @@ _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx
 
 
 def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
-    """Return the texts of a site's ``folder`` by name, from the templates of the fedsynth that is installed here.
+    """Return the texts of the configuration files of a new site, by their names in its ``folder``.
 
-    They are its configuration, that of its proxy, and what keeps its processes running.
+    They are ``site.toml`` with the site's policy, the configuration of its proxy (nginx), and the files of
+    :func:`~fedsynth.transports.flower.services.site_services`, all from the templates of the fedsynth that is installed
+    here. ``invitation`` is the coordinator's, with the site's name and the federation's terms. Nothing is written.
     """
     terms = invitation.terms
     host, _ = parse_address(terms.superlink)
@@ -41,13 +43,20 @@ def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
 
 
 def toml_file(file: str, **values: str | float) -> str:
-    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it."""
+    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it.
+
+    ``file`` is the template's name in the folder ``templates`` beside this module; ``values`` are by lower-case name.
+    """
     literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
     return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
 
 
 def nginx_file(file: str, **values: str | int) -> str:
-    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else."""
+    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else.
+
+    ``file`` is the template's name in the folder ``templates`` beside this module; ``values`` are by lower-case name.
+    Raises :class:`InvalidParameter` for a value with characters that mean something to nginx.
+    """
     for key, value in values.items():
         if not _NGINX_WORD.fullmatch(str(value)):
             raise InvalidParameter(f"{key} = {value!r} cannot go into {file}; use letters, digits, '.' and '-'")

@@ -36,12 +36,15 @@ _Found = TypeVar("_Found")
 
 
 class LocalFlower:
-    """One SuperLink and the SuperNodes of some sites.
+    """Flower's server (SuperLink) and the nodes (SuperNodes) of some sites as processes of this machine, to try a run.
+
+    Everything listens on the loopback interface: the SuperLink at ``port``, each node at ``ports[site]``. ``processes``
+    are those that were started, by names such as ``superlink``, ``superlink-exec``, ``node-SITE`` and ``serve-SITE``.
 
     Parameters
     ----------
     folder
-        Where logs, FLWR_HOMEs and the SuperLink's database go.
+        Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's database go.
     server
         Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
     sites
@@ -63,7 +66,11 @@ class LocalFlower:
         (home / "config.toml").write_text(tomli_w.dumps(content))
 
     def start(self) -> None:
-        """Start the SuperLink, register the nodes by name, start them, wait until all are there."""
+        """Start the SuperLink, register the sites' nodes by name, start them, and wait until all are connected.
+
+        Raises ``TimeoutError`` if that takes more than two minutes, and :class:`~fedsynth.errors.FedsynthError` if a
+        command of Flower fails.
+        """
         self.start_superlink()
         for name, home in self.sites.items():
             self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
@@ -72,7 +79,10 @@ class LocalFlower:
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, on an earlier one's database if there is one, and its SuperExec unless it runs."""
+        """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
+
+        Raises ``TimeoutError`` if it does not listen within a minute.
+        """
         self.spawn(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
@@ -85,7 +95,7 @@ class LocalFlower:
         wait_for("the SuperLink's start", lambda: listens(self.port), 60)
 
     def start_superexec(self) -> None:
-        """Start the SuperExec, which starts the server's part of each run."""
+        """Start the SuperExec, Flower's process that starts the server's part of each run."""
         self.spawn(
             "superlink-exec",
             *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"),
@@ -94,12 +104,12 @@ class LocalFlower:
         )
 
     def start_node(self, name: str) -> None:
-        """Start the SuperNode of a site, and the process that answers for it."""
+        """Start the Flower node (SuperNode) of the site ``name``, and the process that answers for it."""
         self.start_supernode(name)
         self.spawn(f"serve-{name}", *self.serve(name))
 
     def start_supernode(self, name: str) -> None:
-        """Start the SuperNode of a site, at the port of the last one if there was one."""
+        """Start the Flower node (SuperNode) of the site ``name`` alone, at the same port each time."""
         home = self.sites[name]
         port = self.ports.setdefault(name, free_port())
         self.spawn(
@@ -110,17 +120,25 @@ class LocalFlower:
         )
 
     def serve(self, name: str) -> list[str]:
-        """Return the command that answers for a site whose SuperNode has been started."""
+        """Return the command, as words, that answers for the site ``name``, whose Flower node has been started."""
         return ["fedsynth", "site", "serve", str(self.sites[name]), "--supernode", f"127.0.0.1:{self.ports[name]}"]
 
     def supernode(self, ca: Path, key: Path | None) -> list[str]:
-        """Return the beginning of a SuperNode's command."""
+        """Return the first words of the command that starts a Flower node; the caller adds port, TLS and isolation.
+
+        ``ca`` is the file of the certificate authority that vouches for the SuperLink, ``key`` the node's private key
+        file, or ``None`` for a node that does not authenticate itself.
+        """
         auth = [] if key is None else ["--auth-supernode-private-key", str(key)]
         server = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(ca)]
         return ["flower-supernode", *server, *auth, "--host", "127.0.0.1"]
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process; what it prints is added to ``NAME.log``."""
+        """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``.
+
+        ``name`` is how :meth:`kill` and :meth:`log` refer to it; the first word of ``command`` is a command of Flower
+        or fedsynth (:func:`~fedsynth.transports.flower.control.program`).
+        """
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [program(command[0]), *command[1:]],
@@ -136,7 +154,7 @@ class LocalFlower:
         return process
 
     def kill(self, *names: str) -> None:
-        """End processes and what they started, as a power failure would."""
+        """End the processes with these names (:meth:`spawn`) and their children at once, as a power failure would."""
         for name in names:
             process = self.processes.pop(name)
             with contextlib.suppress(ProcessLookupError):
@@ -144,15 +162,19 @@ class LocalFlower:
             process.wait(30)
 
     def stop(self) -> None:
-        """End everything that was started."""
+        """End all processes that were started."""
         self.kill(*list(self.processes))
 
     def log(self, name: str) -> str:
-        """Return what a process printed."""
+        """Return what the process of this name (:meth:`spawn`) has printed so far."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def flwr(self, *arguments: str) -> str:
-        """Run the ``flwr`` command and return what it prints."""
+        """Run Flower's ``flwr`` command with these arguments, for the server started here, and return what it prints.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` with its output if it fails, and ``subprocess.TimeoutExpired``
+        after two minutes.
+        """
         environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
         command = [program("flwr"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -161,22 +183,32 @@ class LocalFlower:
         return done.stdout
 
     def online(self) -> int:
-        """Return the number of connected nodes, according to the SuperLink."""
+        """Return the number of nodes that are connected, according to Flower's server (SuperLink)."""
         listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
         return sum(one["status"] == "online" for one in listed["nodes"])
 
     def submit(self, app: Path, *options: str) -> str:
-        """Start the run of a Flower app; return Flower's id of it."""
+        """Start the run of a Flower app; return Flower's id of it.
+
+        ``app`` is the app's folder, ``options`` are further words for ``flwr run``.
+        """
         printed = self.flwr("run", str(app), CONNECTION, "--format", "json", *options)
         return str(json.loads(printed)["run-id"])
 
     def status(self, run_id: str) -> str:
-        """Return a run's status, such as ``running`` or ``finished:completed``."""
+        """Return Flower's status of a run, such as ``running`` or ``finished:completed``.
+
+        ``run_id`` is Flower's id of the run (:meth:`submit`).
+        """
         listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
         return str(listed["runs"][0]["status"])
 
     def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 4.0) -> str:
-        """Wait for the end of a run and return how it ended."""
+        """Wait for the end of a run and return its final status, such as ``finished:completed``.
+
+        ``run_id`` is Flower's id of the run. It is asked for every ``pause`` seconds; ``TimeoutError`` is raised if it
+        has not ended within ``seconds``.
+        """
 
         def ended() -> str:
             status = self.status(run_id)
@@ -186,20 +218,23 @@ class LocalFlower:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nothing listens on."""
+    """Return the number of a TCP port of the loopback interface that nothing listens on right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections on a port of the loopback interface."""
+    """Whether something accepts connections on TCP ``port`` of the loopback interface."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait_for(what: str, condition: Callable[[], _Found], seconds: float = 60.0, pause: float = 0.2) -> _Found:
-    """Return the value of ``condition`` as soon as it is true; raise :class:`TimeoutError` that names ``what``."""
+    """Call ``condition`` every ``pause`` seconds until its value is true, and return that value.
+
+    Raises ``TimeoutError`` after ``seconds`` seconds; ``what`` names the awaited event in its message.
+    """
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:

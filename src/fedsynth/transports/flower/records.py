@@ -14,13 +14,16 @@ ASK = "query"  # the only action that a site handles
 
 
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
-    """Return the parts as arrays of bytes, in order."""
+    """Return a Flower record with the byte strings ``parts`` under ``name``, in order, as arrays of bytes."""
     arrays = {f"{at:06d}": Array(np.frombuffer(part, dtype=np.uint8)) for at, part in enumerate(parts)}
     return RecordDict({name: ArrayRecord(arrays)})
 
 
 def unpack(name: str, content: RecordDict) -> Iterator[bytes]:
-    """Yield the parts packed by :func:`pack`."""
+    """Yield the byte strings that :func:`pack` put into a Flower record under ``name``, in order.
+
+    Raises ``KeyError`` if there are none, and :class:`FedsynthError` for parts that are not bytes.
+    """
     record = content.array_records[name]
     for key in sorted(record):
         part: NDArray[np.uint8] = record[key].numpy()

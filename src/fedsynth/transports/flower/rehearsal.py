@@ -36,7 +36,11 @@ PLAN = "plan.toml"  # beside the job: the plan that the sites approved
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Measured cost of a rehearsal: ``seconds`` from the start of its run to the end, and ``exchanges`` with sites."""
+    """Measured cost of a rehearsal, a trial run with throw-away keys on one machine (:func:`rehearse`).
+
+    ``seconds`` are those from the start of the run to its end, ``exchanges`` counts how often the server sent a message
+    to sites and waited for their answers.
+    """
 
     seconds: float
     exchanges: int
@@ -45,10 +49,15 @@ class Rehearsal:
 def rehearse(
     folder: Path, tables: Mapping[str, Table], place: Path, out: Path, *, force: bool, tell: Callable[[str], None]
 ) -> Rehearsal:
-    """Run the job of a federation's folder over tables by site, in an empty folder ``place``; ``out`` is the result.
+    """Run the job of a federation over test tables, with real servers and sites as processes of this machine.
 
-    The sites are enrolled, connected and queried like real ones, but are independent of those. All started processes
-    are ended, also on errors. Raises :class:`FedsynthError` with the reason if the run fails.
+    ``folder`` is the federation's, with its ``job.toml``. ``tables`` holds a test table for each site; ``place`` is an
+    empty folder for keys, logs and databases; ``out`` becomes the folder of the result (an existing one is replaced
+    with ``force``). ``tell`` is called with sentences on the progress. The sites are enrolled, connected and queried
+    like real ones, but are independent of those. All started processes are ended, also on errors.
+
+    Raises :class:`FedsynthError` with the reason if the run fails, :class:`Unsupported` for a job without sites or with
+    three servers, and ``TimeoutError`` if a process does not start or the run does not end in time.
     """
     job = Job.load(folder / "job.toml")
     if job.deployment is None:

@@ -79,16 +79,19 @@ class _Exchange:
 
 
 class FlowerTransport:
-    """Requests to registered SuperNodes as messages, all of one exchange to one node in one message.
+    """Transport over Flower: sends requests to the sites' nodes (SuperNodes) and yields the sites' replies.
 
-    ``sites`` is the agreed roster; a node is the site of the name that it was registered under (``flwr supernode
-    register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the code ``lost`` is
-    returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline`` seconds, and gets
-    its messages again when it is back; it sends its stored replies, and charges nothing. A site that missed a deadline
-    is not waited for until it is connected, and then for ``GRACE`` seconds until it has answered once, so that an
-    absent site costs one deadline per run.
+    It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
+    go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` is the
+    agreed roster of names; a node is the site of the name that it was registered under
+    (``flwr supernode register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the
+    code ``lost`` is returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline``
+    seconds, and gets its messages again when it is back; it sends its stored replies, and charges nothing. A site that
+    missed a deadline is not waited for until it is connected, and then for :data:`GRACE` seconds until it has answered
+    once, so that an absent site costs one deadline per run.
 
-    ``tell(site, state)`` is called when a site is ``connected``, ``away`` or has ``answered``.
+    ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
+    ``connected``, ``away`` or has ``answered``.
     """
 
     def __init__(
@@ -104,11 +107,15 @@ class FlowerTransport:
 
     @property
     def sites(self) -> Sequence[str]:
-        """Names of all sites in the roster, connected or not."""
+        """Names of all sites of the federation (the roster), connected or not."""
         return self._sites
 
     def nodes(self) -> dict[str, NodeInfo]:
-        """Return the connected nodes of sites in the roster, by name; raises :class:`Refused` if two share a name."""
+        """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
+
+        Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower's server cannot
+        be reached.
+        """
         found: dict[str, NodeInfo] = {}
         with _reached():
             nodes = list(self._grid.get_nodes())
@@ -124,9 +131,9 @@ class FlowerTransport:
         return found
 
     def wait(self, least: int) -> tuple[str, ...]:
-        """Wait for all sites, at most until the deadline, and return those that are connected.
+        """Wait for all sites, at most until the transport's deadline; return the names of those that are connected.
 
-        Raises :class:`SiteLost` if they are fewer than ``least``.
+        Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
         """
         end = time.monotonic() + self._deadline
         connected: dict[str, NodeInfo] = {}
@@ -149,7 +156,11 @@ class FlowerTransport:
         return tuple(name for name in self._sites if name in connected)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield one reply per message, in their order, each as soon as it has arrived."""
+        """Send requests, each to one site, and yield one reply per message, in their order, as soon as it has arrived.
+
+        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`FedsynthError` if
+        Flower's server ended, or the run was stopped.
+        """
         asked = list(messages)
         if not asked:
             return
@@ -297,7 +308,10 @@ def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[in
 
 
 class RunEnded(AppExitException):
-    """The expected end of a run without a result: Flower marks the run as failed with this sentence."""
+    """Ends Flower's process after a run without a result: Flower marks the run as failed with this error's text.
+
+    ``exit_code`` is the exit code of that process.
+    """
 
     exit_code = 0  # of Flower's process; it prints a page of help for any other
 

@@ -22,16 +22,21 @@ _WORD = re.compile(r"[A-Za-z0-9/._-]+")  # without any character that systemd or
 
 
 def server_services(root: Path, port: int) -> dict[str, str]:
-    """Return the texts of the server's units and compose file, by their names in the folder ``server``.
+    """Return texts that keep the server's processes running: systemd units, and a compose file with its Dockerfile.
 
-    ``root`` is the folder of the federation, ``port`` the one that sites reach the proxy on. There are none for a
-    folder whose path systemd or YAML would not read as it stands; :data:`NO_UNITS` says so.
+    Keys are file names in the folder ``server``. ``root`` is the folder of the federation, ``port`` the one that sites
+    reach the proxy on. The result is empty for a folder whose path systemd or YAML would not read as it stands;
+    :data:`NO_UNITS` is what to tell the user then.
     """
     return _rendered(_SERVER, root=str(root), folder=str(root / "server"), port=str(port), version=__version__)
 
 
 def site_services(name: str, folder: str) -> dict[str, str]:
-    """Return the texts of a site's units and compose file, by their names in its ``folder``, or none likewise."""
+    """Return texts that keep a site's processes running: systemd units, and a compose file with its Dockerfile.
+
+    Keys are file names in the site's ``folder`` (an absolute path); ``name`` is the site's. The result is empty for a
+    folder whose path systemd or YAML would not read as it stands (:data:`NO_UNITS`).
+    """
     return _rendered(_SITE, name=name, folder=folder, version=__version__)
 
 

@@ -98,9 +98,11 @@ SUCCESS_BITS = 30
 
 @dataclass(frozen=True)
 class Layout:
-    """Each of ``members`` has ``degree`` neighbours; ``threshold`` of these and itself open a secret by their shares.
+    """The graph of a secure sum in numbers: with how many others a member shares masks and secrets.
 
-    ``dropouts`` are the members that may drop out before a secret is likely not to be opened any more.
+    Each of the ``members`` sites has ``degree`` neighbours. A site splits its secrets among these and itself, and
+    ``threshold`` of these ``degree + 1`` shares open a secret. ``dropouts`` members may drop out before it becomes
+    likely that a secret cannot be opened any more.
     """
 
     members: int
@@ -110,16 +112,18 @@ class Layout:
 
     @property
     def complete(self) -> bool:
-        """Whether all members are neighbours."""
+        """Whether every member is a neighbour of every other one."""
         return self.degree == self.members - 1
 
 
 @lru_cache(maxsize=256)
 def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> Layout | None:
-    """Return the sparsest graph that the file's head allows, ``None`` if only the complete one is safe.
+    """Return the sparsest graph that is safe for a sum; ``None`` if only the complete graph is.
 
-    (a) and (b) together have probability 2^-``bits`` at most. All tails are sums of binomial coefficients: no rounding.
-    The least degree is found by bisection, and what is returned was checked itself.
+    Of its ``members`` at most ``colluding`` work with the server, and at most ``dropouts`` drop out. The events (a) and
+    (b) of the file's head, on which an adversary learns more than the sum, have probability 2^-``bits`` together at
+    most; the proof stands there. All tails are sums of binomial coefficients: no rounding. The least degree is found by
+    bisection, and what is returned was checked itself.
     """
     low, high = 0, (members - 2) // 2  # arcs: the shortest is longer than low; high is tried first
     best = None
@@ -176,7 +180,12 @@ def _ways(population: int, marked: int, drawn: int) -> Iterator[tuple[int, int]]
 
 
 def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
-    """Return a member's neighbours and itself, as sorted positions; ``seed`` is the session's digest."""
+    """Return the sorted positions of a member's neighbours and of itself, among the members in alphabetical order.
+
+    ``seed`` is the digest of the sum's session
+    (:attr:`Session.digest <fedsynth.federation.trust.secure.session.Session.digest>`), ``site`` the member's own
+    position, and ``layout`` the graph's numbers.
+    """
     if layout.complete:
         return tuple(range(layout.members))
     order, places = ring(seed, layout.members)
@@ -186,9 +195,11 @@ def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
-    """Return the members in a random order, and the place of each in it.
+    """Return the order of the members on a ring, a list of positions, and the place of each member in this order.
 
-    They are sorted by 256 bits of a hash each: a uniform order, but for ties, which nobody can find.
+    Sites that are near each other on the ring are neighbours. The order is a function of ``seed``, the session's
+    digest: members (0 to ``members`` - 1) are sorted by 256 bits of a hash each. It is a uniform order, but for ties,
+    which nobody can find.
     """
     order = sorted(range(members), key=lambda at: hashlib.sha256(b"fedsynth ring" + seed + at.to_bytes(4)).digest())
     places = [0] * members

@@ -41,32 +41,45 @@ _MOST_SHARED = 2**18
 
 
 def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
-    """Return 32 bytes (times ``keys``) bound to a secret and a context (HKDF-SHA256, RFC 5869)."""
+    """Return 32 bytes (times ``keys``) derived from the secret ``key`` for one use (HKDF-SHA256, RFC 5869).
+
+    ``context`` names the use in any number of parts, such as a purpose and a session: another context gives independent
+    bytes.
+    """
     return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 
 
 def digest(*context: str | bytes) -> bytes:
-    """Return SHA-256 (32 bytes) of a context."""
+    """Return the SHA-256 (32 bytes) of the parts of ``context``, each prefixed by its length so that none can merge."""
     return hashlib.sha256(_SALT + _join(context)).digest()
 
 
 def identity_seed(secret: bytes) -> bytes:
-    """Return the seed of a site's signing key, from the site's own secret."""
+    """Return the seed (32 bytes) of a site's Ed25519 signing key, derived from the site's own ``secret``."""
     return derive(secret, "identity")
 
 
 def identity(secret: bytes) -> bytes:
-    """Return a site's public identity key (Ed25519, 32 bytes), to be sent to other sites over a trusted channel."""
+    """Return a site's public identity key (Ed25519, 32 bytes), derived from its own ``secret``.
+
+    It is to be sent to the other sites over a trusted channel: they verify the site's signatures with it.
+    """
     return Ed25519PrivateKey.from_private_bytes(identity_seed(secret)).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, *message: str | bytes) -> bytes:
-    """Sign ``message`` with the identity of this seed; return the signature (64 bytes)."""
+    """Return the Ed25519 signature (64 bytes) of ``message``, in any number of parts, by the owner of ``seed``.
+
+    ``seed`` is that of a signing key (:func:`identity_seed`).
+    """
     return Ed25519PrivateKey.from_private_bytes(seed).sign(_SALT + _join(message))
 
 
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
-    """Whether ``signature`` is that of the public identity key ``public`` for the message."""
+    """Whether ``signature`` is that of the same parts of ``message`` by the owner of the key ``public`` (:func:`sign`).
+
+    ``public`` is an identity key (:func:`identity`); a malformed key or signature gives false.
+    """
     return _verified(public, signature, _SALT + _join(message))
 
 
@@ -82,12 +95,17 @@ _verified: Callable[[bytes, bytes, bytes], bool] = lru_cache(maxsize=2**12)(_ver
 
 
 def public_key(private: bytes) -> bytes:
-    """Return the public half of a key for agreement (X25519, 32 bytes each)."""
+    """Return the public key (X25519, 32 bytes) of the key pair whose 32 secret bytes are ``private``."""
     return _private(private)[1]
 
 
 def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
-    """Return 32 bytes (times ``keys``) known only to the owners of the two keys, bound to the context."""
+    """Return 32 bytes (times ``keys``) that only the owners of two key pairs can compute (X25519, then :func:`derive`).
+
+    ``private`` is the secret key of one owner and ``public`` the public key of the other, 32 bytes each. ``context``
+    names the use, as in :func:`derive`. Raises :class:`Refused` for a public key with which everybody would know the
+    result.
+    """
     opened, own = _private(private)
     pair = (own, public) if own < public else (public, own)
     shared = _shared.get(pair)
@@ -110,7 +128,7 @@ def _private(private: bytes) -> tuple[X25519PrivateKey, bytes]:
 
 @lru_cache(maxsize=2**14)
 def usable(public: bytes) -> bool:
-    """Whether key agreement works with a public key; it fails for points of low order with any private key."""
+    """Whether a public key (X25519) works in :func:`agree`; a point of low order works with no private key."""
     try:
         X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -119,12 +137,19 @@ def usable(public: bytes) -> bool:
 
 
 def seal(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
-    """Return an encrypted and authenticated box, :data:`TAG_BYTES` longer; ``key`` must serve this box alone."""
+    """Encrypt and authenticate ``plain`` (ChaCha20-Poly1305); the result, a box, is :data:`TAG_BYTES` bytes longer.
+
+    ``key`` (32 bytes) must serve this box alone. ``context`` is authenticated with it and must be given again to open
+    it.
+    """
     return ChaCha20Poly1305(key).encrypt(_NONCE, plain, _join(context))
 
 
 def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
-    """Decrypt a box; raise :class:`Refused` for one that was changed or is for another recipient."""
+    """Return the content of a box made by :func:`seal` with the same ``key`` and ``context``.
+
+    Raises :class:`Refused` for a box that was changed, or made with another key or context.
+    """
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
     except InvalidTag as error:
@@ -132,7 +157,10 @@ def unseal(key: bytes, box: bytes, *context: str | bytes) -> bytes:
 
 
 def mask(total: NDArray[np.uint64], key: bytes, *, add: bool) -> None:
-    """Add the mask of ``key`` to ``total``, or subtract it, in place, modulo 2^64."""
+    """Add the mask of ``key`` to ``total`` in place, modulo 2^64; with ``add`` false, subtract it.
+
+    The mask is the AES-256-CTR stream of ``key`` (32 secret bytes), one 64-bit word for each element of ``total``.
+    """
     operation = np.add if add else np.subtract
     stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
     buffer = bytearray(8 * _CHUNK + 15)  # update_into asks for a block more than it fills

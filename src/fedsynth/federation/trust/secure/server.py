@@ -70,11 +70,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Aggregator:
-    """One sum over ``sites``, of which ``threshold(members)`` must stay to the end.
+    """The server's side of one secure sum over ``sites`` (an :class:`~fedsynth.federation.trust.Aggregation`).
 
-    ``quorum(members)`` of them must sign who is in it; ``layout(members)`` says who shares secrets with whom. Each
-    site adds its ``share(members)`` of the noise, and keeps the parts that ``honest(survivors)`` sites need. Holds
-    three vectors, for any number of sites, as long as their answers are of one length.
+    The number of members, the sites that announced keys, decides the rest: ``threshold(members)`` of them must stay to
+    the end, ``quorum(members)`` must sign who is in the sum, ``layout(members)`` is the graph by which they share
+    secrets, and ``share(members)`` the share of the noise that each adds, of which it keeps the parts that suffice
+    among ``honest(survivors)`` honest sites. ``question`` is the question's digest (hex), ``terms`` the text that all
+    members sign, and ``identities`` holds public identity keys by site. Holds three vectors, for any number of sites,
+    as long as their answers are of one length.
+
+    The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
+    turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of
+    masked vectors of each length (``totals``); the ``survivors``, whose answers are in the sum; the ``suspects``,
+    positions plus one of members that gave a wrong share; and why the sum cannot be completed (``failure``, empty
+    unless it failed).
     """
 
     question: str
@@ -103,14 +112,18 @@ class Aggregator:
 
     @property
     def session(self) -> Session:
-        """The session of this sum: its member sites and their keys. It exists from turn 1 on."""
+        """The members of this sum with their public keys (:class:`~fedsynth.federation.trust.secure.session.Session`).
+
+        It exists once the second call of :meth:`ask` has evaluated the answers of the first turn.
+        """
         assert self._session is not None
         return self._session
 
     def ask(self) -> Mapping[str, Event | None]:
         """Start the next turn, and return the event to send to each remaining site, by the site's name.
 
-        The event of the first turn is ``None``. The mapping is empty after the last turn, and if too few sites remain.
+        The event of the first turn is ``None``. The mapping is empty after the last turn, and as soon as too few sites
+        remain; then :meth:`result` says so.
         """
         self.turn += 1
         if self.turn == KEYS:
@@ -121,7 +134,11 @@ class Aggregator:
         return steps[self.turn - 1]() if self.turn <= len(steps) else {}
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer; masked vectors are added up at once. Raises :class:`FedsynthError` if invalid."""
+        """Take in one site's answer to the last message of :meth:`ask`; masked vectors are added up at once.
+
+        Raises :class:`FedsynthError` for an answer of the wrong form, or one that does not fit the site's signature or
+        commitments.
+        """
         match answer:
             case _ if type(answer) is not TURNS[self.turn].answer:
                 raise self._bad(site)
@@ -174,7 +191,10 @@ class Aggregator:
         )
 
     def result(self) -> Released | None:
-        """Return the sum over the survivors, ``None`` if no site answered; raise :class:`SiteLost` if too few did."""
+        """Return the sum over the sites that answered to the end, and its noise's deviation; ``None`` if none answered.
+
+        Raises :class:`SiteLost` if too few sites completed all turns, or if the masks of a lost site cannot be opened.
+        """
         if self.failure:
             raise SiteLost(self.failure)
         if not self.keys:

@@ -33,7 +33,11 @@ from fedsynth.federation.trust.secure.shamir import SHARE_BYTES
 
 
 class Turn(NamedTuple):
-    """A turn of the protocol: the event that a site gets (none in the first), and its answer."""
+    """A turn of secure aggregation: the server's message (``event``) to a site, and the site's ``answer``, as types.
+
+    ``event`` is ``NoneType`` in the first turn, in which the question goes alone; ``name`` names the turn in error
+    messages.
+    """
 
     event: type
     answer: type
@@ -55,7 +59,11 @@ SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair see
 
 
 class Pair(NamedTuple):
-    """Secrets of two sites in one session: the seed of their mask, and the keys of the boxes to and from the other."""
+    """Secrets (32 bytes each) that two sites derive for one secure sum, so that nobody else knows them.
+
+    ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the message
+    with secret shares (box) that this site sends to the other, ``unseals`` opens the one that it gets.
+    """
 
     seed: bytes
     seals: bytes
@@ -67,19 +75,32 @@ BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
 def commitment(secret: bytes, purpose: str) -> bytes:
-    """Return a commitment to a secret, by which a wrong one is detected (not in the paper)."""
+    """Return a hash (32 bytes) that commits a site to a ``secret``, so that a wrong one is detected later.
+
+    ``purpose`` is the kind of secret: :data:`SELF_MASK`, :data:`MASK_SECRET`, :data:`PAIR_SEED` or :data:`FRESH`. The
+    paper has no such commitments.
+    """
     return masking.digest(purpose, secret)
 
 
 def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: bytes) -> bytes:
-    """Return a site's signature of its public keys, for one question and the terms."""
+    """Return a site's signature (64 bytes) of its public keys for one sum, so that no server can invent sites.
+
+    ``identity`` is the seed of its signing key, ``question`` the digest (hex) of the question, ``terms`` what all
+    members must agree on (:attr:`SecureSum.terms <fedsynth.federation.trust.secure.site.SecureSum.terms>`), ``site``
+    its name, and ``advert`` what it announces: its X25519 key of the run and a commitment, 64 bytes together.
+    """
     return masking.sign(identity, "keys", question, terms, site, advert)
 
 
 def check_keys(
     identities: Mapping[str, bytes], question: str, terms: str, site: str, advert: bytes, signature: bytes
 ) -> None:
-    """Refuse a site that is not in ``identities`` or did not sign these keys, question and terms; or unusable keys."""
+    """Raise :class:`Refused` unless ``signature`` is that of :func:`sign_keys` by ``site``, and its key is usable.
+
+    ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them. The other
+    arguments are those of :func:`sign_keys`.
+    """
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
     if not masking.verified(identities[site], signature, "keys", question, terms, site, advert):
@@ -92,21 +113,24 @@ def check_keys(
 
 
 def are_bytes(array: Any, rows: int, width: int) -> bool:
-    """Whether an array has ``rows`` strings of ``width`` bytes."""
+    """Whether ``array`` is an array of ``rows`` byte strings of ``width`` bytes: uint8 of shape (rows, width)."""
     return isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.shape == (rows, width)
 
 
 def as_bytes(parts: Sequence[bytes], width: int) -> Bytes:
-    """Return byte strings of ``width`` bytes as an array, shape (strings, width)."""
+    """Return byte strings of ``width`` bytes each as an array, uint8 of shape (strings, width)."""
     return np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(len(parts), width)
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """The members of one sum, sorted, with their keys ``adverts`` (n, 64), and the ``layout`` of their graph.
+    """The session of one secure sum, on which all its parties agree: the question, the members and their public keys.
 
-    An advert is a site's public key of the run, and a commitment to a secret of the question and its salt that nobody
-    ever opens: whoever draws another salt for a question is in another session.
+    ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
+    ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
+    secrets. ``adverts``, uint8 of shape (members, 64), holds what each member announced: its public key of the run
+    (X25519), and a commitment to a secret of the question and its salt that nobody ever opens, so that whoever draws
+    another salt for a question is in another session.
     """
 
     question: str
@@ -117,7 +141,11 @@ class Session:
 
     @classmethod
     def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], Layout]) -> Session:
-        """Return the session that an event starts; refuse a malformed event."""
+        """Return the session that the server's ``event`` of turn 1 starts at a site; signatures are not verified yet.
+
+        ``question`` and ``terms`` are the site's own, and ``layout(number)`` gives the graph for so many members.
+        Raises :class:`Refused` for a malformed event.
+        """
         members = event.members
         if not members or list(members) != sorted(set(members)):
             raise Refused(
@@ -129,20 +157,26 @@ class Session:
         return cls(question, terms, members, event.adverts, layout(len(members)))
 
     def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
-        """Return the event that starts the session at a member."""
+        """Return the server's event of turn 1 for the member ``site``, with which the session starts there.
+
+        ``signatures`` holds every member's signature of its keys (:func:`sign_keys`) by name; the event has those of
+        the member's neighbours.
+        """
         neighbours = self.neighbours(site)
         signed = [signatures[self.members[at]] for at in neighbours]
         return ShareKeys(self.members, self.adverts, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the question, the terms, names and keys."""
+        """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
         return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
-        """Refuse members not in ``identities``, wrong neighbours, and keys that the neighbours did not sign.
+        """Raise :class:`Refused` unless the ``event`` that starts the session is one that ``site`` may take part in.
 
-        The proof in `graph` shows that the neighbours' signatures suffice.
+        All members must be in ``identities`` (public identity keys by name), the neighbours must be those that
+        :meth:`neighbours` gives, and they must have signed their keys. The proof in `graph` shows that the neighbours'
+        signatures suffice.
         """
         for member in self.members:
             if member not in identities:
@@ -163,21 +197,30 @@ class Session:
         return {member: at for at, member in enumerate(self.members)}
 
     def places(self, sites: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of members."""
+        """Return the positions of ``sites`` in the list of members (:attr:`members`), in the order of ``sites``.
+
+        Raises ``KeyError`` for a site that is not a member.
+        """
         return tuple(self._places[site] for site in sites)
 
     def at(self, places: Sequence[int], what: str) -> list[str]:
-        """Return the members at positions; refuse repeated, unsorted and unknown ones."""
+        """Return the names of the sites at the positions ``places`` in the list of members (:attr:`members`).
+
+        Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` names them in the message.
+        """
         if list(places) != sorted(set(places)) or not all(0 <= at < len(self.members) for at in places):
             raise Refused(f"{what} must be different positions among the session's members, in order")
         return [self.members[at] for at in places]
 
     def neighbours(self, member: str) -> tuple[int, ...]:
-        """Return the positions of a member's neighbours and itself, which hold the shares of its secrets."""
+        """Return the sorted positions, among all members, of a member's neighbours and of itself.
+
+        These sites hold the shares of its secrets; positions are those in :attr:`members`.
+        """
         return neighbours(self.digest, self._places[member], self.layout)
 
     def advert(self, member: str) -> bytes:
-        """Return a member's public key and commitment."""
+        """Return what a member of the sum announced: its public key of the run and a commitment (64 bytes in all)."""
         start = ADVERT_BYTES * self._places[member]
         return self._adverts[start : start + ADVERT_BYTES]
 
@@ -186,9 +229,10 @@ class Session:
         return self.adverts.tobytes()
 
     def pair(self, private: bytes, owner: str, other: str) -> Pair:
-        """Return the secrets that only ``owner`` (of the private key) and ``other`` know in this session.
+        """Return the secrets that only the members ``owner`` and ``other`` can derive in this secure sum.
 
-        The three keys are independent of each other and of those of every other session of the run.
+        ``private`` is the owner's secret key of the run (X25519, 32 bytes). The three secrets are independent of each
+        other and of those of every other sum of the run. Raises :class:`Refused` if the other's public key is invalid.
         """
         first, second = (owner, other) if owner < other else (other, owner)
         public = self.advert(other)[: masking.KEY_BYTES]
@@ -201,22 +245,35 @@ class Session:
         return Pair(seed, one, two) if owner == first else Pair(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:
-        """Return the key of the mask that comes from the secret of a self-mask."""
+        """Return the key (32 bytes, for :func:`~fedsynth.federation.trust.secure.masking.mask`) of a site's self-mask.
+
+        The self-mask is the one that no other site subtracts. ``secret`` (32 bytes) is what the site has split among
+        its neighbours so that the server can remove this mask from a total.
+        """
         return masking.derive(secret, "self mask", self.digest)
 
     def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
-        """Encrypt the seeds (k, 32) of a site's pairwise masks under its mask secret, or decrypt them.
+        """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
 
-        The stream serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
+        ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
+        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The stream
+        serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
         masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)
         return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
-        """Return one site's signature of the set of sites in the sum."""
+        """Return one site's signature (64 bytes) of the list of ``survivors``, the sites whose answers are in the sum.
+
+        ``identity`` is the seed of the site's signing key.
+        """
         return masking.sign(identity, "survivors", self.digest, masking.digest(*survivors))
 
     def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:
-        """Whether the owner of an identity signed the survivors of this digest (:func:`masking.digest` of names)."""
+        """Whether ``approval`` is the signature of a list of survivors (:meth:`approve`) by the owner of ``public``.
+
+        ``public`` is an identity key; ``survivors`` is the digest of the names
+        (:func:`~fedsynth.federation.trust.secure.masking.digest`).
+        """
         return masking.verified(public, approval, "survivors", self.digest, survivors)

@@ -119,13 +119,14 @@ class _Held(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SecureSum:
-    """The server sees sums over sites and nothing else; each site adds its share of the noise before it masks.
+    """Trust model of secure aggregation: the server sees sums over sites, and no site's own answer.
 
-    The guarantee holds against the server together with all but ``min_honest`` sites of the roster. Each site adds
-    noise for the fewest honest sites that can be left in a sum, and once it is known who is in it takes back what so
-    many do not need: a sum over s sites then has s / :meth:`honest` (s) times the variance of a trusted server's, or a
-    little more where some dropped out. Where so few take part that a site can count on nobody else, it adds the whole
-    noise itself, as under :class:`LocalNoise`.
+    Each site adds its share of the noise before it masks its answer. The guarantee holds against the server together
+    with all but ``min_honest`` sites of the roster. Each site adds noise for the fewest honest sites that can be left
+    in a sum, and once it is known who is in it takes back what so many do not need: a sum over s sites then has s /
+    :meth:`honest` (s) times the variance of a trusted server's, or a little more where some dropped out. Where so few
+    take part that a site can count on nobody else, it adds the whole noise itself, as under :class:`LocalNoise`. The
+    class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
 
     Parameters
     ----------
@@ -167,12 +168,18 @@ class SecureSum:
             )
 
     def among(self, roster: Mapping[str, bytes]) -> SecureSum:
-        """Return the trust among these sites: their names and public identity keys."""
+        """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name.
+
+        Raises :class:`InvalidParameter` if two share a key, or if there are fewer sites than ``min_honest``.
+        """
         return replace(self, roster=dict(roster))
 
     @property
     def colluding(self) -> int:
-        """Sites of the roster that may work together with the server."""
+        """Largest number of the federation's sites that may work together with the server; the others must be honest.
+
+        Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`among`).
+        """
         if not self.roster:
             raise Unsupported("SecureSum has no roster; call among(names and public identity keys of all sites)")
         size = len(self.roster)
@@ -180,7 +187,11 @@ class SecureSum:
 
     @property
     def assumption(self) -> str:
-        """What the guarantee rests on, in words."""
+        """The assumption that the guarantee rests on, as English text: how many sites of the roster are honest.
+
+        If the sites of the roster make a sparse graph (:meth:`layout`), the text also says how rarely such a graph
+        fails.
+        """
         size = len(self.roster)
         honest, found = f"at least {size - self.colluding} of the {size} sites are honest", self.layout(size)
         if found.complete:
@@ -192,15 +203,20 @@ class SecureSum:
 
     @property
     def terms(self) -> str:
-        """What all members must agree on: signed with the keys, since each relies on the others' shares of noise."""
+        """The numbers that all members of a sum must agree on, as text; each signs them with its keys.
+
+        They are the sites that may collude and those that may drop out: each site relies on the others' shares of
+        noise.
+        """
         dropouts = "as many as the protocol bears" if self.dropouts is None else self.dropouts
         return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
 
     def threshold(self, members: int) -> int:
-        """Return how many of ``members`` sites must stay to the end; that many shares open a secret on complete graphs.
+        """Return how many of the ``members`` sites that begin a sum must stay in it to the end.
 
-        With c of them colluding, 2t > members + c makes any two sets of t sites share an honest one, so that no two
-        sets of survivors can both find t signatures (the paper's theorem 6.5).
+        On complete graphs (:meth:`layout`) as many shares open a site's secret. With c of the members colluding, 2t >
+        members + c makes any two sets of t sites share an honest one, so that no two sets of survivors can both find t
+        signatures (the paper's theorem 6.5).
         """
         least = self.quorum(members)
         return least if self.dropouts is None else max(least, members - self.dropouts)
@@ -208,19 +224,20 @@ class SecureSum:
     def quorum(self, members: int) -> int:
         """Return how many of ``members`` sites must have signed the survivors before a site acts on them.
 
-        An honest site signs one set of survivors a session. Two sets with q signatures each would have 2q - members
-        signers in common, at least, who signed both and thus collude; with 2q > members + c these would be more than c.
-        So honest sites act on one set, if on any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to
-        see the others'. That does not depend on the graph, nor on who verified whose keys of this session: approvals
-        are verified by the identities of the roster.
+        Survivors are the sites whose answers are in the sum. An honest site signs one set of survivors a session. Two
+        sets with q signatures each would have 2q - members signers in common, at least, who signed both and thus
+        collude; with 2q > members + c these would be more than c. So honest sites act on one set, if on any, and q =
+        (members + c) // 2 + 1 signatures are enough: nobody needs to see the others'. That does not depend on the
+        graph, nor on who verified whose keys of this session: approvals are verified by the identities of the roster.
         """
         return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
 
     def layout(self, members: int) -> Layout:
-        """Return who is whose neighbour among ``members`` sites, and how many shares open a secret; see `graph`.
+        """Return the graph by which the ``members`` sites of a sum share masks and secrets with their neighbours.
 
-        Sparse beyond :data:`COMPLETE` members where the bound on colluding sites allows for it. The graph is made for
-        ``dropouts`` sites that drop out, for a twentieth of the members if that is ``None``.
+        It is complete up to :data:`COMPLETE` members, and sparse beyond where the bound on colluding sites allows for
+        it (:func:`~fedsynth.federation.trust.secure.graph.layout`). The graph is made for the number of sites that may
+        drop out (the attribute ``dropouts``), for a twentieth of the members if that is ``None``.
         """
         threshold = self.threshold(members)
         found = None
@@ -230,26 +247,36 @@ class SecureSum:
         return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
-        """Return the guaranteed number of honest sites among ``sites``, from the view of an honest one."""
+        """Return how many of the ``sites`` in a sum are honest at least, from the view of an honest one: 1 or more."""
         return max(1, sites - self.colluding)
 
     def share(self, release: Release, norms: Norms, members: int) -> Share:
-        """Return one site's share of the noise in a session of ``members``; raise :class:`Unsupported` if there is
-        none.
+        """Return the share of the noise that each site adds in a sum that begins with ``members`` sites.
 
-        Every sum that the session yields has at least the threshold's number of sites.
+        It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` is the
+        kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises
+        :class:`Unsupported` for a release that is not a noisy sum.
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the noise's standard deviation in each cell of a sum that all of ``sites`` sites stay in."""
+        """Return the standard deviation of the noise in each cell of a sum that all of ``sites`` sites stay in.
+
+        ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one
+        person. Raises :class:`Unsupported` for a release that is not a noisy sum.
+        """
         share = self.share(release, norms, sites)
         return share.std(share.kept(self.honest(sites))) * math.sqrt(sites)
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregator:
-        """Return the server's end of one sum; the server adds no noise. Raises :class:`Unsupported` before it asks."""
+        """Return the server's side of a sum over ``sites``, which relays messages, adds up, and adds no noise.
+
+        ``digest`` is that of the question (hex), ``release`` and ``norms`` give the noise that the sites add, and
+        ``bits`` is not used. Raises :class:`Unsupported`, before any site is asked, for a release that is not a noisy
+        sum.
+        """
         self.share(release, norms, len(sites))  # some noise cannot be shared
         return Aggregator(
             digest,
@@ -264,18 +291,23 @@ class SecureSum:
         )
 
     def vault(self, terms: VaultTerms) -> None:
-        """Return ``None``: a secure sum reveals noisy totals, and no party holds exact ones."""
+        """Return ``None``: there is no vault, since no party may hold exact sums of the sites' tables."""
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> SecureSum:
-        """Return this trust model unchanged: it has no parties besides sites and server."""
+        """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: no party can hold it."""
+        """Raise :class:`Refused`: no party may hold the sites' exact tables, as a vault would."""
         raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return a site's answer in one turn, or raise :class:`Refused`."""
+        """Return a site's answer in one of the five turns of a sum; the package's docstring has the table of turns.
+
+        ``site`` gives access to the question, the rows and the site's secrets; ``turn`` counts from 0, and ``event`` is
+        what the server sent in it. Raises :class:`Refused` for an event that is malformed, comes in the wrong turn, or
+        contradicts what the site has taken before.
+        """
         if not 0 <= turn < len(TURNS) or type(event) is not TURNS[turn].event:
             raise Refused(
                 f"turn {turn} of a secure sum takes no such event; install the same fedsynth version everywhere"

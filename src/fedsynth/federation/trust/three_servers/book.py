@@ -33,10 +33,12 @@ _TABLES = (
 
 
 class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the audit trail, which records one charged question.
+    """One row of a compute server's audit trail, which records one charged question.
 
-    ``at`` is the time (UTC, ISO 8601), ``number`` the question's number in its vault, ``question`` its digest (hex),
-    ``price`` what it was charged (rho, or epsilon if delta is 0), and ``previous`` the hash (hex) of the previous row.
+    ``row`` is the row's number from 1, ``at`` the time (UTC, ISO 8601), and ``vault`` the digest (hex) of the vault
+    that was asked: the sums that sites deposited as secret shares. ``number`` is the question's number in its vault,
+    ``question`` its digest (hex), ``price`` what it was charged (rho, or epsilon if delta is 0), and ``previous`` the
+    hash (hex) of the previous row.
     """
 
     row: int
@@ -49,10 +51,12 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BookFile:
-    """A server's ledger: one file that only its owner may read.
+    """A compute server's ledger as an SQLite file: the questions that it was charged for, and what it answered.
 
-    ``most_questions`` is the largest number of questions that the server answers about one vault: about two for each
-    round of a method, and those before its first round.
+    The ledger is the file ``path``, which only its owner may read; with ``make`` it is created. ``most_questions`` is
+    the largest number of questions (openings of tables, draws) that the server answers about one vault, that is about
+    the tables of one run's sites: about two for each round of a method, and those before its first round.
+    :class:`~fedsynth.federation.trust.three_servers.server.Book` is the interface.
     """
 
     def __init__(self, path: Path, most_questions: int, *, make: bool = False) -> None:
@@ -88,12 +92,16 @@ class BookFile:
         return found
 
     def close(self) -> None:
-        """Close the ledger's file."""
+        """Close the ledger's file; the ledger cannot be used any more."""
         with self._lock:
             self._connection.close()
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
+        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
+        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
             found = book.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,)).fetchall()
@@ -101,7 +109,10 @@ class BookFile:
         return sum(prices)
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return the number of questions charged to a vault, and their total price."""
+        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        """
         with self._lock:
             found = self._connection.execute("SELECT price FROM charges WHERE vault = ? ORDER BY number", (vault,))
             prices = [price for (price,) in found]
@@ -110,8 +121,10 @@ class BookFile:
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``question`` is the question's digest (hex). Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
+        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
+        if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
         """
         with self._transaction() as book:
             known = book.execute(
@@ -134,20 +147,27 @@ class BookFile:
             self._note(book, vault, number, question, price)
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
+        """Durably store ``value`` under ``key`` unless the key has a value already; return the stored value.
+
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
+        ways.
+        """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))
             found: bytes = book.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()[0]
         return found
 
     def said(self, key: str) -> bytes | None:
-        """Return the value stored under ``key``, or ``None``."""
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
         with self._lock:
             found = self._connection.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
     def audit(self) -> list[AuditRow]:
-        """Return the audit trail; raises :class:`FedsynthError` if its chain is broken or a charge is missing in it."""
+        """Return the audit trail, oldest row first, one row for each question that the server was charged for.
+
+        Raises :class:`FedsynthError` if its hash chain is broken or a charge is missing in it.
+        """
         with self._lock:
             rows = self._connection.execute("SELECT row, content, chain FROM audit ORDER BY row").fetchall()
             (charged,) = self._connection.execute("SELECT count(*) FROM charges").fetchone()

@@ -15,11 +15,16 @@ _Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of all calls and results; it only fixes their form."""
+    """Base class of the coordinator's calls to a compute server, and of their results; it only fixes their form."""
 
 
 class Begin(Call, frozen=True, tag="begin"):
-    """Begin a vault: its deposit question, as the coordinator signed it for the sites."""
+    """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the digest
+    of the first such question; ``body`` and ``signature`` are the signed bytes of this one and the coordinator's
+    signature. The result is :class:`Done`.
+    """
 
     vault: HexDigest
     body: Bytes
@@ -27,7 +32,11 @@ class Begin(Call, frozen=True, tag="begin"):
 
 
 class Take(Call, frozen=True, tag="take"):
-    """Open the shares that one site dealt to this server."""
+    """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name and ``dealt`` its answer, as far as this server needs it.
+    """
 
     vault: HexDigest
     site: _Site
@@ -35,7 +44,12 @@ class Take(Call, frozen=True, tag="take"):
 
 
 class Confirm(Call, frozen=True, tag="confirm"):
-    """Compare shares: the keyed digests that the previous and the next server sent for the shares held in common."""
+    """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in common
+    with the previous server (its number less 1, modulo 3) and with the next one, as those sent them.
+    """
 
     vault: HexDigest
     site: _Site
@@ -44,33 +58,51 @@ class Confirm(Call, frozen=True, tag="confirm"):
 
 
 class Drop(Call, frozen=True, tag="drop"):
-    """Leave out the site whose shares were taken last."""
+    """Call: leave out the site whose shares were taken last; the result is :class:`Done`.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+    site's name.
+    """
 
     vault: HexDigest
     site: _Site
 
 
 class Keep(Call, frozen=True, tag="keep"):
-    """Let the sites whose shares were taken into the vault."""
+    """Call: let the sites whose shares were taken into the vault; the result is :class:`Done`.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``sites`` are in the
+    order in which they were taken.
+    """
 
     vault: HexDigest
     sites: Sites
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """Ask a question; the server answers with its roster and charges nothing yet."""
+    """Call: check a ``question`` about a vault, which opens tables or draws one; nothing is charged yet.
+
+    The result is :class:`Asked`, the server's statement of what it was asked and of its state.
+    """
 
     question: Open | Draw
 
 
 class Recall(Call, frozen=True, tag="recall"):
-    """Ask for the stored answer to a question that this server has answered already."""
+    """Call: return the stored answer to a ``question`` that this server has answered already.
+
+    The result is :class:`Answered`, or :class:`Failure` if the question was not answered yet.
+    """
 
     question: Open | Draw
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Answer the question that was asked last: the rosters of all three servers for it."""
+    """Call: charge and answer the question that was asked last, given all three servers' statements of it.
+
+    ``rosters`` are these signed statements, in the order of the servers' numbers
+    (:class:`~fedsynth.federation.trust.three_servers.questions.Roster`). The result is :class:`Answered`.
+    """
 
     rosters: Annotated[tuple[SignedRoster, ...], msgspec.Meta(min_length=3, max_length=3)]
 
@@ -79,33 +111,42 @@ AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
 
 
 class Done(Call, frozen=True, tag="done"):
-    """The call was carried out; there is no other result."""
+    """Result of a call to a compute server that was carried out, where there is nothing else to say."""
 
 
 class Confirmations(Call, frozen=True, tag="confirmations"):
-    """Keyed digests of a site's two shares, one for the previous server and one for the next."""
+    """Result of :class:`Take`: keyed digests (32 bytes) of the site's two shares at this server.
+
+    ``before`` is for the previous server (its number less 1, modulo 3), ``after`` for the next one, each of which holds
+    one of these shares too.
+    """
 
     before: _Mac
     after: _Mac
 
 
 class Confirmed(Call, frozen=True, tag="confirmed"):
-    """Whether this server's two shares agree with those of the other two servers."""
+    """Result of :class:`Confirm`: whether this server's two shares of a site are also those of the other servers."""
 
     same: bool
 
 
 class Asked(Call, frozen=True, tag="asked"):
-    """This server's signed roster of a question, and whether it has answered the question before."""
+    """Result of :class:`Ask`: this server's signed statement of the question, and whether it has answered it before.
+
+    ``roster`` is described at :class:`~fedsynth.federation.trust.three_servers.questions.Roster`.
+    """
 
     roster: SignedRoster
     answered: bool
 
 
 class Answered(Call, frozen=True, tag="answered"):
-    """The answer to a question: a noisy share of the tables, or the index of the drawn candidate (4 bytes).
+    """Result of :class:`Agree` and :class:`Recall`: the server's answer to a question, as bytes (uint8).
 
-    ``sent`` is the number of bytes that this server sent to the two others during a draw.
+    ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
+    candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
+    draw.
     """
 
     reply: Bytes
@@ -113,7 +154,12 @@ class Answered(Call, frozen=True, tag="answered"):
 
 
 class Failure(Call, frozen=True, tag="failure"):
-    """Why a call was not answered: the server refused it, has no budget left, lost another server, or failed."""
+    """Result of any call that was not carried out, with the ``reason`` for the coordinator.
+
+    ``code`` says what kind it is: ``refused`` as invalid, or against the server's terms or ledger; ``spent`` if the
+    budget does not cover it; ``lost`` if another server did not finish a draw; ``failed`` for any other error, whose
+    reason stays in the server's log.
+    """
 
     code: Literal["refused", "spent", "lost", "failed"]
     reason: Annotated[str, msgspec.Meta(max_length=1000)]

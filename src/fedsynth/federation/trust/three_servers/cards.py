@@ -22,7 +22,10 @@ SERVERS_FILE = "servers.toml"
 
 
 class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The cards of all three servers, in the order of their numbers."""
+    """The pinned addresses, public keys and certificates of all three compute servers: the file ``servers.toml``.
+
+    ``servers`` are their cards in the order of their numbers 0, 1, 2, which must be the same everywhere.
+    """
 
     servers: tuple[Card, ...]
 
@@ -34,30 +37,39 @@ class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def card_fingerprint(card: Card) -> str:
-    """Return a card's fingerprint, to be compared by phone: 30 digits for address, keys and certificate."""
+    """Return 30 digits that identify a server's address, keys and certificate, for a comparison by phone."""
     return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
 
 
 def write_card(path: Path, card: Card) -> None:
-    """Write a server's card to the file ``path`` (TOML)."""
+    """Write a server's own card, its address and public keys, to the file ``path`` (TOML)."""
     said = "# A compute server's address and public keys; fedsynth compute-server pin takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
 
 def load_card(path: Path) -> Card:
-    """Read a card from the file ``path``; raises :class:`FedsynthError` if the file does not hold a valid card."""
+    """Read a server's card (address, public keys, certificate) from the TOML file ``path``.
+
+    Raises :class:`FedsynthError` if the file cannot be read or does not hold a valid card.
+    """
     return _converted(path, Card, "card of a compute server")
 
 
 def write_cards(path: Path, cards: Sequence[Card]) -> None:
-    """Write the three pinned cards to the file ``path`` (TOML), in the order of the servers' numbers."""
+    """Write the three servers' cards (addresses, public keys, certificates) to the TOML file ``path``.
+
+    ``cards`` are in the order of the servers' numbers.
+    """
     said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server pin\n"
     content = msgspec.to_builtins(Cards(tuple(cards)))
     write_whole(path, said + tomli_w.dumps(content, multiline_strings=True))
 
 
 def load_cards(path: Path) -> tuple[Card, ...]:
-    """Read the three cards from the file ``path``; raises :class:`FedsynthError` if they are not valid."""
+    """Read the three servers' cards (addresses, public keys, certificates) from ``path``, in order of their numbers.
+
+    Raises :class:`FedsynthError` if the file cannot be read or does not hold the cards of three different servers.
+    """
     return _converted(path, Cards, "file of three compute servers").servers
 
 

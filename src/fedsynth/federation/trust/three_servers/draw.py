@@ -65,11 +65,11 @@ _running = threading.Lock()  # MPyC knows one runtime in a process
 
 
 class DrawFailed(FedsynthError):
-    """Raised if a draw could not be finished; nothing was opened."""
+    """Raised if a draw among three servers (:func:`draw`) could not be finished; nothing was opened."""
 
 
 class Link(Protocol):
-    """A connection to another party, over which bytes arrive in order and from that party only."""
+    """A connection to another party of a draw (:func:`draw`): bytes arrive in order and from that party only."""
 
     def send(self, data: bytes) -> None:
         """Send bytes; raise :class:`OSError` if the connection is broken."""
@@ -86,7 +86,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """The drawn ``index``, and the number of bytes that this party ``sent`` during the draw."""
+    """Result of :func:`draw` at one party: the ``index`` of the drawn candidate, and the bytes that it ``sent``."""
 
     index: int
     sent: int
@@ -94,7 +94,12 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The public part of a draw: an integer weight in [1, 2^16] and a penalty in [0, 2^25] for each candidate."""
+    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate.
+
+    Weights lie in [1, 2^16], penalties in [0, 2^25]. Both arrays have shape (candidates,), with at most
+    :data:`MOST_CANDIDATES`. A candidate's utility is weight * (distance - penalty), where distance and penalty are in
+    whole records. Other numbers raise :class:`InvalidParameter`.
+    """
 
     weights: NDArray[np.int64]
     penalties: NDArray[np.int64]
@@ -118,12 +123,16 @@ def draw(
     noise: NDArray[np.int64] | None,
     timeout: float = 600.0,
 ) -> Drawn:
-    """Take part in a draw as ``party`` (0, 1 or 2), and return the index that all three parties get.
+    """Take part in a joint private selection as ``party`` (0, 1 or 2); return the index that all three parties get.
 
-    ``shares`` are this party's additive shares, one for each candidate. ``noise`` is its Gumbel number for each
-    candidate, in units of 1 / ``GRAIN``; ``None`` means zeros, and party 2 must give ``None``. ``links`` are the
-    connections to the other two parties, by their numbers; they are closed at the end. Draws of one process wait for
-    each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds.
+    Each candidate's utility is weight * (distance - penalty), with the public numbers of ``candidates``; Gumbel noise
+    is added, and the largest wins. ``shares`` are this party's additive shares of the squared distances (below 2^51),
+    one for each candidate. ``noise`` is its Gumbel number for each candidate, in units of 1 / ``GRAIN`` weighted
+    record; ``None`` means zeros, and party 2 must give ``None``. ``links`` are the connections to the other two
+    parties, by their numbers; they are closed at the end. Draws of one process wait for each other. Raises
+    :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds,
+    :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
+    :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):

@@ -32,10 +32,10 @@ DRAW_SECONDS = 2.7 / 161
 
 @dataclass
 class Traffic:
-    """Bytes that three real servers would have sent and received.
+    """What three compute servers in one process would have sent and computed if each were a machine of its own.
 
-    ``down`` goes from the coordinator to all three servers, ``up`` from all three to the coordinator, and ``among``
-    between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws.
+    ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
+    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws.
     """
 
     down: int = 0
@@ -51,21 +51,38 @@ class Traffic:
 
 @dataclass(eq=False)
 class Ideal:
-    """Three servers in one process; those with a number (0, 1, 2) in ``dead`` do not answer, for tests."""
+    """Three compute servers in one process, for tests and simulations: the real servers without a network.
+
+    It has the methods of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``servers`` are numbers 0, 1,
+    2; those whose number is in ``dead`` do not answer, for tests. ``traffic`` counts the bytes that three machines
+    would have sent. Every method raises :class:`SiteLost` if a server does not answer, and :class:`Refused` or
+    :class:`BudgetExceeded` if one refuses.
+    """
 
     servers: tuple[Server, Server, Server]
     dead: frozenset[int] = frozenset()
     traffic: Traffic = field(default_factory=Traffic)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it, by a deposit question that the coordinator signed for the sites."""
+        """Begin a vault, or let more sites join it, at all three servers.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
+        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
+        one, as the coordinator signed it for the sites. Raises :class:`SiteLost` if a server does not answer, and what
+        :meth:`Server.begin <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
+        """
         self._require()
         self.traffic.down += SERVERS * (len(vault) + len(body) + len(signature))
         for server in self.servers:
             server.begin(vault, body, signature)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Pass on a site's shares; False if the three servers do not hold the same, and all leave the site out."""
+        """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
+
+        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
+        server does not answer.
+        """
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
         refused = False
@@ -89,13 +106,21 @@ class Ideal:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites whose shares were taken into the vault."""
+        """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
+        of :class:`Ideal`.
+        """
         self._require()
         for server in self.servers:
             server.keep(vault, sites)
 
     def open(self, question: Open) -> Integers:
-        """Return the tables of a question, flat, with the noise of all three servers."""
+        """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
+
+        They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
+        Errors are those of :class:`Ideal`.
+        """
         if self._agreed(question):
             shares = [server.answered(server.share().tobytes()) for server in self.servers]
         else:
@@ -104,7 +129,10 @@ class Ideal:
         return total([np.frombuffer(share, dtype=np.uint64) for share in shares])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate that was drawn."""
+        """Return the index of the candidate of ``question`` that the three servers drew together.
+
+        A repeated question gets the same answer and is not charged again. Errors are those of :class:`Ideal`.
+        """
         if self._agreed(question):
             candidates = len(question.cliques)
             self.traffic.among += round(SERVERS * DRAW_BYTES * candidates)
@@ -147,23 +175,30 @@ class Ideal:
 
 
 def traffic_of(trust: object) -> Traffic:
-    """Return the traffic of the three servers of ``trust`` in this process; zeros for other trust models."""
+    """Return the traffic of the three servers of ``trust`` if these are in this process; otherwise, zeros."""
     servers = getattr(trust, "servers", None)
     return servers.traffic if isinstance(servers, Ideal) else Traffic()
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
-    """Return the candidates' utilities (in units of 1 / ``GRAIN``), given their integer ``distances``."""
+    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
+
+    ``distances`` are the candidates' distances from their expected tables, in whole records; ``question`` has the
+    weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the
+    result are int64 of shape (candidates,).
+    """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
     return found
 
 
 def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
-    """Return the index of the largest utility after adding the Gumbel numbers; the first one if several are equal.
+    """Return the index of the largest utility after adding Gumbel noise; the first one if several are equal.
 
-    This is exactly what the draw among three parties computes. ``shares`` are the three additive shares of the
-    candidates' sums of squares, which are below 2^50 if no site holds more records than it may, and wrap at 2^64.
+    This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one
+    number for each candidate) of the candidates' sums of squares, which are below 2^50 if no site holds more records
+    than it may, and wrap at 2^64. ``gumbels`` has each server's noise for each candidate, in units of 1 / ``GRAIN``
+    weighted record, or ``None`` for a server that adds none.
     """
     noisy = utilities(roots(*shares), question)
     for numbers in gumbels:

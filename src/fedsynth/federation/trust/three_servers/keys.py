@@ -23,7 +23,7 @@ _PURPOSE = "three servers 1"
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """A server's own secret (32 random bytes), from which all of its keys are derived."""
+    """The keys of one compute server, all of which are derived from its own ``secret`` (at least 32 random bytes)."""
 
     secret: bytes
 
@@ -34,23 +34,29 @@ class ServerKeys:
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes), which sites and the other servers pin."""
+        """Both public keys (64 bytes), Ed25519 for identity and X25519 for boxes; sites and other servers pin them."""
         return masking.identity(self.secret) + masking.public_key(self._private)
 
     def sign(self, *message: str | bytes) -> bytes:
-        """Return the server's signature (64 bytes) of a message."""
+        """Return the server's signature (Ed25519, 64 bytes) of ``message``, in any number of parts."""
         return masking.sign(masking.identity_seed(self.secret), _PURPOSE, *message)
 
     def shared(self, other: bytes, *context: str | bytes) -> bytes:
-        """Return 32 bytes for one context, known only to this server and the one with public key ``other``."""
+        """Return 32 bytes that only this server and the one with the public keys ``other`` (64 bytes) know.
+
+        ``context`` names their use: another context gives independent bytes.
+        """
         return masking.agree(self._private, other[masking.KEY_BYTES :], _PURPOSE, *context)
 
     def own(self, *context: str | bytes) -> bytes:
-        """Return 32 secret bytes for one context, known only to this server."""
+        """Return 32 secret bytes that only this server knows, for the one use that ``context`` names."""
         return masking.derive(self.secret, _PURPOSE, *context)
 
     def unseal(self, box: bytes, *context: str | bytes) -> tuple[bytes, bytes]:
-        """Return the two secrets in a box; raises :class:`~fedsynth.errors.Refused` if box or context differ."""
+        """Return the two secrets (32 bytes each) in a box that :func:`seal` made for this server with this ``context``.
+
+        Raises :class:`~fedsynth.errors.Refused` if the box was changed, or made for another server or context.
+        """
         sender, sealed = box[: masking.KEY_BYTES], box[masking.KEY_BYTES :]
         key = masking.agree(self._private, sender, _PURPOSE, "box", sender, *context)
         plain = masking.unseal(key, sealed, _PURPOSE, *context)
@@ -62,9 +68,10 @@ class ServerKeys:
 
 
 def seal(public: bytes, seed: bytes, first: bytes, second: bytes, *context: str | bytes) -> bytes:
-    """Return a box (:data:`BOX` bytes) with two secrets, which only the server of this public key can open.
+    """Return a box (:data:`BOX` bytes) with two secrets, which only the server of the public keys ``public`` can open.
 
-    ``seed`` (32 secret bytes) must be used for this box alone; the same context must be given to open it.
+    ``first`` and ``second`` are the secrets, 32 bytes each. ``seed`` (32 secret bytes) must be used for this box alone;
+    the same ``context`` must be given to open it.
     """
     sender = masking.public_key(seed)
     key = masking.agree(seed, public[masking.KEY_BYTES :], _PURPOSE, "box", sender, *context)
@@ -72,12 +79,12 @@ def seal(public: bytes, seed: bytes, first: bytes, second: bytes, *context: str 
 
 
 def signed_by(public: bytes, signature: bytes, *message: str | bytes) -> bool:
-    """Whether the server with this public key signed the message."""
+    """Whether the server with the public keys ``public`` (64 bytes) signed ``message`` (:meth:`ServerKeys.sign`)."""
     return masking.verified(public[: masking.KEY_BYTES], signature, _PURPOSE, *message)
 
 
 def check_publics(publics: tuple[bytes, ...]) -> None:
-    """Raise :class:`InvalidParameter` unless these are the public keys of three different servers."""
+    """Raise :class:`InvalidParameter` unless ``publics`` are the keys of three different servers, 64 bytes each."""
     if len(publics) != SERVERS or any(len(public) != PUBLIC for public in publics):
         raise InvalidParameter(f"three public keys of {PUBLIC} bytes are needed; pin the cards of all three servers")
     if len(set(publics)) < SERVERS:

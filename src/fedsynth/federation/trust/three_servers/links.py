@@ -44,7 +44,12 @@ HANDSHAKE = 20.0
 
 
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """The public data of a server: HOST:PORT at which it listens, public keys (hexadecimal) and certificate (PEM)."""
+    """The public data of a compute server, which all others pin: they store it and accept no other in its place.
+
+    ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519) and its box key (X25519) in
+    hexadecimal, and ``certificate`` its TLS certificate (PEM). :class:`FedsynthError` is raised for an invalid address,
+    or a certificate that its identity key did not sign.
+    """
 
     address: str
     public: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{128}\Z")]
@@ -68,17 +73,20 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def keys(self) -> bytes:
-        """Both public keys (64 bytes)."""
+        """Both public keys (64 bytes): the identity key (Ed25519), then the box key (X25519)."""
         return bytes.fromhex(self.public)
 
     @cached_property
     def der(self) -> bytes:
-        """The certificate in DER, as it is presented in TLS."""
+        """The server's TLS certificate in DER (bytes), as it is presented when a connection begins."""
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
 
 
 def card_of(secret: bytes, address: str) -> Card:
-    """Return the card of the server with this secret (32 bytes) and address; it is the same each time."""
+    """Return the public card (address, keys, certificate) of the server with this ``secret`` (32 bytes).
+
+    ``address`` is the HOST:PORT at which it listens. The same arguments give the same card each time.
+    """
     return Card(address, ServerKeys(secret).public.hex(), _certificate(secret))
 
 
@@ -121,7 +129,7 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
 
 
 def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
-    """Return a connection to the server of a card; raises :class:`OSError` if it cannot be established.
+    """Return a TLS connection to the server of a card; raises :class:`OSError` if it cannot be established.
 
     ``own`` is the secret of a server that connects, or ``None`` for the coordinator. Every later operation may take
     ``timeout`` seconds.
@@ -140,14 +148,17 @@ def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """Send one frame; raises :class:`OSError` if the connection is broken."""
+    """Send one frame: the length of ``data``, then ``data``. Raises :class:`OSError` if the connection is broken."""
     connection.sendall(_LENGTH.pack(len(data)) + data if len(data) < _CHUNK else _LENGTH.pack(len(data)))
     if len(data) >= _CHUNK:
         connection.sendall(data)
 
 
 def receive(connection: socket.socket, most: int = LARGEST_MESSAGE) -> bytes:
-    """Return the next frame; raises :class:`OSError` if the link ended, :class:`WireError` beyond ``most`` bytes."""
+    """Return the bytes of the next frame (:func:`send`).
+
+    Raises :class:`OSError` if the connection ended, and :class:`WireError` for a frame of more than ``most`` bytes.
+    """
     (size,) = _LENGTH.unpack(_exactly(connection, _LENGTH.size))
     if size > most:
         raise WireError(f"a message of {size} bytes is too large (at most {most})")
@@ -166,7 +177,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 @dataclass
 class DrawLink:
-    """The two connections with another server for one draw: this server writes to one and reads from the other."""
+    """The link of a server to another one for one draw (:class:`~fedsynth.federation.trust.three_servers.draw.Link`).
+
+    It consists of two connections: this server writes to ``outgoing`` and reads from ``incoming``.
+    """
 
     outgoing: socket.socket
     incoming: socket.socket
@@ -176,7 +190,7 @@ class DrawLink:
         self.outgoing.sendall(data)
 
     def receive(self, size: int | None = None) -> bytes:
-        """Wait for bytes and return them, exactly ``size`` if given; return no bytes if the connection ended."""
+        """Wait for bytes and return them, exactly ``size`` if given; none if the connection ended or timed out."""
         try:
             return self.incoming.recv(_CHUNK) if size is None else _exactly(self.incoming, size)
         except OSError:  # broken or silent: what is missing shows that it ended
@@ -202,10 +216,11 @@ def _end(connection: socket.socket) -> None:
 
 @dataclass(eq=False)
 class Meetings:
-    """Establishes the connections for draws: for each, a server connects to the two others, and they connect to it.
+    """Establishes a compute server's connections for joint draws: it connects to the two others, and they to it.
 
-    ``cards`` are the cards of all three servers, ``position`` is this server's number (0, 1, 2) among them, ``secret``
-    its secret.
+    A draw (:func:`~fedsynth.federation.trust.three_servers.draw.draw`) is a private selection that all three compute.
+    ``cards`` are the public data of all three servers, ``position`` is this server's number (0, 1, 2) among them, and
+    ``secret`` its own secret (32 bytes).
     """
 
     cards: Sequence[Card]
@@ -215,7 +230,11 @@ class Meetings:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def offer(self, other: int, connection: socket.socket) -> None:
-        """Keep a connection from server number ``other`` until the draw for which it was made uses it."""
+        """Keep a connection that server number ``other`` has opened until the draw for which it was made uses it.
+
+        The first 32 bytes on it name the draw (:meth:`links`). A server has one such connection at a time: an unused
+        older one is closed.
+        """
         purpose = _exactly(connection, _HELLO)
         with self._changed:
             for key in [key for key in self._waiting if key[0] == other]:  # a server takes part in one draw at a time
@@ -224,7 +243,7 @@ class Meetings:
             self._changed.notify_all()
 
     def links(self, purpose: bytes, patience: float, timeout: float) -> Mapping[int, DrawLink]:
-        """Return links to both other servers, by their numbers, for one draw.
+        """Return links to both other servers, by their numbers (0, 1, 2), for one joint draw.
 
         ``purpose`` (32 bytes) identifies the draw. The others must connect within ``patience`` seconds, and send each
         message within ``timeout`` seconds. Raises :class:`DrawFailed`, naming a server that is missing.
@@ -263,11 +282,11 @@ class Meetings:
 
 @dataclass(eq=False)
 class Listener:
-    """The port of a server, at which it accepts the two other servers and the coordinator.
+    """The port of a compute server, at which it accepts the two other servers and the coordinator.
 
-    ``cards``, ``position`` and ``secret`` are those of :class:`Meetings`. ``serve`` is called with each client's
-    connection and its number, or ``None`` for a client without a certificate; ``failed`` with the error of a rejected
-    client.
+    ``cards``, ``position`` and ``secret`` are those of :class:`Meetings`. For each client ``serve(number, connection)``
+    is called in a thread of its own; ``number`` is that of the server, or ``None`` for a client without a certificate,
+    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
     """
 
     cards: Sequence[Card]
@@ -287,7 +306,7 @@ class Listener:
         self._socket = socket.create_server(address, family=family, backlog=64)
 
     def run(self) -> None:
-        """Accept clients until :meth:`close`, each in a thread of its own."""
+        """Accept clients until another thread calls :meth:`close`, each in a thread of its own."""
         while True:
             try:
                 raw, _ = self._socket.accept()

@@ -58,9 +58,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class ComputeServer:
-    """A server that listens for calls; ``cards`` are the cards of all three servers.
+    """One of the three servers as a process that listens for the coordinator's calls and for the two other servers.
 
-    The other servers must join a draw within ``patience`` seconds, and the draw may take ``timeout`` seconds.
+    ``server`` does the computing (:class:`~fedsynth.federation.trust.three_servers.server.Server`); ``cards`` are the
+    addresses and public keys of all three servers. The other servers must join a draw within ``patience`` seconds, and
+    the draw may take ``timeout`` seconds. The port is opened when the object is made; :meth:`run` answers calls.
     """
 
     server: Server
@@ -87,7 +89,7 @@ class ComputeServer:
             ) from error
 
     def run(self) -> None:
-        """Answer calls until :meth:`close`."""
+        """Answer calls of the coordinator and of the other servers until another thread calls :meth:`close`."""
         self._listener.run()
 
     def close(self) -> None:
@@ -121,7 +123,10 @@ class ComputeServer:
                 client.settimeout(IDLE)
 
     def answer(self, data: bytes) -> AnyResult:
-        """Return the answer to one call of the coordinator; never raises."""
+        """Return the result of one call of the coordinator, or a ``Failure`` that says why there is none; never raises.
+
+        ``data`` is the encoded call, one of :data:`~fedsynth.federation.trust.three_servers.calls.AnyCall`.
+        """
         with self._lock:
             try:
                 return self._answered(decode(data, AnyCall))

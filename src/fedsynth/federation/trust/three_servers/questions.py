@@ -46,7 +46,13 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
-    """A question: open the tables of ``cliques`` with noise, each multiplied by its weight, all for one release."""
+    """A question of the coordinator to three servers: open tables of a vault with noise, all for one ``release``.
+
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
+    question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose joint
+    table is opened, and ``release`` is the kind and price of the noise. ``weights`` (empty: all 1) multiply the counts
+    of the tables before the noise is added, so that one release can measure some more precisely.
+    """
 
     vault: HexDigest
     number: Number
@@ -56,11 +62,11 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each table: how often each record is counted in it."""
+        """The weight of each table, 1 if none are given: its counts are multiplied by it before noise is added."""
         return self.weights or (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` unless there are no weights or one for each table."""
+        """Raise :class:`Refused` unless ``weights`` is empty or has one weight for each table."""
         if len(self.times) != len(self.cliques):
             raise Refused(
                 f"{len(self.weights)} weights are given for {len(self.cliques)} tables; give one for each table, or "
@@ -68,17 +74,24 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
             )
 
     def norms(self, schema: Schema, unit: Unit, neighbours: Neighbours) -> Norms:
-        """Return how far one person's rows can move the tables (L1 and L2 norms)."""
+        """Return how far one person can move the vector of all weighted tables (L1 and L2 norms).
+
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
+        replaced.
+        """
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
         return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
 
 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
-    """A question: draw one of several candidates, favouring those whose table x is far from its expected table.
+    """A question of the coordinator to three servers: draw a table of a vault, likely one far from its expected counts.
 
-    The utility of candidate i is weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of
-    weighted records. ``expected`` holds all expected tables, one after the other, each flat in C order, with the
-    columns in the order of its clique.
+    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility is weights[i] *
+    (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records. ``expected`` (int32) holds all
+    expected tables, one after the other, each flat in C order, with the columns in the order of its clique; ``weights``
+    and ``penalties`` (int32) have one number for each candidate. ``vault`` is the digest (hex) that names the vault:
+    the sites' tables, summed in secret shares. ``number`` is the question's number in it from 0, and ``release`` the
+    price of the draw, which is private (exponential mechanism).
     """
 
     vault: HexDigest
@@ -91,13 +104,14 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each table, always 1."""
+        """The weight of each candidate's table, always 1: counts are compared as they are (see :attr:`Open.times`)."""
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` unless there is one weight and one penalty per candidate, within bounds (rule 2).
+        """Raise :class:`Refused` unless there is one weight and one penalty per candidate, within the bounds of rule 2.
 
-        The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
+        Rule 2 of the file's head bounds all inputs, so that no number can wrap. The expected counts are checked by
+        :meth:`tables`, where the sizes of the tables are known.
         """
         for name, numbers, low, high in (
             ("weights", self.weights, 1, MOST_WEIGHT),
@@ -109,7 +123,10 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
                 raise Refused(f"{name} must lie between {low} and {high}, so that no sum can wrap")
 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
-        """Return the expected tables, which have ``cells`` cells; raises :class:`Refused` if they break rule 2."""
+        """Return the expected table of each candidate, int64 and flat; ``cells`` are the sizes of these tables.
+
+        Raises :class:`Refused` if there are more or fewer expected counts, or if they break rule 2 of the file's head.
+        """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
         found = [table.astype(np.int64) for table in np.split(self.expected, np.cumsum(cells)[:-1])]
@@ -121,10 +138,11 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
         return found
 
     def moved(self, unit: Unit, neighbours: Neighbours) -> int:
-        """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN`.
+        """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
 
-        Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by the
-        triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
+        replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by
+        the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
         distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by at most the
         ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest weight.
         """
@@ -133,7 +151,11 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
         return GRAIN * distance * int(self.weights.max())
 
     def scale(self, unit: Unit, neighbours: Neighbours) -> float | None:
-        """Return the scale of a server's Gumbel numbers in units of 1 / ``GRAIN``; ``None`` without noise."""
+        """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` of a weighted record.
+
+        It follows from the price of the draw and from :meth:`moved`, with the same arguments; ``None`` for a draw
+        without noise. Raises :class:`Refused` if the noise would be too large to be drawn exactly.
+        """
         if isinstance(self.release, Exact):
             return None
         try:
@@ -148,11 +170,12 @@ Question = Open | Draw
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server's statement about a question; all three must be equal before any share leaves a server.
+    """One compute server's statement of a question and of its state; all three must be equal before a share leaves one.
 
-    ``question`` is the digest (hex) of the whole question, ``inputs`` that of its public integers alone, ``held`` that
-    of the signed deals of all ``sites`` in the vault. ``spent`` is the total price of what the vault has released so
-    far: rho, or epsilon if delta is 0.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
+    question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of its public
+    integers alone. ``sites`` are those whose tables are in the vault, ``held`` is the digest of the signed shares that
+    they sent. ``spent`` is the total price of what the vault has released so far: rho, or epsilon if delta is 0.
     """
 
     vault: HexDigest
@@ -165,24 +188,27 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def body(self) -> bytes:
-        """The bytes that are signed; equal rosters have equal bytes."""
+        """The encoded roster, which servers sign; equal rosters have equal bytes."""
         return encode(self)
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A roster with the signature of the server that made it."""
+    """A server's statement of a question (:class:`Roster`) with its signature (64 bytes) of it."""
 
     roster: Roster
     signature: Signature
 
 
 def digest_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of a question."""
+    """Return the SHA-256 (hex) of a question to three servers (:class:`Open` or :class:`Draw`), which names it."""
     return hashlib.sha256(encode(question)).hexdigest()
 
 
 def inputs_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of a question's public integers: all inputs of a score other than shares."""
+    """Return the SHA-256 (hex) of the public integers of a draw: its expected counts, weights and penalties.
+
+    A question that opens tables has none, and gives the digest of no bytes.
+    """
     found = hashlib.sha256()
     if isinstance(question, Draw):
         for numbers in (question.expected, question.weights, question.penalties):
@@ -191,25 +217,33 @@ def inputs_of(question: Question) -> str:
 
 
 def noise_part(release: Release, norms: Norms) -> Part | None:
-    """Return the noise that each of three servers adds; ``None`` for a release without noise.
+    """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
-    The noise of any two servers together is what the release promises, as for shares of noise
-    (:mod:`~fedsynth.federation.trust.noise_shares`): if the noise is large, each server adds half of its variance.
+    ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one person. The noise of
+    any two servers together is what the release promises, as for shares of noise
+    (:mod:`~fedsynth.federation.trust.noise_shares`): unless :func:`opened_std` says otherwise, each server adds half of
+    its variance. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None
 
 
 def opened_std(release: Release, norms: Norms) -> float:
-    """Return the standard deviation of the noise in what three servers open: sqrt(1.5) times the release's own."""
+    """Return the standard deviation of the noise in each cell of tables that three servers open, each adding noise.
+
+    It is sqrt(1.5) times that of the release alone, or more for Gaussian noise of a sigma below 3 and Laplace noise of
+    a scale above 4096. ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one
+    person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    """
     part = noise_part(release, norms)
     return 0.0 if part is None else part.std * math.sqrt(3)
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the price of a release in its deposit's currency, which is epsilon or rho.
+    """Return the price of a release (opened tables, a draw) in the currency of its vault, which is epsilon or rho.
 
-    The price is 0 if the deposit has none, and infinite if the release has no finite price in that currency.
+    ``deposit`` is the price that sites were charged for their tables in the vault. The result is 0 if that has no price
+    (a run without noise), and infinite if the release has no finite price in that currency.
     """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
@@ -218,10 +252,11 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return ``query`` if three servers can hold it; raises :class:`InvalidParameter` otherwise.
+    """Return ``query`` if three servers can hold its tables in shares; raises :class:`InvalidParameter` otherwise.
 
-    Weighted tables would count a record more than once. If a column were deposited over two axes, several tables would
-    have the same columns but different cells, and :class:`Layout`, which finds a table by its columns, would mix them.
+    Weighted tables would count a record more than once. If a column were held over two axes (bins), several tables
+    would have the same columns but different cells, and :class:`Layout`, which finds a table by its columns, would mix
+    them.
     """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables without weights; deposit the tables unweighted")
@@ -233,7 +268,12 @@ def check_deposit(query: object) -> Counts:
 
 
 class Layout:
-    """The positions of a deposit's tables in a vector of shares, from which tables of fewer columns are summed."""
+    """Where each table of a vault lies in a server's vector of shares; also sums tables to ones of fewer columns.
+
+    It is made from the vault's ``query`` for tables and the ``schema``. ``cliques`` are the tables' columns (positions
+    in the schema), ``shapes`` their shapes, and ``cells`` is the length of the vector, in which the tables follow each
+    other, each flat in C order.
+    """
 
     def __init__(self, query: Counts, schema: Schema) -> None:
         """Place the tables of ``query`` one after the other, each flat in C order."""
@@ -244,12 +284,20 @@ class Layout:
         self.cells = sum(sizes)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
-        """Return the shape of the table of ``clique``, whose columns must have been deposited together."""
+        """Return the shape of the table of ``clique``, a tuple of column positions in the schema.
+
+        The axes are in the order of ``clique``. Raises :class:`Refused` if no table that sites deposited has all these
+        columns.
+        """
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
 
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
-        """Return one table of a vector of shares, flat; raises :class:`Refused` unless a table has its columns."""
+        """Return the table of ``clique``, a tuple of column positions, from the ``vector`` of all tables' shares.
+
+        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the first
+        deposited table with all these columns, summed over its other columns. Raises :class:`Refused` if there is none.
+        """
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]
         table = vector[start : start + math.prod(shape)].reshape(shape)

@@ -56,7 +56,10 @@ _Result = TypeVar("_Result", bound=Call)
 
 @dataclass
 class Moved:
-    """Bytes sent to one server (``down``), received from it (``up``), and sent by it to the two others (``among``)."""
+    """Bytes moved for one compute server so far, for the costs of a run.
+
+    ``down`` were sent to it by the coordinator, ``up`` received from it, and ``among`` sent by it to the two others.
+    """
 
     down: int = 0
     up: int = 0
@@ -65,7 +68,13 @@ class Moved:
 
 @dataclass(eq=False)
 class RemoteServers:
-    """Three servers at the addresses in their cards; each call must be answered within ``timeout`` seconds."""
+    """The coordinator's connections to three compute servers that run as processes at the addresses in their cards.
+
+    It has the methods of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``cards`` are the servers'
+    addresses and public keys in the order of their numbers, and ``coordinator`` holds the keys that prove who calls.
+    Each call must be answered within ``timeout`` seconds. ``traffic`` counts the bytes of each server. If a server does
+    not answer, any method raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`.
+    """
 
     cards: Sequence[Card]
     coordinator: Coordinator
@@ -75,11 +84,21 @@ class RemoteServers:
     _used: dict[int, float] = field(default_factory=dict)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it, by a deposit question that the coordinator signed for the sites."""
+        """Begin a vault, or let more sites join it, at all three servers.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
+        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
+        one, as the coordinator signed it for the sites. Errors are those of :class:`RemoteServers`.
+        """
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Pass on a site's shares; False if the three servers do not hold the same, and all leave the site out."""
+        """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
+
+        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
+        server does not answer.
+        """
         heard = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
             said = [one for one in heard if isinstance(one, Confirmations)]
@@ -97,15 +116,26 @@ class RemoteServers:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites whose shares were taken into the vault."""
+        """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
+        of :class:`RemoteServers`.
+        """
         self._same(Keep(vault, tuple(sites)), Done)
 
     def open(self, question: Open) -> Integers:
-        """Return the tables of a question, flat, with the noise of all three servers."""
+        """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
+
+        They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
+        Errors are those of :class:`RemoteServers`.
+        """
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate that was drawn."""
+        """Return the index of the candidate of ``question`` that the three servers drew together.
+
+        A repeated question gets the same answer and is not charged again. Errors are those of :class:`RemoteServers`.
+        """
         replies = {reply.reply.tobytes() for reply in self._answers(question)}
         if len(replies) > 1:
             raise Refused(
@@ -199,7 +229,12 @@ class RemoteServers:
 
 @contextmanager
 def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
-    """Open connections to the three servers pinned in the coordinator's ``folder``, if the trust model needs them."""
+    """Provide the trust model with open connections to the three compute servers, if it is :class:`ThreeServers`.
+
+    For a ``with`` block, at whose end the connections are closed. The servers are those pinned in the coordinator's
+    ``folder`` (``servers.toml``; :class:`FedsynthError` if that is missing or invalid), and ``coordinator`` holds its
+    keys. Any other trust model is provided unchanged.
+    """
     if not isinstance(trust, ThreeServers):
         yield trust
         return

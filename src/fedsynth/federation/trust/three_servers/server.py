@@ -69,11 +69,12 @@ _DEAL = "a deal to three servers"
 
 
 def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets) -> Dealt:
-    """Return the shares of a site's tables for the three servers, sealed and signed.
+    """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
 
-    ``values`` are the tables, one after the other, ``digest`` is the digest of the deposit question, ``site`` the
-    site's name and ``publics`` are the servers' public keys. ``terms`` is the text of the trust model's terms
-    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
+    ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
+    site's name, ``publics`` are the servers' public keys, and ``secrets`` derives the site's secrets. ``terms`` is the
+    text of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different
+    terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
@@ -90,19 +91,28 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
 
 
 def part_for(dealt: Dealt, server: int) -> Dealt:
-    """Return the part of a deal for a server (0, 1, 2): server 0 derives both shares from secrets and needs no body."""
+    """Return the part of a site's answer (:func:`deal`) that a server (0, 1, 2) needs: no body for server 0.
+
+    The body is the encrypted third share; server 0 derives both of its shares from secrets.
+    """
     return dealt if server else msgspec.structs.replace(dealt, body=_array())
 
 
 class SiteSecrets(Protocol):
-    """The part of a site's turn (:class:`~fedsynth.federation.trust.SiteTurn`) that :func:`deal` needs."""
+    """What :func:`deal` needs of a site: its signing key and secret bytes.
+
+    A site's turn (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
+    """
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the key that the site signs with."""
+        """Seed (32 bytes) of the Ed25519 key that the site signs with."""
 
     def key(self, purpose: str) -> bytes:
-        """Return 32 secret bytes bound to the site's secret, the question, its salt, its terms and the purpose."""
+        """Return 32 secret bytes for the use that ``purpose`` names.
+
+        They are derived from the site's secret, the question with its salt and terms, and ``purpose``.
+        """
 
 
 def _array(*parts: bytes) -> Bytes:
@@ -115,13 +125,14 @@ def _array(*parts: bytes) -> Bytes:
 
 @dataclass(frozen=True, eq=False)
 class ServerTerms:
-    """The terms that a server agreed to. They come from its operator's own files, never from the coordinator.
+    """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
 
     ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
     ``sites`` maps the names of the sites that may deal to their identity keys; ``coordinator`` (64 bytes) holds the
-    public keys of the coordinator whose questions are answered. ``budget`` limits what all vaults of a run may release
-    together; ``unit`` is the smallest unit that a question must protect. ``trust`` is the text of the trust model's
-    terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
+    public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema. ``budget`` limits what
+    all vaults of a run may release together; ``unit`` is the smallest unit (rows and sites of one person) that a
+    question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text of the trust
+    model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
     """
 
     position: int
@@ -141,49 +152,85 @@ class ServerTerms:
 
 
 class Book(Protocol):
-    """A server's ledger: on disk if the server is a process of its own, otherwise in memory for one run."""
+    """A compute server's ledger: what each vault may release, the questions charged to it, and the stored answers.
+
+    It is on disk if the server is a process of its own
+    (:class:`~fedsynth.federation.trust.three_servers.book.BookFile`), otherwise in memory for one run
+    (:class:`MemoryBook`). A vault is the sites' tables of one run, summed in secret shares; questions open tables of it
+    or draw one.
+    """
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
+        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
+        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        """
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return the number of questions charged to a vault, and their total price."""
+        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        """
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``question`` is the question's digest (hex). Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
+        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
+        if an earlier number is still free.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
+
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
+        ways.
+        """
 
     def said(self, key: str) -> bytes | None:
-        """Return the value stored under ``key``, or ``None``."""
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
 
 
 @dataclass
 class MemoryBook:
-    """A ledger in memory, which is lost when the process ends."""
+    """A compute server's ledger (:class:`Book`) in memory, for simulations; it is lost when the process ends.
+
+    ``charges`` holds digest (hex) and price of each charged question, in order, by vault; ``written`` what
+    :meth:`first` stored; ``vaults`` what each vault may release in all, by run and vault.
+    """
 
     charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     written: dict[str, bytes] = field(default_factory=dict)
     vaults: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the price of a vault's deposit, once, and return the total price of the run's vaults."""
+        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
+        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        """
         of_run = self.vaults.setdefault(run, {})
         of_run.setdefault(vault, price)
         return sum(of_run.values())
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return the number of questions charged to a vault, and their total price."""
+        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        """
         paid = self.charges.get(vault, [])
         return len(paid), sum(price for _, price in paid)
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge a question, once; raises :class:`Refused` for a different one of its number, or out of order."""
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
+        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
+        if an earlier number is still free.
+        """
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
             return
@@ -195,11 +242,11 @@ class MemoryBook:
         paid.append((question, price))
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value."""
+        """Store ``value`` under ``key``, any text, unless the key has a value already; return the stored value."""
         return self.written.setdefault(key, value)
 
     def said(self, key: str) -> bytes | None:
-        """Return the value stored under ``key``, or ``None``."""
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
         return self.written.get(key)
 
 
@@ -241,7 +288,14 @@ class _Pending:
 
 @dataclass(eq=False)
 class Server:
-    """One server; ``secret`` holds at least 32 random bytes, which never leave the server."""
+    """One of three compute servers: its state and every step that it takes by itself, without sending any message.
+
+    ``terms`` are what it agreed to, ``book`` is its ledger, and ``secret`` holds at least 32 random bytes, which never
+    leave the server; ``keys`` are derived from it. A vault is the sites' tables, summed in secret shares. Whenever
+    sites are asked for tables, the caller calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then
+    :meth:`keep`. For each question about a vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open
+    tables), or :meth:`scores` and :meth:`gumbels` (to draw one), and :meth:`answered`.
+    """
 
     terms: ServerTerms
     secret: bytes
@@ -261,12 +315,14 @@ class Server:
     # Dealing
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it.
+        """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-        ``vault`` is the digest of the vault's first deposit question. ``body`` and ``signature`` are the deposit
-        question as the coordinator signed it for the sites, whose deals follow; deals to the same question that were
-        staged before are forgotten. Raises :class:`Refused` for a question beyond this server's terms, or one that
-        differs from the vault's first question in more than its step.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
+        digest of the first such question. ``body`` and ``signature`` are the present one, as the coordinator signed it
+        for the sites, whose shares follow; shares for the same question that were staged before are forgotten. Raises
+        :class:`Refused` for a question beyond this server's terms, or one that differs from the vault's first question
+        in more than its step, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms, and
+        another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
         """
         if not asked_by(self.terms.coordinator, signature, body):
             raise Refused(
@@ -300,10 +356,12 @@ class Server:
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
-        The first digest is for the previous server, with which this server has its first share in common; the second
-        is for the next server. Each is keyed by a secret of these two servers, because anybody who could compute it
-        (the third server, the coordinator) could test guesses of a table. Raises :class:`Refused` if the deal cannot be
-        opened, if its site is not in the server's terms, or if the site dealt something else before.
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
+        site's name and ``dealt`` its answer. The first digest is for the previous server (its number less 1, modulo 3),
+        with which this server has its first share in common; the second is for the next server. Each is keyed by a
+        secret of these two servers, because anybody who could compute it (the third server, the coordinator) could test
+        guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the site is not in the server's
+        terms, or if it dealt something else before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -338,11 +396,12 @@ class Server:
         return mine, next_ones
 
     def confirm(self, vault: str, site: str, before: bytes, after: bytes) -> bool:
-        """Whether the other two servers hold the same shares of a site as this one.
+        """Return whether the other two servers hold the same shares of a site as this one.
 
         ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
         the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
-        shares are dropped.
+        shares are dropped. ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret
+        shares.
         """
         _, staged = self._staging(vault)
         found, self._pending = self._pending, None
@@ -359,7 +418,11 @@ class Server:
         return True
 
     def drop(self, vault: str, site: str) -> None:
-        """Leave out the site that was taken last, because another server does not hold the same shares."""
+        """Leave out the site that was taken last, because another server does not hold the same shares.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Nothing happens
+        if ``site`` was not the last one.
+        """
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
         if found is not None and found.site == site and staged.sites[-1:] == [site]:
@@ -369,7 +432,11 @@ class Server:
             staged.held.pop()
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the staged sites into the vault; raises :class:`Refused` if ``sites`` are not exactly these, in order."""
+        """Let the staged sites into the vault: those whose shares were taken and confirmed since :meth:`begin`.
+
+        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Raises
+        :class:`Refused` if ``sites`` are not exactly these, in order.
+        """
         _, staged = self._staging(vault)
         self._last = None
         if list(sites) != staged.sites:
@@ -380,10 +447,12 @@ class Server:
     # Questions
 
     def ask(self, question: Question) -> SignedRoster:
-        """Check a question and return this server's signed roster of it; nothing is charged yet.
+        """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
 
-        Raises :class:`Refused` for an invalid question, or one out of order, and :class:`BudgetExceeded` for one that
-        costs more than is left of the vault's deposit.
+        ``question`` opens tables or draws one (:class:`~fedsynth.federation.trust.three_servers.questions.Open`,
+        :class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Raises :class:`Refused` for an invalid
+        question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault may still
+        release.
         """
         held = self._held(question.vault)
         if question.vault in self._staged:
@@ -416,11 +485,12 @@ class Server:
         return SignedRoster(roster, self.keys.sign("roster", roster.body))
 
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
-        """Charge the question that was asked last, once, if all three servers signed the same roster.
+        """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        Raises :class:`Refused` if the rosters differ, are not signed, or are of another question, and if the vault's
-        sites have changed since: in a sum of squares over shares of different sites, one record could change the result
-        by any amount.
+        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if the rosters differ,
+        are not signed, or are of another question, and if the vault's sites have changed since: in a sum of squares
+        over shares of different sites, one record could change the result by any amount. Raises :class:`BudgetExceeded`
+        if the question costs more than the vault may still release, or is one too many for the ledger.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
@@ -447,7 +517,11 @@ class Server:
         self.book.charge(question.vault, question.number, roster.question, price)
 
     def share(self) -> Words:
-        """Return this server's additive share of the tables that it agreed to open, with its noise, flat."""
+        """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
+
+        These are the tables of the question that :meth:`agree` charged last. Raises :class:`Refused` if there is none,
+        or if it is a draw.
+        """
         question, roster = self._agreed()
         if not isinstance(question, Open):
             raise Refused("the question agreed to last is a draw, which opens no tables")
@@ -464,7 +538,11 @@ class Server:
         return found
 
     def scores(self) -> Words:
-        """Return this server's additive shares of the candidates' sums of squares, for use in the draw only."""
+        """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
+
+        They are uint64, one for each candidate of the question that :meth:`agree` charged last. Raises :class:`Refused`
+        if there is none, or if it is not a draw.
+        """
         question, _ = self._agreed()
         if not isinstance(question, Draw):
             raise Refused("the question agreed to last opens tables, and is not a draw")
@@ -479,9 +557,11 @@ class Server:
         )
 
     def gumbels(self) -> NDArray[np.int64] | None:
-        """Return this server's Gumbel numbers, one per candidate in units of 1 / ``GRAIN``; ``None`` if it adds none.
+        """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
 
-        Servers 0 and 1 each add a full set, so at least one set is unknown to any single server.
+        The draw is the question that :meth:`agree` charged last, and the unit 1 / ``GRAIN`` weighted record. Servers 0
+        and 1 each add a full set, so at least one set is unknown to any single server. Raises :class:`Refused` if there
+        is no such question, or if it is not a draw.
         """
         question, roster = self._agreed()
         if not isinstance(question, Draw):
@@ -494,12 +574,18 @@ class Server:
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
-        """Store the answer to the question agreed to last; return the stored one if there was an answer already."""
+        """Store ``reply`` as the answer to the question that :meth:`agree` charged last; return the stored answer.
+
+        That is an earlier answer if there was one already.
+        """
         question, _ = self._agreed()
         return self.book.first(f"reply {question.vault} {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
-        """Return the stored answer to a question, or ``None``; raises :class:`Refused` for another of its number."""
+        """Return the stored answer to a question (opening of tables, draw), or ``None`` if it was not answered yet.
+
+        Raises :class:`Refused` if another question of the same number was agreed to before.
+        """
         kept = self.book.said(f"roster {question.vault} {question.number}")
         if kept is None:
             return None

@@ -28,23 +28,36 @@ _ZERO = b"a share of zero"
 
 
 def expand(secret: bytes, cells: int) -> Words:
-    """Return the share derived from a secret: ``cells`` integers of a cipher's stream used for nothing else."""
+    """Return the share (uint64, ``cells`` integers) that a 32-byte ``secret`` stands for: a cipher's stream.
+
+    The secret must be used for nothing else.
+    """
     return KeyedBits(secret, _SHARE).words(cells)
 
 
 def last_share(values: Integers, first: bytes, second: bytes) -> Words:
-    """Return x3 = x - x1 - x2, where x is ``values`` and the secrets ``first`` and ``second`` give x1 and x2."""
+    """Return the share x3 = x - x1 - x2 (uint64, modulo 2^64) of a site's table x, given as ``values``.
+
+    The secrets ``first`` and ``second`` (32 bytes each) give x1 and x2 by :func:`expand`.
+    """
     share: Words = values.astype(np.int64).view(np.uint64) - expand(first, values.size) - expand(second, values.size)
     return share
 
 
 def seal_share(key: bytes, share: Words, *context: str | bytes) -> bytes:
-    """Return the third share, encrypted under a key that must be used for it alone."""
+    """Return the third share (:func:`last_share`), encrypted for the servers that know ``key``.
+
+    ``key`` (32 secret bytes) must be used for this share alone. ``context`` names question, site and terms; it is
+    authenticated and must be given again to :func:`open_share`.
+    """
     return masking.seal(key, share.astype("<u8").tobytes(), "third share", *context)
 
 
 def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Words:
-    """Decrypt the third share; raises :class:`Refused` if it was changed or does not have ``cells`` cells."""
+    """Decrypt the third share, as sealed by :func:`seal_share` with the same ``key`` and ``context``.
+
+    Raises :class:`Refused` if ``body`` was changed or does not have ``cells`` cells.
+    """
     plain = masking.unseal(key, body, "third share", *context)
     if len(plain) != 8 * cells:
         raise Refused(
@@ -54,16 +67,20 @@ def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wo
 
 
 def held(shares: Sequence[Words], server: int) -> tuple[Words, Words]:
-    """Return the two shares, out of three, that a server (0, 1 or 2) holds."""
+    """Return the two of the three ``shares`` of a table that a server holds: its own one and the next one.
+
+    For server number ``server`` (0, 1 or 2) these are ``shares[server]`` and ``shares[(server + 1) % 3]``.
+    """
     return shares[server], shares[(server + 1) % SERVERS]
 
 
 def score(own: Words, following: Words, expected: Integers, server: int) -> int:
-    """Return a server's additive share of the sum of (x - expected)^2 over all cells, modulo 2^64.
+    """Return a server's additive share of the sum of (x - expected)^2 over all cells of a table x, modulo 2^64.
 
-    ``own`` and ``following`` are the two shares of x that the server holds. With y the shares of x - expected, the nine
-    products y_i y_j are divided into three parts y_i^2 + 2 y_i y_(i+1), one for each server. The public table
-    ``expected`` is subtracted from the first share, which servers 0 (as ``own``) and 2 (as ``following``) hold.
+    ``own`` and ``following`` are the two shares of x that server number ``server`` holds (:func:`held`). With y the
+    shares of x - expected, the nine products y_i y_j are divided into three parts y_i^2 + 2 y_i y_(i+1), one for each
+    server. The public table ``expected`` (flat, in records) is subtracted from the first share, which servers 0 (as
+    ``own``) and 2 (as ``following``) hold.
     """
     if server == 0:
         own = own - expected.astype(np.int64).view(np.uint64)
@@ -75,8 +92,10 @@ def score(own: Words, following: Words, expected: Integers, server: int) -> int:
 def zero_share(keys: ServerKeys, publics: Sequence[bytes], server: int, cells: int, context: bytes) -> Words:
     """Return a server's share of zero: the three shares for one context add up to 0, and any two of them are uniform.
 
-    Each pair of servers has one pseudo-random stream, from a secret that only these two share: one of them adds it and
-    the other subtracts it. ``context`` must be used for one vector only.
+    Added to what a server sends, it hides everything but the sum over servers. Each pair of servers has one
+    pseudo-random stream, from a secret that only these two share: one of them adds it and the other subtracts it.
+    ``keys`` are the server's own, ``publics`` all three public keys, and ``server`` is its number (0, 1 or 2). The
+    result is uint64 of ``cells`` integers; ``context`` must be used for one vector only.
     """
     after, before = publics[(server + 1) % SERVERS], publics[(server - 1) % SERVERS]
     added = KeyedBits(keys.shared(after, _ZERO, str(server)), context).words(cells)
@@ -86,7 +105,7 @@ def zero_share(keys: ServerKeys, publics: Sequence[bytes], server: int, cells: i
 
 
 def total(shares: Iterable[Words]) -> Integers:
-    """Return the sum of additive shares, as integers from -2^63 to 2^63 - 1."""
+    """Return the sum of additive ``shares`` modulo 2^64, as integers (int64) from -2^63 to 2^63 - 1."""
     first, *others = shares
     found = first.copy()
     for share in others:
@@ -95,5 +114,9 @@ def total(shares: Iterable[Words]) -> Integers:
 
 
 def roots(first: Words, second: Words, third: Words) -> Integers:
-    """Return the integer square roots of the sums of three additive shares, as a draw computes them."""
+    """Return the integer square roots (int64) of the numbers of which three vectors of additive shares are given.
+
+    The numbers are the sums of the shares modulo 2^64. A draw among three servers computes the same without anyone
+    seeing them.
+    """
     return np.array([math.isqrt(int(number)) for number in first + second + third], dtype=np.int64)

@@ -30,15 +30,17 @@ _NO_SUMS = (
 
 @dataclass(frozen=True, eq=False)
 class ThreeServers:
-    """The trust model of three servers: sites deal shares of their tables, of which one server alone learns nothing.
+    """Trust model in which sites deal secret shares of their tables to three compute servers; none can read them alone.
 
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
     as servers follow the protocol and no two of them collude. The price: opened tables have 1.5 times the noise
-    variance that a trusted server would add, each candidate of a draw gets two Gumbel numbers instead of one, and
-    scores are L2 distances.
+    variance that a trusted server would add (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`),
+    each candidate of a draw gets two Gumbel numbers instead of one, and scores are L2 distances. There are no plain
+    sums: methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
 
-    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys; sites pin
-    both. ``servers`` is the coordinator's connection to the three, which sites do not have.
+    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name; sites
+    pin both. ``servers`` is the coordinator's connection to the three, which sites do not have. The class attributes
+    are those of :class:`~fedsynth.federation.trust.Trust`.
     """
 
     publics: tuple[bytes, ...] = field(default_factory=tuple)
@@ -64,21 +66,27 @@ class ThreeServers:
 
     @property
     def terms(self) -> str:
-        """The servers' keys and the largest number of records; servers with different terms cannot open a deal."""
+        """The servers' public keys, the number of sites and the largest number of records, as text.
+
+        The keys of a site's sealed shares depend on this text: a server with other terms cannot open them.
+        """
         pinned = " ".join(public.hex() for public in self.publics)
         return f"{pinned} at most {MOST_RECORDS} records at {len(self.roster)} sites"
 
     @property
     def most_rows(self) -> int:
-        """Largest number of rows of a site: the largest number of records, divided by the number of sites."""
+        """Largest number of rows of a site: the limit for all sites, :data:`MOST_RECORDS`, divided by their number."""
         return MOST_RECORDS // max(1, len(self.roster))
 
     def among(self, roster: Mapping[str, bytes]) -> ThreeServers:
-        """Return the trust model for these sites, given their public identity keys by name."""
+        """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name."""
         return replace(self, roster=dict(roster))
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
-        """Return the trust model with three servers in this process, for a simulation."""
+        """Return a copy with three compute servers in this process, for a simulation.
+
+        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to.
+        """
         from fedsynth.federation.trust.three_servers.ideal import Ideal
 
         secrets = [secret(f"server {number}") for number in range(SERVERS)]
@@ -102,14 +110,16 @@ class ThreeServers:
         return replace(pinned, servers=Ideal((server(0), server(1), server(2))))
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Raise :class:`Refused`: this trust model has no sums, only deposits."""
+        """Raise :class:`Refused`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""
         raise Refused(_NO_SUMS)
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return shares of the exact answer, sealed for the three servers.
+        """Return secret shares of the site's exact tables for ``query``, sealed for the three servers and signed.
 
-        Fails at a site with more than :attr:`most_rows` rows, so that no sum of squares can wrap. The failure depends
-        on the number of rows alone, and is reported once.
+        Raises :class:`InvalidParameter` without the servers' keys, or for a query that three servers cannot hold
+        (:func:`~fedsynth.federation.trust.three_servers.questions.check_deposit`). A site with more than
+        :attr:`most_rows` rows fails, so that no sum of squares can wrap; the failure depends on the number of rows
+        alone.
         """
         check_publics(self.publics)
         check_deposit(query)
@@ -119,15 +129,19 @@ class ThreeServers:
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregation:
-        """Raise :class:`Unsupported`: this trust model has no sums, only deposits."""
+        """Raise :class:`Unsupported`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""
         raise Unsupported(_NO_SUMS)
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Raise :class:`Unsupported`: this trust model has no sums, only deposits."""
+        """Raise :class:`Unsupported`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""
         raise Unsupported(_NO_SUMS)
 
     def vault(self, terms: VaultTerms) -> SharedVault:
-        """Return a vault that the three servers hold; raises :class:`Unsupported` without a connection to them."""
+        """Return an empty vault under ``terms``: sums of the sites' tables, which three servers hold in secret shares.
+
+        Raises :class:`Unsupported` without a connection to them, and :class:`InvalidParameter` for tables that they
+        cannot hold.
+        """
         if self.servers is None:
             raise Unsupported(
                 "the vault is held by three servers, and there is no connection to them; start them, and pin their "
