@@ -183,8 +183,8 @@ def domias(
 
     DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
     ``components`` principal components of both, scaled to unit variance. ``suspects`` are the rows to tell apart;
-    ``crowd`` is a nearest-neighbour index of the synthetic rows; kernels stand on the first ``max_kernels`` of its
-    points. The result is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the
+    ``crowd`` is a nearest-neighbour index of the synthetic rows; kernels stand on at most ``max_kernels`` of its
+    points, drawn at random by a fixed seed. The result is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the
     likelier a training row. If all rows are identical, every score is 0. The attack detects local overfitting; it
     hardly detects a single copied row of a large table, since the density is smoothed. Raises :class:`Unsupported`
     without scikit-learn (the extra ``evaluate``).
@@ -193,7 +193,10 @@ def domias(
         from sklearn.decomposition import PCA
     except ImportError as error:
         raise Unsupported(_NEEDS) from error
-    synthetic = crowd.points[:max_kernels].astype(np.float64)
+    points = crowd.points
+    if len(points) > max_kernels:  # the rows may be sorted
+        points = points[np.random.default_rng(0).choice(len(points), max_kernels, replace=False)]
+    synthetic = points.astype(np.float64)
     reference = crowd.space.coordinates(suspects.reference).astype(np.float64)
     pooled = np.concatenate([synthetic, reference])
     asked = np.concatenate([crowd.space.coordinates(side) for side in (suspects.members, suspects.strangers)])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.evaluation.score import holm
 
 ARMS = ("federated", "pooled", "local")
@@ -125,8 +126,11 @@ def compared(
     tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list with a mapping
     of metric names to values for each repeat; ``reference`` is such a list for real rows. All mappings must have the
     metrics of the first federated repeat, otherwise ``KeyError`` is raised. ``test`` is one of :func:`welch`,
-    :func:`student` and :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics.
+    :func:`student` and :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics. Raises
+    :class:`InvalidParameter` for fewer than 2 repeats.
     """
+    if min(len(found[arm]) for arm in ARMS) < 2:
+        raise InvalidParameter("a comparison needs at least 2 repeats of each arm: one has no spread to test against")
     values = {
         metric: {arm: tuple(one[metric] for one in found[arm]) for arm in ARMS} for metric in found["federated"][0]
     }

@@ -24,6 +24,7 @@ from fedsynth.evaluation.dependence import (
 from fedsynth.evaluation.pictures import Pictures, draw_pictures
 from fedsynth.evaluation.references import once
 from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, of_references, over_trials
+from fedsynth.evaluation.suites import SUITES
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import STRONG, with_verdict
 from fedsynth.federation.federation import Progress, silent
@@ -129,6 +130,7 @@ def evaluate(
     known: Sequence[str] = (),
     guarantee: Budget | None = None,
     log_likelihood: LogLikelihood | None = None,
+    fitted: Table | None = None,
     suites: Sequence[str] = ("default",),
     repeats: int = 5,
     max_rows: int = 20_000,
@@ -150,6 +152,8 @@ def evaluate(
       are compared with the bounds that follow from it.
     - ``log_likelihood``: if the model has one, a function that returns each row's log-likelihood in nats, shape
       ``(rows,)``, for a table.
+    - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: attacks look for
+      them alone.
     - ``suites``: names of sets of learners for utility, from :data:`fedsynth.evaluation.suites.SUITES`.
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
       ``max_rows`` rows a side; a utility score is the mean of at most three draws of at most ``max_rows`` training
@@ -159,8 +163,9 @@ def evaluate(
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
     figures. Raises :class:`Unsupported` for a metric that was named and cannot be computed, for known columns that
     include the sensitive one or the target, and without scikit-learn (the extra ``evaluate``);
-    :class:`InvalidParameter` for an unknown metric; :class:`SchemaError` for unknown columns. If ``metrics`` is None,
-    an error in a suite, even an unknown name, becomes a note, and utility has no scores.
+    :class:`InvalidParameter` for an unknown metric or suite, and for less than one repeat; :class:`SchemaError` for
+    unknown columns. A suite that cannot be used, for example because its package is missing, becomes a note; if
+    "learning" was named and no suite can be used, :class:`Unsupported` is raised.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):
@@ -170,6 +175,11 @@ def evaluate(
     for name in wanted:
         if name not in METRICS:
             raise InvalidParameter(f"no metric named {name!r}; {nearest(name, METRICS)}")
+    for suite in suites:
+        if suite not in SUITES:
+            raise InvalidParameter(f"no suite of learners named {suite!r}; {nearest(suite, SUITES)}")
+    if repeats < 1:
+        raise InvalidParameter(f"{repeats} repeats: pass at least 1 comparison")
     scores: list[Score] = _validity(evidence) if "validity" in wanted else []
     said: list[str] = []
     if FIDELITY.keys() & set(wanted):
@@ -203,14 +213,28 @@ def evaluate(
     if "learning" in wanted and not target:
         missing.append("Utility was not measured: name the column to predict with --target.")
     elif "learning" in wanted:
-        try:
-            scores += _utility(evidence, target, suites, min(repeats, _DRAWS), max_rows, seed, said, progress)
-        except Unsupported as error:
-            missing.append(f"Utility was not measured: {error}.")
+        real, test = _learned_and_tested(evidence, max_rows, seed, said)
+        for suite in suites:
+            try:
+                found = utility(
+                    real,
+                    evidence.synthetic,
+                    test,
+                    target,
+                    suite=suite,
+                    seed=seed,
+                    repeats=min(repeats, _DRAWS),
+                    max_rows=max_rows,
+                    progress=progress,
+                )
+            except Unsupported as error:
+                missing.append(f"Utility was not measured by the suite {suite}: {error}.")
+            else:
+                scores += [replace(score, metric="learning") for score in found]
     attacks = [name for name in wanted if name in privacy.METRICS]
     if attacks:
         findings = privacy.privacy(
-            evidence,
+            evidence if fitted is None else replace(evidence, real=fitted),
             target=target,
             sensitive=sensitive,
             known=known,
@@ -389,17 +413,11 @@ def _likelihood_score(evidence: Evidence, log_likelihood: LogLikelihood, max_row
     )
 
 
-def _utility(
-    evidence: Evidence,
-    target: str,
-    suites: Sequence[str],
-    repeats: int,
-    max_rows: int,
-    seed: int,
-    notes: list[str],
-    progress: Progress,
-) -> list[Score]:
-    """Return utility scores on hold-out rows; without a hold-out, on a fifth of the real rows, set aside."""
+def _learned_and_tested(evidence: Evidence, max_rows: int, seed: int, notes: list[str]) -> tuple[Table, Table]:
+    """Return the real rows that learners may train on and those that test them: hold-out rows if there are any.
+
+    Without a hold-out, a fifth of the real rows is set aside, which is said in ``notes``.
+    """
     real, test = evidence.real, evidence.holdout
     if test is None:
         order = np.random.default_rng(seed).permutation(len(real))
@@ -409,18 +427,4 @@ def _utility(
             "There was no hold-out, so utility is tested on a fifth of the real rows: the synthesizer has seen them, "
             "the classifiers have not."
         )
-    test = evidence.sample(test, max_rows, seed)
-    scores: list[Score] = []
-    for suite in suites:
-        scores += utility(
-            real,
-            evidence.synthetic,
-            test,
-            target,
-            suite=suite,
-            seed=seed,
-            repeats=repeats,
-            max_rows=max_rows,
-            progress=progress,
-        )
-    return [replace(score, metric="learning") for score in scores]
+    return real, evidence.sample(test, max_rows, seed)

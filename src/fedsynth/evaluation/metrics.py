@@ -12,16 +12,17 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from fedsynth.cliques import Workload, random_workload
-from fedsynth.errors import Unsupported, nearest
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.augmentation.rows import append_rows
 from fedsynth.evaluation.augmentation.scores import Course, majority
+from fedsynth.evaluation.augmentation.scores import Scores as ClassifierScores
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import Evidence, Score
 from fedsynth.evaluation.utility import taught, train_synthetic_test_real
@@ -272,7 +273,8 @@ def evaluation(
     """Return the scores of ``fedsynth evaluate`` by title, and their real-data references as "title, real rows".
 
     ``metrics``, ``suites`` and ``repeats`` are options of :func:`fedsynth.evaluation.evaluate.evaluate`; ``metrics`` is
-    by default all that the rows allow. Training rows are ``run.real``, hold-out rows the test rows. Runs of several
+    by default all that the rows allow. Training rows are ``run.real``, of which attacks look only for those of the
+    sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several
     methods on the same rows share the references, which are computed once per process.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
@@ -281,6 +283,7 @@ def evaluation(
         metrics=metrics,
         target=run.target,
         log_likelihood=log_likelihood,
+        fitted=concatenate(run.sites) if run.sites else None,
         suites=suites,
         repeats=repeats,
         seed=run.seed,
@@ -354,14 +357,19 @@ def federated_training(
     sites' held-out rows, "maximum" the largest test score of any round: as published, but biased upwards. "selected
     macro F1" is the macro F1 selected in the same way. Both selected scores are nan without held-out rows, and if sites
     train alone. "CPU s" is the CPU time of training in seconds. Raises :class:`Unsupported` without PyTorch (the extra
-    ``deep``) or test rows, ``KeyError`` for an unknown algorithm, learner or score, and the errors of
+    ``deep``) or test rows, :class:`InvalidParameter` for an unknown algorithm, learner, score or way of ``sites``, and
+    the errors of
     :func:`~fedsynth.evaluation.augmentation.training.train`.
     """
     from fedsynth.evaluation.augmentation import training
 
     importlib.import_module("torch").set_num_threads(1)  # after the import above, whose error names the extra
-    network: Any = {"sane": training.SaneMLP, "published": training.PublishedMLP}[learner](**options)
-    how = {one.name: one for one in (training.fedavg(), training.fedprox(), training.fedmix())}[algorithm]
+    learners: Mapping[str, Any] = {"sane": training.SaneMLP, "published": training.PublishedMLP}
+    algorithms = {one.name: one for one in (training.fedavg(), training.fedprox(), training.fedmix())}
+    for given, known in ((learner, learners), (algorithm, algorithms), (score, _SCORES), (sites, _TRAINED)):
+        if given not in known:
+            raise InvalidParameter(f"federated-training: no {given!r}; {nearest(given, known)}")
+    network, how = learners[learner](**options), algorithms[algorithm]
     tables = list(run.sites) if run.synthesizer is None else append_rows(run.sites, run.synthetic)
     groups, held = [tables], run.held
     if sites == "alone":
@@ -376,6 +384,10 @@ def federated_training(
         for group in groups
     ]
     return {**_courses(courses, score), "CPU s": time.process_time() - began}
+
+
+_SCORES = tuple(one.name for one in fields(ClassifierScores))
+_TRAINED = ("together", "alone", "pooled")
 
 
 def commonest_class(run: Run, score: str = "accuracy") -> Mapping[str, float]:

@@ -267,7 +267,8 @@ class Federation:
         ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
         that no site answered is left out, so tell them apart by the content of :attr:`Sum.query` (a copy). All queries
         together take one exchange with every site per turn of the trust model's protocol. A site with several queries
-        is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of :meth:`sum`.
+        is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of :meth:`sum`; and
+        :class:`InvalidParameter` is raised for a site that is not in this federation.
         """
         return self._summed("sum", per_site, share, weights)
 
@@ -307,10 +308,7 @@ class Federation:
         """
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
-        if unknown := sorted(set(per_site) - set(self.sites)):
-            raise InvalidParameter(
-                f"this federation or cohort has no sites {', '.join(unknown)}; its sites are {', '.join(self.sites)}"
-            )
+        self._refuse_unknown(per_site)
         groups = self._grouped(
             {site: (one,) for site, one in per_site.items()},
             lambda one: self._request(step, "choose", one, self._draw(one, share)),
@@ -552,6 +550,7 @@ class Federation:
     ) -> list[Sum]:
         """Return one sum for each distinct query, asked by ``verb``."""
         step = next(self._steps)
+        self._refuse_unknown(per_site)
         pooled = verb == "sum" and self.trust.pooled
         groups = self._grouped(
             per_site, lambda query: self._request(step, verb, query, self._noise(query, share, pooled=pooled))
@@ -562,6 +561,13 @@ class Federation:
         # Check before a release is recorded: a recorded sum of too few sites could not be replaced.
         self._require({site for _, one in found if one is not None for site in one.sites}, per_site)
         return [self._sum(of.query, self._settled(of.question, one)) for of, one in found if one is not None]
+
+    def _refuse_unknown(self, asked: Collection[str]) -> None:
+        """Raise :class:`InvalidParameter` if one of the sites is not in this federation."""
+        if unknown := sorted(set(asked) - set(self.sites)):
+            raise InvalidParameter(
+                f"this federation or cohort has no sites {', '.join(unknown)}; its sites are {', '.join(self.sites)}"
+            )
 
     def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
         """Record one sum in the server's ledger and return its aggregation, before any message is sent."""

@@ -172,12 +172,14 @@ class LocalFlower:
     def flwr(self, *arguments: str) -> str:
         """Run Flower's ``flwr`` command with these arguments, for the server started here, and return what it prints.
 
-        Raises :class:`~fedsynth.errors.FedsynthError` with its output if it fails, and ``subprocess.TimeoutExpired``
-        after two minutes.
+        Raises :class:`~fedsynth.errors.FedsynthError`, with its output if it fails, and after two minutes.
         """
         environment = {**os.environ, **_QUIET, "FLWR_HOME": str(self.folder / "home-cli")}
         command = [program("flwr"), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise errors.FedsynthError(f"flwr {' '.join(arguments)}: no answer within two minutes") from error
         if done.returncode:
             raise errors.FedsynthError(f"flwr {' '.join(arguments)}: {done.stdout}\n{done.stderr}")
         return done.stdout

@@ -99,15 +99,15 @@ class RemoteServers:
         summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
         server does not answer.
         """
-        heard = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
+        heard: list[Any] = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
             said = [one for one in heard if isinstance(one, Confirmations)]
             confirm = [
                 Confirm(vault, site, said[number - 1].after, said[(number + 1) % SERVERS].before)
                 for number in range(SERVERS)
             ]
-            found = self._call(confirm)
-            if all(isinstance(one, Confirmed) and one.same for one in found):
+            heard = self._call(confirm)
+            if all(isinstance(one, Confirmed) and one.same for one in heard):
                 return True
         for one in heard:  # what a server refuses of a site is the site's fault, anything else is not
             if isinstance(one, Failure) and one.code != "refused":

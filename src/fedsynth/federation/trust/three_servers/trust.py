@@ -34,7 +34,8 @@ class ThreeServers:
 
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
     as servers follow the protocol and no two of them collude. The price: opened tables have 1.5 times the noise
-    variance that a trusted server would add (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`),
+    variance that a trusted server would add, up to 3 times for very small and very large noise
+    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`),
     each candidate of a draw gets two Gumbel numbers instead of one, and scores are L2 distances. There are no plain
     sums: methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
 
@@ -56,7 +57,7 @@ class ThreeServers:
     assumption: ClassVar[str] = (
         "of three servers that follow the protocol no two work together (one may work with the coordinator and any "
         "sites), and no site deals counts that its rows do not give; noise in tables has 1.5 times the variance of a "
-        "trusted server, and each draw two Gumbel numbers in place of one"
+        "trusted server's (up to 3 times if that noise is very small or very large), and each draw two Gumbel numbers in place of one"
     )
 
     def __post_init__(self) -> None:

@@ -79,7 +79,8 @@ class SharedVault:
 
     It is a :class:`~fedsynth.federation.vault.Vault`; ``terms`` are its terms and ``servers`` the access to the three.
     In its methods ``share`` is the fraction of the run's budget that a release may cost. Opened tables have 1.5 times
-    the noise variance of the release (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), because
+    the noise variance of the release, up to 3 times for very small and very large noise
+    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), because
     each server adds noise and one of them may be curious; each candidate of a draw gets two Gumbel numbers instead of
     one. Distances are L2 distances, since these need one secure product for each cell instead of a comparison. None of
     this changes the price of a release. ``sites`` are those whose tables are in; ``opens_scores`` is false:
