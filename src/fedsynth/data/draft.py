@@ -85,8 +85,8 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
       ``bins`` bins between bounds rounded outwards, and integers that number the rows are left out.
     * Times get ``bins`` bins between whole years.
 
-    The notes name categories with fewer than ``rare`` rows. Raises :class:`SchemaError` for a file without rows, or if
-    no column is left.
+    The notes for its editor name categories with fewer than ``rare`` rows. Raises :class:`SchemaError` for a table
+    without rows, or if no column is left.
     """
     if frame.empty:
         raise SchemaError("the table has a header but no rows; draft the schema from a table with rows")

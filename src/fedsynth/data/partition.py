@@ -25,7 +25,7 @@ _UMAP_ROWS = 50_000  # UMAP is fitted to at most this many rows, and then embeds
 
 @dataclass(frozen=True)
 class IID:
-    """A partition of random rows into parts of equal size (up to one row)."""
+    """A partition over simulated sites: random rows in parts of equal size (up to one row)."""
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
@@ -38,9 +38,9 @@ class IID:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A partition of random rows into parts of Dirichlet(``alpha``) sizes, never empty.
+    """A partition over simulated sites: random rows in parts of Dirichlet(``alpha``) sizes, never empty.
 
-    A smaller alpha is more unequal.
+    A smaller alpha gives more unequal sizes.
     """
 
     alpha: float
@@ -57,11 +57,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class LabelSkew:
-    """A partition with label skew: each class is distributed over sites by its own Dirichlet(``beta``) draw.
+    """A partition over simulated sites with label skew: a Dirichlet(``beta``) draw distributes each class over sites.
 
-    It is from Li et al., ICDE 2022 (arXiv 2102.02079). A smaller beta gives more skew. ``column`` is the position of
-    the label in the table's codes (default: the last column). A site with fewer than ``minimum`` rows takes single rows
-    from the largest sites.
+    It is from Li et al., ICDE 2022 (arXiv 2102.02079). A class is a value of the label, the column at position
+    ``column`` of the schema's stored columns (default: the last). A smaller beta gives more skew. A site with fewer
+    than ``minimum`` rows takes single rows from the largest sites.
     """
 
     beta: float
@@ -91,13 +91,13 @@ class LabelSkew:
 
 @dataclass(frozen=True)
 class CappedLabelSkew:
-    """A partition with label skew and bounded site sizes: a full site gets no rows of further classes.
+    """A partition over simulated sites with label skew, in which a full site gets no rows of further classes.
 
     A site is full once it has N / K rows, where N is the number of rows and K the number of sites. Each class is
     distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is redrawn until
     every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
-    A smaller beta gives more skew. ``column`` is the position of the label in the table's codes (default: the last
-    column).
+    A class is a value of the label, the column at position ``column`` of the schema's stored columns (default: the
+    last). A smaller beta gives more skew.
     """
 
     beta: float
@@ -140,10 +140,10 @@ class CappedLabelSkew:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """A partition by the values of a column: one site per value, or per balanced group of values if there are more.
+    """A partition over simulated sites by the values of a column: one site per value, or per balanced group of values.
 
-    ``column`` is its position in the table's codes. Values are assigned from the commonest to the rarest, each to the
-    site with the fewest rows so far. A numeric column is split by its bins.
+    ``column`` is its position among the schema's stored columns; a numeric column is split by its bins. Values are
+    assigned from the commonest to the rarest, each to the site with the fewest rows so far.
     """
 
     column: int
@@ -169,10 +169,10 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByValue:
-    """A partition with one site for each of the commonest values of a column; rows with other values are dropped.
+    """A partition with one simulated site for each of the commonest values of a column; other rows are dropped.
 
-    ``column`` is its position in the table's codes. The chosen values are assigned to sites in the schema's order, as
-    in FedTabDiff (arXiv 2401.06263).
+    ``column`` is its position among the schema's stored columns. The chosen values are assigned to sites in the
+    schema's order, as in FedTabDiff (arXiv 2401.06263).
     """
 
     column: int
@@ -194,10 +194,10 @@ class ByValue:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A partition by similarity: k-means clusters in a 2-dimensional UMAP embedding of the codes, as in FLAIM.
+    """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the codes.
 
-    See arXiv 2310.06447. ``neighbours`` is UMAP's number of neighbours. Codes are used as numbers, unscaled and
-    including the label, so columns with many values dominate. Needs the extra ``cluster``.
+    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. Codes are used as numbers,
+    unscaled and including the label, so columns with many values dominate. Needs the extra ``cluster``.
     """
 
     neighbours: int = 15
@@ -279,10 +279,10 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Split a ``table`` into one table for each of ``sites`` sites.
+    """Split a ``table`` into one table for each of ``sites`` sites, by the partition ``how``.
 
-    Every row goes to exactly one, unless it is dropped. ``how`` is the partition. Raises :class:`Unsupported` if it
-    cannot split this table over so many sites, or generates its own rows (:class:`SynthFS`).
+    Every row goes to exactly one site, unless the partition drops it; ``rng`` draws. Raises :class:`Unsupported` if the
+    partition cannot split this table over so many sites, or generates its own rows (:class:`SynthFS`).
     """
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")

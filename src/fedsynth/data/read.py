@@ -104,13 +104,14 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
-    :class:`~fedsynth.rows.Source`. Each sentence tells how such values are handled (:meth:`Schema.problems
-    <fedsynth.schema.schema.Schema.problems>`). The source is read once in chunks of ``chunk_rows`` rows; columns with
-    faults are read a second time, as a whole, to count the faults. Rows are counted from 0, without the header and
-    malformed lines. A database table has no row order, so its rows are numbered as the database returned them. Rows
-    that break a rule of the schema, or a bound of a derived column, are counted in one more pass; they are not left
-    out. Raises :class:`FedsynthError` for a source that cannot be read at all.
+    The result is a :class:`Check`. ``place`` is a file's path, a table's address
+    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. Each of its sentences tells how
+    such values are handled (:meth:`Schema.problems <fedsynth.schema.schema.Schema.problems>`). The source is read once
+    in chunks of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row
+    numbers start at 0, without the header and malformed lines. A database table has no row order, so its rows are
+    numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are
+    counted in one more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at
+    all.
     """
     source = _source(place)
     names = source.columns()

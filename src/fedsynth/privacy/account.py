@@ -48,22 +48,22 @@ def now() -> datetime:
 class Charge:
     """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
 
-    A question is one request of a run, asked of one site and charged once, however often its messages are repeated.
-    ``key`` (hex) identifies it: the coordinator's key and the digest of the question. ``step`` numbers the run's
-    questions; ``verb`` ("sum", ...), ``kind`` (the query's class), ``release`` (noise and price, as JSON), ``trust``
-    (name of the trust model) and ``plan`` (digest of the approved plan, or empty) are written to the audit. ``terms``
-    is everything else on which the answer depends, except the rows: law, scale, unit, neighbours, the trust's terms,
-    version. ``rows`` is the keyed digest of the encoded rows that the run reads; it is empty if it will be pinned after
-    the first charge (:meth:`Account.pin`).
+    A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
+    identifies it: a hash of the coordinator's key and the digest of the question. ``step`` numbers the run's questions;
+    ``verb`` ("sum", ...), ``kind`` (of query, such as "counts"), ``release`` (noise and price, as JSON), ``trust``
+    (name of the trust model) and ``plan`` (digest of the approved :class:`~fedsynth.federation.plan.Plan`, or empty)
+    are written to the audit. ``terms`` is everything else on which the answer depends, except the rows: the noise's law
+    and scale, unit, neighbours, the trust's terms, version. ``rows`` is the keyed digest of the encoded rows that the
+    run reads; it is empty if it will be pinned after the first charge (:meth:`Account.pin`).
 
     ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
     if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
-    orders need not imply each other.
+    orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
 
     ``slots`` are the (price, times) that an approved plan grants the run for questions of this ``group`` (verb, kind
     and release); ``None`` if no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, otherwise in
-    rho at its order. A run keeps to one currency. A charge uses the cheapest free slot whose price covers it. Raises
-    :class:`InvalidParameter` for a negative or undefined cost.
+    rho at its order; a run keeps to one of these currencies. A charge uses the cheapest free slot whose price covers
+    it. Raises :class:`InvalidParameter` for a negative or undefined cost.
     """
 
     key: str
@@ -90,7 +90,7 @@ class Charge:
 
     @property
     def price(self) -> float:
-        """The cost in the currency of the plan's slots: epsilon if ``per_run`` is pure, otherwise rho at its order."""
+        """The cost in the currency of a plan's prices: epsilon if ``per_run`` is pure, otherwise rho at its order."""
         return self.per_run.price(self.cost)
 
 
@@ -143,10 +143,7 @@ class Account:
         self.largest_kept = largest_kept
 
     def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the site's stored secret of this ``name``.
-
-        The first call stores the bytes ``fresh`` and returns them.
-        """
+        """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret."""
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
             if found is not None:
@@ -157,17 +154,18 @@ class Account:
     # Questions
 
     def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
-        """Charge a question, durably, or return the entry of a question that is already charged (transaction 1).
+        """Charge a question, durably, or return the entry of a question that is already charged.
 
-        With ``pay=False`` the session of a secure sum is opened: salt, terms, rows and an audit row are stored and the
-        limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions may
-        be open uncharged; the oldest is deleted completely. ``resume`` is for later turns of a session, so that a
-        deleted session is not started again with another salt.
+        This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
+        session of a secure sum (its state between messages) is opened: salt, terms, rows and an audit row are stored
+        and the limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64
+        sessions may be open uncharged; the oldest is deleted completely. ``resume`` is set for later messages of a
+        session, so that a deleted session is not started again with another salt.
 
         Raises :class:`Refused` if terms or rows differ from those of the question or the run, for a closed run, for a
-        plan with prices in another currency than the run's, if the plan has no slot left, if a session to be resumed
-        does not exist, and for too many questions without cost in one hour. Raises :class:`BudgetExceeded` beyond a
-        limit. Nothing is charged in these cases.
+        plan with prices in another currency (epsilon or rho) than the run's, if the approved plan has no question of
+        this price left, if a session to be resumed does not exist, and for too many questions without cost in one hour.
+        Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.one(Run, "run = ?", charge.run)
@@ -205,9 +203,10 @@ class Account:
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
-        """Return the stored reply to one message of a question; ``None`` if there is none. Counts the repetition.
+        """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
-        ``key`` is the question's (:attr:`Charge.key`), and ``turn`` numbers the messages of its protocol from 0.
+        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
+        0. A reply that is found counts as sent once more.
         """
         with self._file.open() as records:
             reply = records.one(Part, _PART, key, f"turn {turn}")
@@ -222,11 +221,11 @@ class Account:
         return reply.value
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
-        """Store ``reply`` to one message of a question unless a reply is stored.
+        """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
 
-        Return the stored reply (transaction 2). ``key`` is the question's (:attr:`Charge.key`), and ``turn`` numbers
-        the messages of its protocol from 0. Only the returned bytes may leave the site. Raises :class:`Refused` if the
-        question was never begun, or its session or run has ended.
+        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
+        0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
+        stored. Raises :class:`Refused` if the question was never begun, or its session or run has ended.
         """
         return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
@@ -234,25 +233,25 @@ class Account:
         """Store ``value`` under a name in a question's session unless a value is stored; return the stored value.
 
         The session is what the site remembers between the messages of one question; ``key`` is the question's
-        (:attr:`Charge.key`), and ``part`` a name that the caller chooses. It is durable on return, so that a site that
-        starts a new process for every message never contradicts itself. Raises :class:`Refused` if the question was
-        never begun, or its session or run has ended.
+        (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
+        that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
+        question was never begun, or its session or run has ended.
         """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
         """Return the value that :meth:`first` stored under the name ``part`` in a question's session; ``None`` if none.
 
-        ``key`` is the question's (:attr:`Charge.key`).
+        ``key`` is the question's (:attr:`Charge.key <Charge>`).
         """
         with self._file.open() as records:
             found = records.one(Part, _PART, key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest of the rows that a run reads ("" if not pinned yet).
+        """Return the keyed digest (hex) of the rows that a ``run`` reads; "" if it is not pinned yet.
 
-        ``None`` if the run has asked nothing.
+        The result is ``None`` if the run has asked nothing.
         """
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
@@ -296,11 +295,12 @@ class Account:
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
-        """Record a message that was not answered; return the number and chain value (32 bytes) of the last audit row.
+        """Record a message that was not answered.
 
-        ``outcome`` is what happened, such as "refused". ``facts`` (run, step, kind, reason, ...) are only for the
-        site's steward; long texts are truncated. The first ``free_an_hour`` messages of an hour get an audit row each;
-        all others share one row with their number and digest.
+        Return the number and chain value (hash, 32 bytes) of the last audit row. ``outcome`` is what happened, such as
+        "refused". ``facts`` (run, step, kind, reason, ...) are only for the site's steward; long texts are truncated.
+        The first ``free_an_hour`` messages of an hour get an audit row each; all others share one row with their number
+        and digest.
         """
         shortened = {name: short(value) for name, value in facts.items()}
         with self._file.transaction() as records:
@@ -310,7 +310,10 @@ class Account:
         return head.row, head.chain
 
     def head(self) -> tuple[int, bytes]:
-        """Return the number and the chain value (32 bytes) of the last audit row; 0 and zero bytes if there is none."""
+        """Return the number and the chain value (SHA-256 hash, 32 bytes) of the last row of the account's audit.
+
+        Without a row, they are 0 and 32 zero bytes.
+        """
         with self._file.open() as records:
             head = records.head()
         return head.row, head.chain
@@ -352,7 +355,7 @@ class Account:
     def export(self) -> Iterator[str]:
         """Yield the audit rows as JSON texts, oldest first, without line ends.
 
-        :func:`verify_export` verifies their file.
+        A file of them, one per line, is verified by :func:`~fedsynth.privacy.audit.verify_export`.
         """
         last = 0
         while True:
@@ -377,7 +380,7 @@ class Account:
     def spent(self, run: str | None = None) -> Cost:
         """Return the total cost that one person was charged at this site, or the charges of one ``run``.
 
-        Zero if it is unknown.
+        For an unknown run the cost is zero.
         """
         with self._file.open() as records:
             if run is None:
@@ -410,16 +413,19 @@ class Account:
     # Runs
 
     def open_runs(self) -> list[tuple[str, datetime]]:
-        """Return the names of the open runs with the time (UTC) of their last question or replay, oldest first."""
+        """Return the names of the runs that are not closed, with the time (UTC) of their last use, oldest first.
+
+        A run is used by a question, or when a stored reply is sent again.
+        """
         with self._file.open() as records:
             runs = records.all(Run, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
-        """Delete the replies, salts and sessions of a ``run`` permanently.
+        """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
 
-        Return the number of its questions, 0 if it was closed. Its questions are refused from then on; its charges
-        remain. Raises :class:`InvalidParameter` for an unknown run.
+        The number is 0 if the run was closed before. Its questions are refused from then on; its charges remain. Raises
+        :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)

@@ -97,8 +97,9 @@ class Run(NamedTuple):
     def rest(self, *, sampled: bool) -> Cost:
         """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
 
-        ``sampled`` says whether releases on samples of rows are possible. Without them, the rest is a cost in rho,
-        which is linear in the order. For sampled releases only the divergence at the limit's order is bounded, by D =
+        ``sampled`` says whether releases on samples of rows are possible. A pure limit leaves an epsilon. Otherwise,
+        without sampled releases, the rest is a cost in rho, which is linear in the order. For sampled releases only the
+        divergence at the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) is bounded, by D =
         order * rho. Divergences grow with the order, so D is also a bound at every lower order; nothing is known at
         higher orders. A site whose own limit has a higher order is then charged more than that limit. (The curve has no
         points between the orders of its grid: up to the first grid order that is not below the limit's, D stands for
@@ -129,8 +130,8 @@ class Question(NamedTuple):
     * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 for an open session.
     * ``salt``: random bytes for its noise, empty once the run is closed.
     * ``terms``: everything else that the answer depends on, except the rows.
-    * ``slots``, ``price``: the group and the price of the slot of an approved plan that it uses; "" and 0 without a
-      plan.
+    * ``slots``: its group (verb, kind and release) in an approved plan; ``price``: the price of the planned question
+      (slot) that it uses. Without a plan, the price is 0.
     * ``replays``: how often its reply was sent again.
     """
 
@@ -228,9 +229,9 @@ class Records:
         return Head(row.row, last[1], row.total, row.exact)
 
     def chain(self, row: int) -> bytes:
-        """Return the chain value (hash, 32 bytes) of the audit row with this number.
+        """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.
 
-        Raises :class:`FedsynthError` without one.
+        Raises :class:`FedsynthError` if there is no such row, or it is damaged.
         """
         found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
         if found is None or self.checked(*found).row != row:
@@ -238,19 +239,19 @@ class Records:
         return bytes(found[1])
 
     def checked(self, content: object, chain: bytes) -> Row:
-        """Return an audit row, given by its stored ``content``, after verifying that its hash is the ``chain`` value.
+        """Return a stored audit row in decoded form, after verifying its hash.
 
-        Raises :class:`FedsynthError` if it is not.
+        Raises :class:`FedsynthError` if the SHA-256 hash of its ``content`` is not the ``chain`` value.
         """
         if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
             raise damaged(self.path, "the content of an audit row does not match its hash")
         return read_row(content)
 
     def faults(self, chain: Chain) -> tuple[int, str]:
-        """Verify everything in the account.
+        """Verify everything in the account, and return the first fault: the number of its audit row and a description.
 
-        Return the audit row of the first fault (0: no single row), and a description. Returns (0, "") without faults.
-        ``chain`` is a new :class:`~fedsynth.privacy.audit.Chain`, which follows the audit rows during the check. Raises
+        The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
+        :class:`~fedsynth.privacy.audit.Chain`, which follows the audit rows during the check. Raises
         :class:`FedsynthError` for a file that is damaged as a database.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]

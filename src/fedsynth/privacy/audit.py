@@ -83,10 +83,7 @@ class Head(NamedTuple):
     exact: int = 0
 
     def plus(self, cost: Cost | None) -> tuple[Cost, int]:
-        """Return the total cost and the number of exact releases after a further ``cost``.
-
-        ``None`` leaves them as they are.
-        """
+        """Return the total cost and the number of exact releases after a further ``cost``; ``None`` adds nothing."""
         return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
 
     def next_row(
@@ -123,9 +120,10 @@ class Chain:
     restores: list[int] = field(default_factory=list)
 
     def follow(self, content: object) -> str:
-        """Verify the next audit row, given as stored bytes, and add it; return the fault that breaks the chain, or "".
+        """Verify the next audit row and add it; return the fault that breaks the chain, or an empty text.
 
-        A faulty row is not added, and the fault is a clause that follows "row n".
+        ``content`` is the row as stored (bytes); anything else is a fault. A faulty row is not added. The fault is a
+        clause that follows "row n".
         """
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
@@ -153,10 +151,7 @@ class Chain:
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> Findings:
-        """Return the result so far.
-
-        ``broken`` (audit row, 0 for none) and ``wrong`` describe a fault that was found.
-        """
+        """Return the result so far, with a fault ``wrong`` (a clause) in audit row ``broken`` (0: no single row)."""
         return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 

@@ -77,7 +77,10 @@ class Sensitivity:
     replace_l2: float | None = None
 
     def of(self, neighbours: Neighbours) -> Norms:
-        """Return the distances for one record that is added or removed ("add-remove"), or replaced ("replace")."""
+        """Return how far one record can change the answer (L1 and L2) between neighbouring tables.
+
+        The record is added or removed ("add-remove"), or replaced ("replace").
+        """
         if neighbours == "add-remove":
             return Norms(self.l1, self.l2)
         l1 = 2 * self.l1 if self.replace_l1 is None else self.replace_l1
@@ -88,7 +91,7 @@ class Sensitivity:
 class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The unit of protection: a person with at most ``rows`` rows per site, at no more than ``sites`` sites.
 
-    A guarantee makes any such person's rows indistinguishable. The default protects single rows.
+    A guarantee covers all rows of such a person together. The default protects single rows.
     """
 
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
@@ -115,7 +118,7 @@ def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, poo
 
 
 def times_charged(unit: Unit, *, pooled: bool) -> int:
-    """Return how many times a release is charged at each site that takes part: 1, or ``unit.sites`` unless ``pooled``.
+    """Return how many times a release is charged at each site that takes part: 1 if ``pooled``, else ``unit.sites``.
 
     ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer; ``unit``
     bounds the number of a person's sites. With that factor no person pays more for all releases together than the most

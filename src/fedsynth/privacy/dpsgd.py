@@ -145,10 +145,10 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
     """Return the sum of ``rows`` gradients of single rows, each clipped to L2 norm ``clip``: float64, shape ``(d,)``.
 
     ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
-    entries on the CPU, of which the last may repeat a row). The d gradient coordinates are those of the ``parameters``,
-    in order; everything but ``chosen`` is computed on their device. The rows of a release must be in a random order,
-    and ``clip`` between 2^-30 and 2^20: the module's bound on the change of the sum by one row rests on both. A row
-    with a non-finite or enormous gradient counts as 0.
+    entries on the CPU, of which the last may repeat a row), computed on a ``tape`` (:class:`Tape`). The d gradient
+    coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their device. The
+    rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on the change
+    of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
     """
     with one_thread():
         return _clipped_sum(losses, [parameter.detach() for parameter in parameters], rows, clip)
@@ -239,7 +239,7 @@ def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.
 def split(flat: NDArray[Any], shapes: Sequence[tuple[int, ...]], where: str = "cpu") -> list[Tensor]:
     """Split a ``flat`` vector of weights into float32 tensors of these ``shapes``, in order.
 
-    The tensors are copied to the device ``where``. The inverse of :func:`flattened`.
+    The tensors are copied to the device ``where`` ("cpu" or "cuda"). The inverse of :func:`flattened`.
     """
     values = torch.from_numpy(np.array(flat, dtype=np.float32)).to(where)
     sizes = [math.prod(shape) for shape in shapes]

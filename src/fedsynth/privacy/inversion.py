@@ -42,13 +42,14 @@ class GaussianMagnitude:
     finite = False
 
     def cells(self, length: int) -> int:
-        """Return the number of cells beyond which the tail has a probability of about ``2**-length``."""
+        """Return the number of cells (values of |k|) beyond which the tail's probability is about ``2**-length``."""
         return 4 + math.ceil(self.sigma * math.sqrt(2 * math.log(2) * length))
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield integers (low, high) around weight[k + 1] / weight[k] times ``2**width``, for k = 0 to ``cells`` - 1.
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
 
-        The ratios are 2a, a³, a⁵, ... with a = exp(-1/(2σ²)).
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios are 2a, a³, a⁵, ... with
+        a = exp(-1/(2σ²)).
         """
         low, high = exp_minus(1 / (2 * Fraction(self.sigma) ** 2), width)
         low_square, high_square = low * low >> width, _shift_up(high * high, width)
@@ -77,11 +78,17 @@ class Geometric:
         return self.base is not None
 
     def cells(self, length: int) -> int:
-        """Return ``base`` if given, else the number of cells beyond which the tail is about ``2**-length``."""
+        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
+
+        A law with a ``base`` has exactly that many cells.
+        """
         return self.base or 4 + math.ceil(self.scale / self.step * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield the same integers (low, high) around weight[k + 1] / weight[k] times ``2**width``, ``cells`` times."""
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
+
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1; all ratios are equal.
+        """
         ratio = exp_minus(self.step / Fraction(self.scale), width)
         for _ in range(cells):
             yield ratio
@@ -100,17 +107,17 @@ class Polya:
     finite = False
 
     def cells(self, length: int) -> int:
-        """Return how many cells to tabulate so that the tail beyond them has a probability of about ``2**-length``.
+        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
 
         Weights are at most those of the geometric law.
         """
         return 4 + math.ceil(self.scale * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Yield integers (low, high) around weight[k + 1] / weight[k] times ``2**width``, for k = 0 to ``cells`` - 1.
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
 
-        The ratios p (k + shape)/(k + 1) increase to p. So p is the upper bound of the last one, which then bounds all
-        further ratios too.
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios p (k + shape)/(k + 1)
+        increase to p. So p is the upper bound of the last one, which then bounds all further ratios too.
         """
         low, high = exp_minus(1 / Fraction(self.scale), width)
         part, whole = self.shape.as_integer_ratio()
@@ -126,10 +133,10 @@ requested ratio, because ratios never increase, or (Polya) because that bound al
 
 
 def cumulative_bounds(law: Law, length: int) -> Bounds:
-    """Return integer bounds (:data:`Bounds`) of a law's cumulative probabilities F_j, times ``2**length``.
+    """Return integer bounds of a law's cumulative probabilities F_j, times ``2**length``: sorted lists, low and high.
 
-    F_j is the probability of cells 0 to j. The lists have one entry for each cell that ``law.cells(length)`` counts.
-    Takes 2 µs per cell for 62 binary digits.
+    F_j is the probability of cells 0 to j of the ``law`` (:data:`Law`). The lists have one entry for each cell that
+    ``law.cells(length)`` counts. Takes 2 µs per cell for 62 binary digits.
 
     Raises:
         ArithmeticError: if the table ends before its tail can be bounded; increase ``cells``.
@@ -150,7 +157,7 @@ def cumulative_bounds(law: Law, length: int) -> Bounds:
 
 
 def normalised_bounds(lows: list[int], highs: list[int], tail: int, length: int) -> Bounds:
-    """Return integer bounds (:data:`Bounds`) of cumulative probabilities F_j, times ``2**length``, from weights.
+    """Return integer bounds of cumulative probabilities F_j, times ``2**length``: two sorted lists, low and high.
 
     F_j is the probability of cells 0 to j. ``lows[j]`` and ``highs[j]`` bound the sum of the unnormalised weights of
     cells 0 to j, and ``tail`` bounds the weight of all further cells from above; all are integers on one scale, which
@@ -243,7 +250,10 @@ class Table:
 
 @lru_cache(maxsize=64)  # at most 1.2 MB each
 def table(law: Law) -> Table:
-    """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached."""
+    """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached.
+
+    A law (:data:`Law`) is one of the discrete distributions of this module.
+    """
     low, high = (np.array(bound, dtype=np.int64) for bound in cumulative_bounds(law, DIGITS))
     leading = min(16, max(8, (16 * low.size).bit_length()))  # about one in 16 patterns, or fewer, contains a threshold
     shift = DIGITS - leading

@@ -207,10 +207,11 @@ class _Limit(msgspec.Struct, frozen=True):
 class LedgerFile(msgspec.Struct, frozen=True):
     """The content of a run's ``ledger.json``, as :meth:`Ledger.to_json` writes it.
 
-    ``spent`` is an upper bound on the cost to one person, also as an epsilon at the budget's delta, and ``share_spent``
-    the same as a share of the budget. ``exact_releases`` counts releases without noise, ``per_site`` is the cost at
-    each site, and ``entries`` are the releases in order. ``statement`` is the run's privacy statement
-    (:meth:`Statement.to_json <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
+    ``limit`` is the budget as it is written (see :attr:`budget`). ``spent`` is an upper bound on the cost to one
+    person, also as an epsilon at the budget's delta, and ``share_spent`` the same as a share of the budget.
+    ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each site, and ``entries`` are the
+    releases in order. ``statement`` is the run's privacy statement (:meth:`Statement.to_json
+    <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
     """
 
     limit: _Limit = msgspec.field(name="budget")
@@ -225,7 +226,7 @@ class LedgerFile(msgspec.Struct, frozen=True):
     def read(cls, path: Path) -> LedgerFile:
         """Read a ledger file.
 
-        Raises :class:`FedsynthError` for a file that is no ledger or has another version's format.
+        Raises :class:`FedsynthError` for another file or format, and ``OSError`` without a file.
         """
         mend = "read it with the fedsynth version that `made` in run.toml names, or run the job again"
         return load_json(path, cls, "a ledger", mend, FORMAT)

@@ -32,7 +32,8 @@ Steps = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
     """The release of an integer vector with discrete Gaussian noise in each cell, priced at ``rho`` of zCDP.
 
-    The noise follows from the price and the sensitivity (:meth:`sigma`; arXiv 2004.00010, theorem 14).
+    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
+    (:meth:`sigma`; arXiv 2004.00010, theorem 14).
     """
 
     rho: Rho
@@ -46,12 +47,19 @@ class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gau
         return l2 / math.sqrt(2 * self.rho) * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost to one person: ``rho`` of zCDP and no finite pure epsilon, whatever the ``norms``."""
+        """Return the cost to one person: ``rho`` of zCDP and no finite pure epsilon.
+
+        ``norms``, how far a person can change the vector, does not matter, since the noise is sized by it.
+        """
         return Cost(math.inf, self.rho)
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """The release of an integer vector with discrete Laplace noise in each cell, priced at ``epsilon`` of pure DP."""
+    """The release of an integer vector with discrete Laplace noise in each cell, priced at ``epsilon`` of pure DP.
+
+    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
+    (:meth:`scale`).
+    """
 
     epsilon: Epsilon
 
@@ -89,7 +97,10 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, priced as if rows were not sampled; its sigma is at least multiplier * l2."""
+        """The noise of one step, priced as if rows were not sampled.
+
+        Its sigma is at least the sensitivity times ``multiplier``.
+        """
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def cost(self, norms: Norms) -> Cost:
@@ -124,7 +135,10 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return math.sqrt(8 * self.rho) / _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost to one person: ``rho`` of zCDP and ``epsilon`` of pure DP, whatever the ``norms``."""
+        """Return the cost to one person: ``rho`` of zCDP and ``epsilon`` of pure DP.
+
+        ``norms``, how far a person can change an answer, does not matter here.
+        """
         return Cost(self.epsilon, self.rho)
 
 
@@ -132,7 +146,10 @@ class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"
     """The release of an exact answer, not private, for labelled baselines; a site refuses it by default."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return an infinite cost, whatever the ``norms``, since no finite cost covers a release without noise."""
+        """Return an infinite cost, since no finite cost covers a release without noise.
+
+        ``norms``, how far a person can change the answer, does not matter.
+        """
         return Cost(math.inf, math.inf)
 
 
@@ -140,15 +157,19 @@ class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="publi
     """The release, without noise, of a fact that the site's own policy declares public, such as its number of rows."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return zero, whatever the ``norms``: a public fact costs nothing."""
+        """Return zero: a public fact costs nothing.
+
+        ``norms``, how far a person can change the answer, does not matter.
+        """
         return Cost()
 
 
 class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
     """The release of ``steps`` candidates that a site draws one after another, each by the mechanism ``pick``.
 
-    After each draw but the last, the site measures the drawn candidate's table with the noise of ``look``. The
-    measurements influence later draws, so they are charged although they never leave the site.
+    A candidate is one of the tables that a query offers, given by its index. After each draw but the last, the site
+    measures the drawn candidate's table with the noise of ``look``. The measurements influence later draws, so they are
+    charged although they never leave the site.
     """
 
     pick: Exponential | Exact
@@ -186,7 +207,10 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
             raise InvalidParameter("the price of a deposit must not be -0.0; give a positive number, or 0")
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the deposited price, whatever the ``norms``; infinite for a deposit without a limit."""
+        """Return the deposited price, in zCDP or pure DP; it is infinite for a deposit without a limit.
+
+        ``norms``, how far a person can change the deposited answers, does not matter.
+        """
         if self.epsilon:
             return Cost(self.epsilon, self.epsilon**2 / 2)
         return Cost(math.inf, self.rho if self.rho else math.inf)
@@ -197,7 +221,10 @@ Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection
 
 
 def kind_of(release: Release) -> str:
-    """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled"."""
+    """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled".
+
+    A release is the noise of an answer with its price, such as :class:`Gaussian`.
+    """
     return str(release.__struct_config__.tag)
 
 

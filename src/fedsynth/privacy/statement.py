@@ -211,11 +211,11 @@ class Statement:
     def for_rows(self, rows: int) -> float:
         """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site.
 
-        It is infinite if the run is not private. k times as many rows as the unit of protection has change every answer
-        by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k times a pure epsilon
-        (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on samples of rows, for which
-        :func:`~fedsynth.privacy.cost.group_epsilon` is used; that follows from the limit alone and is infinite if k
-        reaches the limit's order. Raises :class:`InvalidParameter` for less than one row.
+        It is infinite if the run is not private. Let ``rows`` be at most k times the rows of the unit of protection.
+        They change every answer by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k
+        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on samples of
+        rows, for which :func:`~fedsynth.privacy.cost.group_epsilon` is used; that follows from the limit alone and is
+        infinite if k reaches the limit's order. Raises :class:`InvalidParameter` for less than one row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")

@@ -24,13 +24,15 @@ _MOST_BINS = 10**6  # bins of a column: a larger number is taken for a mistake, 
 
 
 class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """One axis of a contingency table: a ``column`` (position in ``Schema.stored``) and a partition of its values.
+    """One axis of a contingency table: a column and a partition of its values.
 
-    The fine cells are the parts of the partition before any of them are merged. Without ``cuts``, they are the schema's
-    own codes. With ``cuts``, a numeric or datetime column has one fine cell for each cut point: the values above the
-    previous cut point, up to and including this one (values above the last cut point belong to the last cell). If the
-    column admits missing values, one more cell holds these. ``groups[i]`` is the group, numbered from 0, in which fine
-    cell ``i`` is counted; without ``groups``, each fine cell is its own group.
+    ``column`` is a position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
+    encode them. The fine cells are the parts of the partition before any of them are merged. Without ``cuts``, they are
+    the schema's own codes (the integers that encode the column's values or bins). With ``cuts``, a numeric or datetime
+    column has one fine cell for each cut point: the values above the previous cut point, up to and including this one
+    (values above the last cut point belong to the last cell). If the column admits missing values, one more cell holds
+    these. ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is counted; without ``groups``, each
+    fine cell is its own group.
     """
 
     column: Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
@@ -40,14 +42,16 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def cells(self, codes: int, admits_missing: bool) -> int:
         """Return the number of fine cells, into which the axis divides the column's values before groups merge any.
 
-        ``codes`` is the number of codes of the axis' column, and ``admits_missing`` says whether it may be missing.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
+        may be missing.
         """
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
         """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups.
 
-        ``codes`` is the number of codes of the axis' column, and ``admits_missing`` says whether it may be missing.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
+        may be missing.
         """
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
@@ -61,8 +65,8 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
         """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group of this axis.
 
-        ``codes`` is the number of codes of the axis' column, ``admits_missing`` says whether it may be missing, and
-        ``is_number`` whether it is numeric or datetime, so that cut points apply.
+        ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether it may be
+        missing, and ``is_number`` whether it is numeric or datetime, so that cut points apply.
         """
         if self.cuts is not None:
             if not is_number:
@@ -96,9 +100,9 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
     """Return the ascending edges of ``bins`` bins of equal width from ``low`` to ``high``: shape ``(bins + 1,)``.
 
-    ``whole`` says that values are whole numbers, which get at most one bin per value. Equal bounds give one bin of
-    width zero. An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is set to that
-    multiple, so that such a value is the lower end of a bin; 0 stands for arbitrary real numbers.
+    ``whole`` says that values are whole numbers, which get at most one bin per value, hence fewer edges. Equal bounds
+    give one bin of width zero. An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is
+    set to that multiple, so that such a value is the lower end of a bin; 0 stands for arbitrary real numbers.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -122,7 +126,8 @@ def bin_of(edges: Floats, numbers: Floats) -> Integers:
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
     """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
 
-    ``edges`` must run from ``low`` to ``high`` and increase; ``None`` stands for ``bins`` bins of equal width.
+    ``edges`` must run from ``low`` to ``high`` and increase; ``None`` stands for ``bins`` bins of equal width. There
+    may be 1 to 1,000,000 bins.
     """
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
@@ -278,7 +283,10 @@ class Grid:
         return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
 
     def admitted(self, numbers: Floats) -> Floats:
-        """Return the nearest values that the column admits: within the bounds, and multiples of ``1 / per_unit``."""
+        """Return, for each of ``numbers``, the nearest value that the column admits.
+
+        Values lie within the bounds, and are multiples of ``1 / per_unit`` unless that is 0.
+        """
         if not self.per_unit:
             return np.clip(numbers, self.lower[0], self.upper[-1])
         half = 0.5 / self.per_unit
@@ -287,7 +295,10 @@ class Grid:
         return whole
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the cells as arrays by name, for model files; the inverse of :meth:`from_arrays`."""
+        """Return the cells as the arrays "lower", "upper" and "per_unit", for model files.
+
+        :meth:`from_arrays` reads them.
+        """
         return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
 
     @classmethod

@@ -51,11 +51,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded column: its ``codes`` (int64, shape ``(rows,)``.
+    """An encoded column: its codes, its numbers if it is numeric or datetime, and the faults found.
 
-    -1 where the row is left out) and the ``faults`` found. ``numbers`` are the values of a numeric or datetime column
-    (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the column's units since
-    1970 (UTC).
+    ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
+    or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the
+    column's units since 1970 (UTC).
     """
 
     codes: Codes
@@ -67,10 +67,10 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code of a category's ``value`` as written in a schema file.
+    """Return the code of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
-    ``None`` if the ``column`` does not list it. A spelling of missing values (one of ``missing_values``) stands for a
-    missing value, if the column admits them. Text is accepted for integers and truth values.
+    ``column`` lists the values. A spelling of missing values (one of ``missing_values``) stands for a missing value, if
+    the column admits them. Text is accepted for integers and truth values.
     """
     known: dict[Any, int]
     if isinstance(column, Categorical):
@@ -91,8 +91,8 @@ class Categorical:
     ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
     determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
     ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column. Raises :class:`SchemaError` for an empty list, mixed types, duplicates or a
-    contradictory ``unknown``.
+    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
+    list, mixed types, duplicates or a contradictory ``unknown``.
     """
 
     name: str
@@ -172,7 +172,10 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value of each code, without the code of missing values."""
+        """The value of each code, in order: the listed values and, if unlisted ones are counted so, "other".
+
+        The code of missing values, which comes last, has no entry.
+        """
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
@@ -191,7 +194,8 @@ _FALSE = {"false", "f", "no", "n", "0", "0.0"}
 class Boolean:
     """A boolean column; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
 
-    ``missing`` admits missing values. A ``computed`` column is looked up from another column.
+    ``missing`` admits missing values. A ``computed`` column is looked up from another column
+    (:class:`~fedsynth.schema.forms.Computed`).
     """
 
     name: str
@@ -243,9 +247,10 @@ class Numeric:
     ``decimals`` digits after the point (default: no rounding). ``missing`` admits missing values. ``outside``
     determines the handling of a number outside the bounds, infinity included: it is moved to the nearer bound
     (``"clip"``), or its row is left out (``"drop"``). ``stored`` declares that the number is stored as its difference
-    from, or ratio to, another column, with ``bins`` bins for that difference or ratio. ``computed`` declares that it is
-    computed from other columns. Raises :class:`SchemaError` for invalid bounds, bins or decimals, and for a bin without
-    any value.
+    from, or ratio to, another column, with ``bins`` bins for that difference or ratio
+    (:class:`~fedsynth.schema.forms.Stored`). ``computed`` declares that it is computed from other columns
+    (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for invalid bounds, bins or decimals, and
+    for a bin without any value.
     """
 
     name: str
@@ -349,7 +354,8 @@ class Numeric:
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
     """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
 
-    See :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`.
+    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, and one for
+    each bound.
     """
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 

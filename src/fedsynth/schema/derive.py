@@ -93,9 +93,9 @@ class Rule:
     def members(self, schema: Schema) -> dict[int, Mask]:
         """Return, for each column of the rule, a mask of the codes that the rule lists: bool, shape ``(codes,)``.
 
-        The key is the column's position in ``schema.stored``. A row breaks the rule if the mask of every such column
-        contains its code. Raises :class:`SchemaError` for a column that is not a stored category, and for a value not
-        in the column.
+        The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
+        the rule if the mask of every such column contains its code. Raises :class:`SchemaError` for a column that is
+        not a category among these, and for a value not in the column.
         """
         found = {}
         for name, values in self.never.items():
@@ -129,10 +129,11 @@ class Grouped(Protocol):
 def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
     """Return the cells of contingency tables that the schema's rules forbid, for methods that fit tables.
 
-    Each key is a clique (ascending positions in ``schema.stored``) with a forbidden cell, and its value a mask of the
-    clique's table, true for a forbidden cell. ``axes`` are the model's axes, one for each stored column (default: the
-    schema's own bins). If axes group codes, a cell is forbidden only if all combinations of codes in it are forbidden.
-    Raises :class:`SchemaError` if all cells of a table are forbidden, or a rule does not fit the schema.
+    Each key is a clique (ascending positions in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`) with a
+    forbidden cell, and its value a mask of the clique's table, true for a forbidden cell. ``axes`` are the model's
+    axes, one for each stored column (default: the schema's own bins). If axes group codes, a cell is forbidden only if
+    all combinations of codes in it are forbidden. Raises :class:`SchemaError` if all cells of a table are forbidden, or
+    a rule does not fit the schema.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -166,10 +167,10 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
 class Link:
     """A column that is stored as its difference from, or ratio to, another one, with the arithmetic in both directions.
 
-    ``own`` and ``other`` are the positions of both columns in ``Schema.asked``, ``column`` is the column as it is
-    published, ``form`` its declaration in the schema, and ``held`` the column that is stored in its place. A stored
-    difference is ``sign`` times (the value minus the other value), in steps of ``step`` units of both columns.
-    :func:`links_of` makes the links of a schema.
+    ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, ``form`` its declaration in the
+    schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` times (the value minus
+    the other value), in steps of ``step`` units of both columns. :func:`links_of` makes the links of a schema.
     """
 
     own: int
@@ -204,7 +205,8 @@ class Link:
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
         """Return the encoded difference or ratio that is stored for this column, from both columns as encoded.
 
-        A row is left out (code -1) only where the column's own value leaves it out. Both columns need numbers.
+        ``own`` is this column and ``other`` the one to which it refers; both need numbers. A row is left out (code -1)
+        only where ``own`` leaves it out.
         """
         assert own.numbers is not None
         assert other.numbers is not None
@@ -257,8 +259,9 @@ class Link:
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
     """Return a :class:`Link` for each column that is stored by its relation to another one, by position in ``asked``.
 
-    ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (``Schema.asked``).
-    Raises :class:`SchemaError` for operands that do not exist, come later, or cannot be subtracted or divided.
+    ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (:attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` for operands that do not exist, come later, or
+    cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -361,7 +364,7 @@ def _wrong(column: Column, why: str) -> SchemaError:
 
 
 def check_computed(columns: Sequence[Column | Identifier]) -> None:
-    """Raise :class:`SchemaError` unless all computed columns of a schema can be computed.
+    """Raise :class:`SchemaError` unless all computed columns among a schema's ``columns`` can be computed.
 
     Their operands must be read from the sites' rows or be computed before them, and have types that fit the
     computation.
@@ -415,10 +418,7 @@ def _check_lookup(column: Column, source: Column, form: Computed) -> None:
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`).
-
-    ``None`` if it is not computed.
-    """
+    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), or ``None``."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
@@ -447,7 +447,7 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
 
 
 def with_numbers(table: Table, rng: np.random.Generator) -> Table:
-    """Return a table with numbers for all numeric and datetime columns.
+    """Return a table of encoded rows with numbers (float values beside the codes) for all numeric and datetime columns.
 
     For a column without them, they are drawn with ``rng``, uniformly from each value's bin.
     """
@@ -462,10 +462,12 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
 def published(table: Table) -> Values:
     """Return the published values of the rows of a ``table``, without identifiers.
 
-    Published values are those of the synthetic table: derived columns are recovered from their stored difference or
-    ratio, or computed. They are returned as arrays by column name: numbers (float64, NaN: missing), or codes of
-    categories. Numeric columns for which the table holds no numbers give their codes. Raises :class:`Unsupported` if
-    columns are derived from numbers that the table does not hold (:func:`with_numbers` draws them).
+    Published values are those of the synthetic table: columns stored as a difference or ratio
+    (:class:`~fedsynth.schema.forms.Stored`) are recovered, and computed columns
+    (:class:`~fedsynth.schema.forms.Computed`) computed. They are returned as arrays by column name: numbers (float64,
+    NaN: missing), or codes of categories. Numeric columns for which the table holds no numbers give their codes. Raises
+    :class:`Unsupported` if columns are derived from numbers that the table does not hold (:func:`with_numbers` draws
+    them).
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -488,7 +490,8 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
     The keys are sentences. ``values`` are published values (:func:`published`), of a model or of real rows. A computed
     column is violated where its value lies outside its bounds or differs from the computed value. Missing numbers, and
-    computed columns that are not in ``values``, violate nothing.
+    computed columns that are not in ``values``, violate nothing. A derived column is one that is computed, or stored as
+    a difference or ratio.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -516,18 +519,19 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound that real rows violate.
+    """Return a sentence for each rule or bound that real rows violate, with the number of these rows.
 
-    ``counts`` has the number of these rows by rule or bound.
+    ``counts`` has that number by rule or bound, with the keys of :func:`broken`.
     """
     handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def any_broken(table: Table) -> Mask:
-    """Return a mask of the stored rows that violate a rule or a bound of a derived column.
+    """Return a mask of the encoded rows that violate a rule or a bound of a derived column.
 
-    If the schema has derived columns, the table needs numbers; raises :class:`Unsupported` without them.
+    If the schema has derived columns, the table needs numbers (float values beside the codes); raises
+    :class:`Unsupported` without them.
     """
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
@@ -536,8 +540,8 @@ def any_broken(table: Table) -> Mask:
 def values_of(plain: Table) -> Values:
     """Return the values of published rows by column name: float64 numbers if the table has them, otherwise codes.
 
-    ``plain`` is a table under a schema without derived columns (:meth:`Schema.plain
-    <fedsynth.schema.schema.Schema.plain>`).
+    Published rows have the columns of the synthetic table; ``plain`` holds them under a schema without derived columns
+    (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`).
     """
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
 

@@ -121,11 +121,11 @@ def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None
 
 @dataclass(frozen=True)
 class Identifier:
-    """A column ``name`` of generated identifiers, unique within every synthetic table.
+    """A column ``name`` of generated identifiers, unique within every synthetic table; sites never see it.
 
-    Sites are never queried about it. ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a
-    pattern in which each ``#`` stands for a random digit, such as ``"P-#####"``. Raises :class:`SchemaError` for a
-    pattern without ``#``, or with over 15.
+    ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a pattern in which each ``#`` stands
+    for a random digit, such as ``"P-#####"``. Raises :class:`SchemaError` for a pattern without ``#``, or with more
+    than 15.
     """
 
     name: str

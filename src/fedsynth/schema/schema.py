@@ -128,8 +128,9 @@ class Schema:
     def plain(self, names: Iterable[str] | None = None) -> Schema:
         """Return the schema of published values: the same columns without derivations, rules and identifiers.
 
-        Tables of published rows, real or synthetic, are encoded under it for comparison. It includes only those
-        computed columns that are in ``names`` (default: all).
+        Derivations are stored differences and ratios (:class:`~fedsynth.schema.forms.Stored`) and computed values
+        (:class:`~fedsynth.schema.forms.Computed`). Tables of published rows, real or synthetic, are encoded under this
+        schema for comparison. It includes only those computed columns that are in ``names`` (default: all).
         """
         if self.is_plain:
             return self
@@ -154,7 +155,7 @@ class Schema:
         return tuple(self.sizes[column] for column in clique)
 
     def index(self, name: str) -> int:
-        """Return the position of the :attr:`stored` column ``name``.
+        """Return the position of the column ``name`` in :attr:`stored`.
 
         Raises :class:`SchemaError` for an unknown name.
         """
@@ -188,7 +189,7 @@ class Schema:
         """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
 
         ``columns`` are the encoded :attr:`asked` columns, in their order, as they are published; differences and ratios
-        to be stored are computed here.
+        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here.
         """
         from fedsynth.rows import Table
 
@@ -211,10 +212,11 @@ class Schema:
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return codes, numbers and faults of one ``column`` of a data frame, before any difference or ratio is formed.
+        """Return codes, numbers and faults of one column of a data frame, as the column is published.
 
-        ``column`` is one of :attr:`asked`; the code -1 leaves a row out. Raises :class:`SchemaError` if the frame lacks
-        the column, or has it with a dtype that ``column`` cannot read.
+        ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
+        (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
+        Raises :class:`SchemaError` if the frame lacks the column, or has it with a dtype that ``column`` cannot read.
         """
         if column.name not in frame.columns:
             raise SchemaError(
@@ -264,7 +266,8 @@ class Schema:
     def publish(self, table: Table) -> Table:
         """Convert stored rows to published rows, with all derived columns: a table under the schema :meth:`plain`.
 
-        Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
+        Stored rows have the columns :attr:`stored`, as sites encode them; published rows have those of the synthetic
+        table. Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
         """
         from fedsynth.schema.derive import plain_table, published
 
@@ -273,8 +276,9 @@ class Schema:
     def store(self, plain: Table) -> Table:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
 
-        Columns that are stored as a difference or ratio, and the columns to which they refer, need numbers in the
-        table.
+        Published rows have the columns of the synthetic table; stored rows have the columns :attr:`stored`, as sites
+        encode them. Columns that are stored as a difference or ratio, and the columns to which they refer, need numbers
+        in the table.
         """
         if self.is_plain:
             return plain

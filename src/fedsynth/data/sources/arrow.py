@@ -62,18 +62,21 @@ def is_text(kind: Any) -> bool:
 
 
 def encode(schema: Schema, table: Any) -> Table:
-    """Encode the rows of an Arrow ``table`` as :meth:`Schema.encode` does, but faster for text columns.
+    """Encode the rows of an Arrow ``table`` under a ``schema``, faster than from a data frame.
 
-    Raises :class:`SchemaError` for a column of a type that the schema's column cannot read.
+    The result is that of :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, but each distinct text of a
+    column is encoded only once. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
+    read.
     """
     return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return codes and numbers of the column at position ``at`` of ``schema.stored``, from an Arrow ``table``.
+    """Return codes and numbers of the column at position ``at`` among the columns as stored, from an Arrow ``table``.
 
-    The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
-    read.
+    These are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`; some are a difference from, or ratio to,
+    another column. The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's
+    column cannot read.
     """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
@@ -84,9 +87,9 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     """Return the codes and numbers of one column of an Arrow ``table``, before any difference or ratio is formed.
 
-    ``column`` is one of the columns that sites are asked for (``schema.asked``). Faulty values are encoded, but not
-    listed as they are by :meth:`Schema.encode_column`. Each distinct text is encoded only once. Raises
-    :class:`SchemaError` for a type that ``column`` cannot read.
+    ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`); the
+    code -1 leaves a row out. Faulty values are encoded, but not listed as faults. Each distinct text is encoded only
+    once. Raises :class:`SchemaError` for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

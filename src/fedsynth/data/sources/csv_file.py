@@ -67,7 +67,7 @@ class CsvFile:
         self._by_the_book = re.compile(rb"%b(?:%b%b){%d}%b" % (cell, mark, cell, len(self.names) - 1, _END))
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, list[BadLine]]]:
-        """Yield the columns ``names`` as Arrow tables of text, each with the malformed lines left out of it.
+        """Yield pairs of an Arrow table of text with the columns ``names``, and the malformed lines left out of it.
 
         A table comes from about 4 MiB of the file. The text has not yet been checked to be UTF-8.
         """

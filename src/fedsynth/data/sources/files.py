@@ -62,15 +62,19 @@ class RowFile(ABC):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables of about ``chunk_rows`` rows, each with the lines left out.
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and the malformed lines left out of it.
 
-        ``wanted`` maps each name to the schema column that its values are read for, or to ``None``; files read values
-        in the same way for all, and ignore ``strict`` (see :meth:`Source.batches <fedsynth.rows.Source.batches>`).
+        A table has about ``chunk_rows`` rows. ``wanted`` maps each name to the schema column that its values are read
+        for, or to ``None``; files read values in the same way for all, and ignore ``strict`` (:meth:`Source.batches
+        <fedsynth.rows.Source.batches>` explains it).
         """
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
-        """Return a context with the file; raises :class:`FedsynthError` at its end if the file has changed."""
+        """Return a context in which the file must not change.
+
+        Raises :class:`FedsynthError` at its end if it has changed.
+        """
         before = self.stamp()
         yield self
         if self.stamp() != before:
@@ -88,7 +92,7 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV ``file`` as a source, as text; malformed lines are left out."""
+    """The rows of a CSV ``file`` as a :class:`~fedsynth.rows.Source`, as text; malformed lines are left out."""
 
     is_text = True
 
@@ -100,10 +104,10 @@ class CsvRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables of about 4 MiB of text, each with the malformed lines left out.
+        """Yield pairs of an Arrow table of text with the ``wanted`` columns, and the malformed lines left out of it.
 
-        The text is not yet checked to be UTF-8. Only the names in ``wanted`` matter; ``chunk_rows`` and ``strict`` are
-        ignored. Raises :class:`SchemaError` for a file without a readable header.
+        A table has about 4 MiB of text, not yet checked to be UTF-8. Only the names in ``wanted`` matter;
+        ``chunk_rows`` and ``strict`` are ignored. Raises :class:`SchemaError` for a file without a readable header.
         """
         from fedsynth.data.sources.csv_file import CsvFile
 
@@ -112,7 +116,7 @@ class CsvRows(RowFile):
 
 @dataclass(frozen=True)
 class ParquetRows(RowFile):
-    """The rows of a Parquet ``file`` as a source, with the file's types."""
+    """The rows of a Parquet ``file`` as a :class:`~fedsynth.rows.Source`, with the file's types."""
 
     is_text = False
 
@@ -123,11 +127,10 @@ class ParquetRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables of ``chunk_rows`` rows.
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
 
-        Each comes with an empty list of malformed lines. An empty file gives one empty table with its types. Only the
-        names in ``wanted`` matter; ``strict`` is ignored. Raises :class:`SchemaError` for a file that is damaged or not
-        Parquet.
+        A table has at most ``chunk_rows`` rows; an empty file gives one empty table with its types. Only the names in
+        ``wanted`` matter; ``strict`` is ignored. Raises :class:`SchemaError` for a file that is damaged or not Parquet.
         """
         import pyarrow as pa
 

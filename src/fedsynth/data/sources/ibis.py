@@ -48,9 +48,10 @@ class Counting(Protocol):
 
     @property
     def types(self) -> Mapping[int, str]:
-        """ibis types of the columns' values, by position in ``Schema.asked`` (the columns that sites read).
+        """ibis types of the columns' values, by position in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`.
 
-        For a column without a type, the database receives positions on the axes in place of values.
+        These are the columns that sites read. For a column without a type, the database receives positions on the axes
+        in place of values.
         """
 
     @property
@@ -62,10 +63,11 @@ class Counting(Protocol):
     ) -> Iterator[Any]:
         """Yield the replies to counting statements, as Arrow tables (number of the statement, cell, rows).
 
-        Counts of equal cells add up. ``counts`` are the statements, about a relation ``coded``. ``coded`` is the tail
-        of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` has the values ``v{j}`` of the ``columns`` j
-        (positions in ``Schema.asked``), and for each entry i of ``places`` the rows' positions ``p{i}`` on the axis
-        ``places[i]``.
+        Counts of equal cells add up. ``counts`` are the statements, about a relation ``coded``, which has the positions
+        of rows on axes. ``coded`` is the tail of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` must
+        have the values ``v{j}`` of the ``columns`` j (positions in :attr:`Schema.asked
+        <fedsynth.schema.schema.Schema.asked>`), and for each entry i of ``places`` the rows' positions ``p{i}`` on the
+        axis ``places[i]``.
         """
 
     def rows_read(self) -> int:
@@ -113,7 +115,7 @@ class CountedRows(NoSingleRows):
 
         A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
         values). Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of
-        one table under add/remove adjacency is 1.
+        one table under add/remove adjacency is 1. Raises :class:`FedsynthError` if the database fails.
         """
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
@@ -262,12 +264,12 @@ def _leaves_out(column: Column) -> bool:
 def place(
     column: Column, axis: Axis, value: Any, missing_values: Sequence[str] = (), *, orders_text: bool = True
 ) -> Any:
-    """Return the ibis expression of a value's position on an axis, equal to :meth:`Axis.places` for the schema's codes.
+    """Return the ibis expression of a value's position on an axis, for a database that counts rows.
 
-    The expression is an integer (group, or fine cell without groups), and NULL where the ``column`` leaves the row out.
-    ``value`` is the ibis expression of its value: text for labels, a number, a boolean, or a time without a time zone
-    (UTC). ``missing_values`` are the spellings of missing values in text. ``orders_text`` says whether the database
-    orders text as Python does.
+    It equals :meth:`Axis.places <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine
+    cell without groups), and NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the
+    column's value: text for labels, a number, a boolean, or a time without a time zone (UTC). ``missing_values`` are
+    the spellings of missing values in text. ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 
@@ -313,9 +315,10 @@ def place(
 
 
 def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
-    """Return the ibis expression of a stored difference or ratio, equal to :meth:`Link.held_numbers` of ``link``.
+    """Return the ibis expression of a stored difference or ratio, for a database that counts rows.
 
-    ``own`` and ``other`` are the expressions of the values of both columns (:class:`~fedsynth.schema.derive.Link`). It
+    It equals :meth:`Link.held_numbers <fedsynth.schema.derive.Link.held_numbers>` of ``link``, a column stored by its
+    relation to another one in ``schema``. ``own`` and ``other`` are the expressions of the values of both columns. It
     performs the same subtractions and divisions of doubles in the same order, and is NULL for a missing value.
     """
     import ibis

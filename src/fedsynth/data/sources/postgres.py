@@ -95,11 +95,12 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """A site's rows in the table or view ``relation`` (schema, name) of the database at ``address``, as a source.
+    """A site's rows in a table or view of a PostgreSQL database, as a :class:`~fedsynth.rows.Source`.
 
-    ``address`` is a libpq URI without a password. No statement may run longer than ``timeout`` seconds; reading the
-    whole table is one statement. ``cursor`` is that of a snapshot's session, ``None`` otherwise, and ``file`` is always
-    ``None``. Rows that row-level security hides from the role do not belong to the site's rows.
+    ``address`` is the database's libpq URI without a password, and ``relation`` the schema and the name of the table.
+    No statement may run longer than ``timeout`` seconds; reading the whole table is one statement. ``cursor`` is that
+    of a snapshot's session, ``None`` otherwise, and ``file`` is always ``None``. Rows that row-level security hides
+    from the role do not belong to the site's rows.
     """
 
     address: str
@@ -117,7 +118,7 @@ class PostgresTable:
 
     @property
     def quoted(self) -> str:
-        """Name of the table, quoted for SQL."""
+        """Name of the table, quoted for SQL: ``"schema"."name"``."""
         return ".".join(quote_name(part) for part in self.relation)
 
     def columns(self) -> list[str]:
@@ -143,13 +144,13 @@ class PostgresTable:
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables of about 4 MiB, in an arbitrary order of rows.
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
 
-        Each comes with an empty list of malformed lines. ``wanted`` maps each name to the schema column that its values
-        are read for, or to ``None`` to read values of any kind; ``chunk_rows`` is ignored. Raises :class:`SchemaError`
-        if a column's SQL type cannot be read by its schema column (or at all, if that is ``None``). Times at infinity
-        or outside the range of 64-bit microseconds become the first or last time in the range; but ``strict`` refuses
-        them in a column without a schema column.
+        A table has about 4 MiB; rows come in an arbitrary order. ``wanted`` maps each name to the schema column that
+        its values are read for, or to ``None`` to read values of any kind; ``chunk_rows`` is ignored. Raises
+        :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
+        ``None``). Times at infinity or outside the range of 64-bit microseconds become the first or last time in the
+        range; but ``strict`` refuses them in a column without a schema column.
         """
         with session(self) as cursor:
             found = types_of(self, cursor, wanted)
@@ -192,8 +193,8 @@ def parse_address(text: str) -> PostgresTable:
     """Parse an address such as ``postgresql://user@host:port/database?table=schema.name``; nothing is opened.
 
     Schema and name are taken literally, without folding to lower case or look-up; the schema defaults to ``public``. A
-    name that contains a dot must be in double quotes. ``timeout`` is in seconds; all other options are libpq's. Raises
-    :class:`FedsynthError`, which never repeats the address because it may hold a password.
+    name that contains a dot must be in double quotes. ``timeout`` is in seconds (default: 3600); all other options are
+    libpq's. Raises :class:`FedsynthError`, which never repeats the address because it may hold a password.
     """
     scheme, _, rest = text.partition("://")
     place, _, query = rest.partition("?")

@@ -18,7 +18,7 @@ from fedsynth.schema.bins import Axis
 
 @contextmanager
 def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
-    """Return a context with a snapshot of a source, whose rows are read anew and counted for every query.
+    """Return a context with a snapshot of a ``source``, whose rows are read anew and counted for every query.
 
     Rows are encoded under ``schema``, ``chunk_rows`` at a time. Raises :class:`SchemaError` for a column that is
     missing or cannot be read.
