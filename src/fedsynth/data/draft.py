@@ -51,13 +51,17 @@ _ATOM, _MAX_ATOMS = 0.05, 5  # a value gets its own bin from this share of the r
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposed ``schema``, marked as a draft, and ``notes`` for its editor by column (including columns left out)."""
+    """A schema proposed from one site's rows, for a person to edit before it is shared.
+
+    ``schema`` is marked as a draft, because its bounds and lists are facts about those rows. ``notes`` are sentences
+    for its editor by column, including columns that were left out.
+    """
 
     schema: Schema
     notes: dict[str, list[str]]
 
     def to_toml(self) -> str:
-        """Return the schema as TOML with the notes as comments."""
+        """Return the schema as TOML text, with the notes and a warning against sharing it unedited as comments."""
         remarks = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
         left_out = [
             f"# left out: {_comment(name)}: {note}\n"
@@ -71,11 +75,17 @@ class Draft:
 
 
 def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
-    """Return a draft of the schema of ``frame``.
+    """Return a draft of the schema of ``frame``, whose rows determine the columns' types, values and bounds.
 
-    Text and integer columns with at most ``max_categories`` distinct values become categorical (integers with at most
-    20); other numbers get ``bins`` bins between bounds rounded outwards. The notes name categories with fewer than
-    ``rare`` rows. Columns that look like identifiers or free text are left out. Raises :class:`SchemaError` for a file
+    * Text with at most ``max_categories`` distinct values becomes categorical. With more, the commonest are listed and
+      the others counted as "other". Text in which over 20 values all differ, or in which the distinct values exceed
+      both ``max_categories`` and half the rows, is left out as an identifier or free text.
+    * ``true`` and ``false`` become boolean.
+    * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical. Other numbers get
+      ``bins`` bins between bounds rounded outwards, and integers that number the rows are left out.
+    * Times get ``bins`` bins between whole years.
+
+    The notes for its editor name categories with fewer than ``rare`` rows. Raises :class:`SchemaError` for a table
     without rows, or if no column is left.
     """
     if frame.empty:
@@ -97,9 +107,11 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
 
 
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
-    """Return a draft with the column types of SDV metadata, and with values and bounds from ``frame``.
+    """Return a draft of a schema with the column types of SDV ``metadata``, and with values and bounds from ``frame``.
 
-    Raises :class:`SchemaError` for a column of the metadata that is missing in the file.
+    ``metadata`` is SDV's JSON as a mapping; ``bins`` is the number of bins of numbers and times. Columns that it does
+    not describe, or marks as identifying, are left out. Raises :class:`SchemaError` for a column of the metadata that
+    is missing in the frame or has values of another type, and if no column is left.
     """
     kinds = sdv_kinds(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:

@@ -25,22 +25,31 @@ _UMAP_ROWS = 50_000  # UMAP is fitted to at most this many rows, and then embeds
 
 @dataclass(frozen=True)
 class IID:
-    """Random rows in parts of equal size (up to one row)."""
+    """A partition over simulated sites: random rows in parts of equal size (up to one row)."""
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Raises :class:`Unsupported` if there are fewer rows than sites.
+        """
         _enough_rows(table, sites)
         return rng.permutation(np.arange(len(table)) % sites)
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Random rows in parts of Dirichlet(``alpha``) sizes, never empty; a smaller alpha gives more unequal sizes."""
+    """A partition over simulated sites: random rows in parts of Dirichlet(``alpha``) sizes, never empty.
+
+    A smaller alpha gives more unequal sizes.
+    """
 
     alpha: float
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Raises :class:`Unsupported` if there are fewer rows than sites.
+        """
         _enough_rows(table, sites)
         counts = 1 + rng.multinomial(len(table) - sites, rng.dirichlet(np.full(sites, self.alpha)))
         return rng.permutation(np.repeat(np.arange(sites), counts))
@@ -48,11 +57,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class LabelSkew:
-    """Label skew: each class is distributed over sites by its own Dirichlet(``beta``) draw (arXiv 2102.02079).
+    """A partition over simulated sites with label skew: a Dirichlet(``beta``) draw distributes each class over sites.
 
-    The partition is from Li et al., ICDE 2022. ``column`` is the position of the label (default: the last column). A
-    site with fewer than ``minimum`` rows takes single rows from the largest sites, so that no site is empty and no
-    class's quota turns negative.
+    It is from Li et al., ICDE 2022 (arXiv 2102.02079). A class is a value of the label, the column at position
+    ``column`` of the schema's stored columns (default: the last). A smaller beta gives more skew. A site with fewer
+    than ``minimum`` rows takes single rows from the largest sites.
     """
 
     beta: float
@@ -60,7 +69,10 @@ class LabelSkew:
     minimum: int = 1
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Raises :class:`Unsupported` if there are fewer than ``minimum`` rows for each site.
+        """
         _enough_rows(table, sites * self.minimum)
         label = table.codes[self.column]
         site = np.empty(len(table), dtype=np.int64)
@@ -79,12 +91,13 @@ class LabelSkew:
 
 @dataclass(frozen=True)
 class CappedLabelSkew:
-    """Label skew with bounded site sizes: a site that already has N / K rows gets no rows of further classes.
+    """A partition over simulated sites with label skew, in which a full site gets no rows of further classes.
 
-    Each class is distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is
-    redrawn until every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the
-    FedBN thesis). N is the number of rows and K the number of sites. ``column`` is the position of the label (default:
-    the last column).
+    A site is full once it has N / K rows, where N is the number of rows and K the number of sites. Each class is
+    distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is redrawn until
+    every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
+    A class is a value of the label, the column at position ``column`` of the schema's stored columns (default: the
+    last). A smaller beta gives more skew.
     """
 
     beta: float
@@ -92,7 +105,11 @@ class CappedLabelSkew:
     minimum: int = 10
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row; raises :class:`Unsupported` if a million draws leave some site too small."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Raises :class:`Unsupported` if there are fewer than ``minimum`` rows for each site, or a million draws leave
+        some site too small.
+        """
         _enough_rows(table, sites * self.minimum)
         classes = np.bincount(table.codes[self.column], minlength=table.schema.sizes[self.column])
         for _ in range(_TRIES):
@@ -123,16 +140,20 @@ class CappedLabelSkew:
 
 @dataclass(frozen=True)
 class ByColumn:
-    """Rows split by the values of a column: one site per value, or, for more values than sites, balanced groups.
+    """A partition over simulated sites by the values of a column: one site per value, or per balanced group of values.
 
-    Values are assigned from the commonest to the rarest, each to the site with the fewest rows so far. Raises
-    :class:`Unsupported` if the column has fewer distinct values than there are sites.
+    ``column`` is its position among the schema's stored columns; a numeric column is split by its bins. Values are
+    assigned from the commonest to the rarest, each to the site with the fewest rows so far.
     """
 
     column: int
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Nothing is drawn from ``rng``. Raises :class:`Unsupported` if the column has fewer distinct values than there
+        are sites.
+        """
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         present = np.flatnonzero(counts)
@@ -148,16 +169,20 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByValue:
-    """One site for each of the commonest values of a column; rows with other values are dropped.
+    """A partition with one simulated site for each of the commonest values of a column; other rows are dropped.
 
-    The chosen values are assigned to sites in the schema's order, as in FedTabDiff (arXiv 2401.06263). Raises
-    :class:`Unsupported` if the column has fewer distinct values than there are sites.
+    ``column`` is its position among the schema's stored columns. The chosen values are assigned to sites in the
+    schema's order, as in FedTabDiff (arXiv 2401.06263).
     """
 
     column: int
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row, -1 for a dropped row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        A dropped row has -1. Nothing is drawn from ``rng``. Raises :class:`Unsupported` if the column has fewer
+        distinct values than there are ``sites``.
+        """
         codes = table.codes[self.column]
         counts = np.bincount(codes, minlength=table.schema.sizes[self.column])
         _enough_values(table, self.column, int(np.count_nonzero(counts)), sites)
@@ -169,16 +194,19 @@ class ByValue:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Rows clustered by similarity: k-means in a 2-dimensional UMAP embedding of the codes, as in FLAIM.
+    """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the codes.
 
-    See arXiv 2310.06447. Codes are used as numbers, unscaled and including the label, so columns with many values
-    dominate. Needs the extra ``cluster``.
+    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. Codes are used as numbers,
+    unscaled and including the label, so columns with many values dominate. Needs the extra ``cluster``.
     """
 
     neighbours: int = 15
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return the site of each row."""
+        """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
+
+        Raises :class:`Unsupported` if there are too few rows, or the extra ``cluster`` is not installed.
+        """
         _enough_rows(table, max(sites, self.neighbours + 1))
         try:
             import umap
@@ -200,7 +228,10 @@ class Cluster:
 
 @dataclass(frozen=True)
 class SynthFS:
-    """Generated rows whose features are skewed by site; a larger ``beta`` gives less skew. See :func:`synthfs`."""
+    """In place of a partition: generated rows whose features are skewed by site; a larger ``beta`` gives less skew.
+
+    See :func:`synthfs`, which generates them.
+    """
 
     beta: float
 
@@ -209,12 +240,14 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | 
 
 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
-    """Parse a partition given on the command line; ``schema`` resolves column names.
+    """Parse a partition as written on the command line, such as ``iid``, ``label-skew:0.5`` or ``column:NAME``.
 
-    ``label`` is the column of a label skew (default: the last one); ``ROWS`` is the smallest number of rows that a
-    label skew leaves a site.
+    ``schema`` resolves column names; without it, the default label is the last column and partitions by a column are
+    refused. ``label`` names the column of a label skew (default: the last one). In ``label-skew:A:ROWS``, A is the
+    Dirichlet parameter and ROWS the smallest number of rows that the skew leaves a site.
 
-    Raises :class:`Unsupported`, with a list of the forms, for anything else.
+    Raises :class:`Unsupported`, with a list of the forms, for anything else, and :class:`SchemaError` for an unknown
+    column.
     """
     name, _, argument = text.partition(":")
     if name in ("column", "values") and argument and schema is not None:
@@ -246,7 +279,11 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Return one table per site; every row goes to exactly one site, except rows that the partition drops."""
+    """Split a ``table`` into one table for each of ``sites`` sites, by the partition ``how``.
+
+    Every row goes to exactly one site, unless the partition drops it; ``rng`` draws. Raises :class:`Unsupported` if the
+    partition cannot split this table over so many sites, or generates its own rows (:class:`SynthFS`).
+    """
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
     if sites < 1:
@@ -258,10 +295,11 @@ def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Gen
 def synthfs(
     sites: int, beta: float, rng: np.random.Generator, features: int = 10, rows_per_site: int = 500
 ) -> tuple[Schema, list[Table]]:
-    """Generate SynthFS: feature skew without label skew (FLAIM, arXiv 2310.06447, appendix B).
+    """Generate SynthFS, rows with feature skew and without label skew (FLAIM, arXiv 2310.06447, appendix B).
 
+    Returns the schema and one table for each of ``sites`` sites, with ``rows_per_site`` rows and ``features`` columns.
     Feature j of site k is normal with variance 1 around its own mean, drawn from a Zipf law of exponent ``beta`` on
-    1..40; values are binned to the integers 0..40.
+    1..40; values are binned to the integers 0..40. Raises :class:`Unsupported` unless ``beta`` is positive.
     """
     if beta <= 0:
         raise Unsupported(f"synthfs:{beta} has no positive exponent; give a number from 1 (strong skew) to 5 (weak)")

@@ -10,11 +10,12 @@ from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 
 
 def rand_hie() -> pd.DataFrame:
-    """Return the RAND Health Insurance Experiment: 20,190 person-years, 8 columns of mixed types.
+    """Return the RAND Health Insurance Experiment, a public table: 20,190 person-years (rows), 8 columns.
 
     The data come from statsmodels (extra ``demo``), which took them from Deb & Trivedi (2002, doi
     10.1016/S0167-6296(02)00008-5). Logarithms are undone, the indicators of self-rated health are merged into one
-    ordered column, and imputed values of physical limitations (fractions) become missing.
+    ordered column, and imputed values of physical limitations (fractions) become missing. Raises :class:`Unsupported`
+    without statsmodels.
     """
     try:
         from statsmodels.datasets import randhie
@@ -38,7 +39,7 @@ def rand_hie() -> pd.DataFrame:
 
 
 def rand_hie_schema() -> Schema:
-    """Return the schema of the table, written from the experiment's documentation and not from its rows."""
+    """Return the schema of :func:`rand_hie`, written from the experiment's documentation and not from its rows."""
     dollars = (0.0, 1.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 800.0, 900.0, 1000.0, 1500.0)
     ceilings = (0.0, 1.0, 250.0, 500.0, 750.0, 1000.0, 1250.0, 1500.0, 2000.0, 2500.0, 3000.0, 4000.0, 5000.0)
     visits = (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50, 100)

@@ -39,9 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 class Persons(NamedTuple):
-    """A limit on the rows per person: at most ``most`` rows of each person in ``column`` are kept, chosen by ``key``.
+    """A limit on the rows per person for :func:`read_table`: at most ``most`` rows of each person are kept.
 
-    The column need not be part of the schema.
+    ``column`` names the column that identifies the person of a row; it need not be part of the schema. ``key`` is a
+    secret that determines which rows of a person are kept (:func:`~fedsynth.data.persons.keep_rows`).
     """
 
     column: str
@@ -51,7 +52,7 @@ class Persons(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """Result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each finding.
+    """The result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each problem.
 
     ``ok`` is true if the table can be read and no row is left out. ``problems`` also lists values that are clipped or
     counted as other or missing, and columns that the schema does not name; these leave ``ok`` true.
@@ -70,11 +71,13 @@ def _source(place: Place) -> Source:
 def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
     """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
-    At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a time. Only their codes are kept,
-    and a float for each value of a numeric or datetime column. Rows of a database are returned in an order that depends
-    on the rows alone; NULL and NaN are missing values. Rows that do not fit are handled as in :meth:`Schema.encode`,
-    and malformed lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines.
-    Raises :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
+    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
+    :class:`~fedsynth.rows.Source`. At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a
+    time. Only their codes are kept, and a float for each value of a numeric or datetime column. Rows of a database are
+    returned in an order that depends on the rows alone; NULL and NaN are missing values. Rows that do not fit are
+    handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed lines of a CSV file are
+    left out; :func:`check_table` reports both, and the log reports the lines. Raises :class:`SchemaError` for a missing
+    column, a column of an unreadable type, or a file without a header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
@@ -101,11 +104,14 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    Each sentence tells how such values are handled (see :meth:`Schema.problems`). The source is read once in chunks;
-    columns with faults are read a second time, as a whole, to count the faults. Rows are counted from 0, without the
-    header and malformed lines. A database table has no row order, so its rows are numbered as the database returned
-    them. Rows that break a rule of the schema, or a bound of a derived column, are counted in one more pass; they are
-    not left out.
+    The result is a :class:`Check`. ``place`` is a file's path, a table's address
+    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. Each of its sentences tells how
+    such values are handled (:meth:`Schema.problems <fedsynth.schema.schema.Schema.problems>`). The source is read once
+    in chunks of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row
+    numbers start at 0, without the header and malformed lines. A database table has no row order, so its rows are
+    numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are
+    counted in one more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at
+    all.
     """
     source = _source(place)
     names = source.columns()
@@ -168,11 +174,13 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
 
 
 def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a file or a database table as a data frame, for drafting or evaluation; ``columns`` selects columns.
+    """Return a file or a database table as a data frame, for drafting or evaluation.
 
-    The usual spellings of a missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their
-    types from :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and
-    reported in the log. Raises :class:`SchemaError` for text that is not UTF-8.
+    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
+    :class:`~fedsynth.rows.Source`, and ``columns`` selects columns by name (default: all). The usual spellings of a
+    missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their types from
+    :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and reported in the
+    log. Raises :class:`SchemaError` for an unknown column, and for text that is not UTF-8.
     """
     source = _source(place)
     names = source.columns()
@@ -193,7 +201,10 @@ def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFra
 
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
-    """Write a data frame to ``path`` (.csv or .parquet) atomically, without its index."""
+    """Write a data frame to ``path`` (.csv or .parquet), without its index.
+
+    An existing file is replaced only when the new one is complete. Raises :class:`Unsupported` for another suffix.
+    """
     check_suffix(path)
     partial = path.with_name(path.name + ".partial")
     try:
@@ -215,19 +226,26 @@ def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_columns(source: Source, schema: Schema) -> None:
-    """Raise :class:`SchemaError` if the source lacks a column of the schema; reads no row."""
+    """Raise :class:`SchemaError` if the source lacks a column that sites read under this schema; reads no row."""
     names = source.columns()
     if absent := [name for name in schema.names if name not in names]:
         raise SchemaError(_absent(source, absent))
 
 
 def column_names(place: Place) -> list[str]:
-    """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates."""
+    """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates.
+
+    ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
+    :class:`~fedsynth.rows.Source`.
+    """
     return _source(place).columns()
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Replace the usual spellings of missing values in a text column by missing values."""
+    """Return a column with its usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
+
+    Columns that cannot hold text are returned as they are.
+    """
     if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
         return values.mask(values.isin(MISSING))
     return values
@@ -236,9 +254,9 @@ def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
 def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
 
-    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if
-    they have a time zone). Numbers with leading zeros or with more than 18 digits are codes and stay text, as does a
-    column without values.
+    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if they
+    have a time zone). Numbers with leading zeros or with more than 18 digits are codes and stay text, as does a column
+    without values. The index and the name stay.
     """
     codes, texts = distinct_values(values)
     kinds = {
@@ -300,7 +318,7 @@ def _all_match(texts: Sequence[Any], form: str) -> bool:
 
 
 class BadLines:
-    """The malformed lines of a CSV file: their ``count``, and a text that describes the first few."""
+    """The malformed lines of a CSV file: their ``count``, and as text (``str``) a description of the first few."""
 
     def __init__(self) -> None:
         """Start with no lines."""
@@ -360,12 +378,12 @@ def _limited(
 
 
 def in_canonical_order(table: Table) -> Table:
-    """Return the same rows in an order that depends on the rows alone.
+    """Return the same rows in an order that depends on the rows alone, for rows of a database.
 
     A database does not keep a row order, but a table's digest depends on it: without a canonical order, the same rows
-    would seem to change whenever the database rewrites them, to runs that share a copy of the rows and to a report
-    that reads them again. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their
-    bits, because the digest covers these; their codes need no key because the numbers determine them.
+    would seem to change whenever the database rewrites them, to runs that share a copy of the rows and to a report that
+    reads them again. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their bits,
+    because the digest covers these; their codes need no key because the numbers determine them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1

@@ -40,26 +40,30 @@ _PART = "key = ? AND part = ?"
 
 
 def now() -> datetime:
-    """Return the current time, in UTC."""
+    """Return the current time, in UTC, as a time with a time zone; the default clock of an :class:`Account`."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A question to be charged: the run and query, the cost to one person, and the limits that apply.
+    """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
 
-    ``key`` (hex) identifies the question: the coordinator's key and the digest of the question. ``terms`` is everything
-    else on which the answer depends, except the rows: law, scale, unit, neighbours, the trust's terms, version.
-    ``rows`` is the keyed digest of the encoded rows that the run reads; it is empty if it will be pinned after the
-    first charge (:meth:`Account.pin`).
+    A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
+    identifies it: a hash of the coordinator's key and the digest of the question. ``step`` numbers the run's questions;
+    ``verb`` ("sum", ...), ``kind`` (of query, such as "counts"), ``release`` (noise and price, as JSON), ``trust``
+    (name of the trust model) and ``plan`` (digest of the approved :class:`~fedsynth.federation.plan.Plan`, or empty)
+    are written to the audit. ``terms`` is everything else on which the answer depends, except the rows: the noise's law
+    and scale, unit, neighbours, the trust's terms, version. ``rows`` is the keyed digest of the encoded rows that the
+    run reads; it is empty if it will be pinned after the first charge (:meth:`Account.pin`).
 
-    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved
-    plan if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with
-    different orders need not imply each other.
+    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
+    if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
+    orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
 
     ``slots`` are the (price, times) that an approved plan grants the run for questions of this ``group`` (verb, kind
     and release); ``None`` if no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, otherwise in
-    rho at its order. A run keeps to one currency. A charge uses the cheapest free slot whose price covers it.
+    rho at its order; a run keeps to one of these currencies. A charge uses the cheapest free slot whose price covers
+    it. Raises :class:`InvalidParameter` for a negative or undefined cost.
     """
 
     key: str
@@ -86,15 +90,17 @@ class Charge:
 
     @property
     def price(self) -> float:
-        """The cost in the currency of the run's slots."""
+        """The cost in the currency of a plan's prices: epsilon if ``per_run`` is pure, otherwise rho at its order."""
         return self.per_run.price(self.cost)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The account's entry for a question: its ``salt``, and the ``row`` and ``chain`` value of its audit row.
+    """The account's entry for a question that may be answered, as :meth:`Account.begin` returns it.
 
-    ``charged`` is true if the question has been paid for; the session of a secure sum is at first opened uncharged.
+    ``salt`` is the question's random salt, from which its noise follows; ``row`` and ``chain`` (32 bytes) are the
+    number and the chain value (hash) of its audit row. ``charged`` is true if the question has been paid for; the
+    session of a secure sum is at first opened uncharged.
     """
 
     salt: bytes
@@ -106,11 +112,16 @@ class Opened:
 class Account:
     """One site's privacy account, durable and safe under concurrent requests from threads and processes.
 
+    It charges every question (one request of a run) once and stores its reply, its random salt and, for a protocol of
+    several messages such as a secure sum, its session: what the site has sent in earlier messages. An audit row records
+    each event; its chain value is a SHA-256 hash to which all earlier rows contribute.
+
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt of a question (32 bytes) in a seeded simulation; otherwise salts come from the operating system.
-    The first ``free_an_hour`` messages without cost in an hour get an audit row each. After that, rejected messages
-    share one row, and other messages are refused. A reply of more than ``largest_kept`` bytes is not stored; use this
-    only if the rows cannot change, as in a simulation, where the same question gives the same bytes again.
+    ``clock()`` returns the time, with a time zone. The first ``free_an_hour`` messages without cost in an hour get an
+    audit row each. After that, rejected messages share one row, and other messages are refused. A reply of more than
+    ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as in a simulation, where the same
+    question gives the same bytes again.
 
     All methods raise :class:`FedsynthError` if they find the file damaged, and then return nothing from it.
     """
@@ -132,7 +143,7 @@ class Account:
         self.largest_kept = largest_kept
 
     def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the stored secret ``name``; the first call stores ``fresh``."""
+        """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret."""
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
             if found is not None:
@@ -143,16 +154,18 @@ class Account:
     # Questions
 
     def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
-        """Charge a question, durably, or return the entry of a question that is already charged (transaction 1).
+        """Charge a question, durably, or return the entry of a question that is already charged.
 
-        With ``pay=False`` the session of a secure sum is opened: salt, terms, rows and an audit row are stored and the
-        limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64 sessions may
-        be open uncharged; the oldest is deleted completely. ``resume`` is for later turns of a session, so that a
-        deleted session is not started again with another salt.
+        This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
+        session of a secure sum (its state between messages) is opened: salt, terms, rows and an audit row are stored
+        and the limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64
+        sessions may be open uncharged; the oldest is deleted completely. ``resume`` is set for later messages of a
+        session, so that a deleted session is not started again with another salt.
 
         Raises :class:`Refused` if terms or rows differ from those of the question or the run, for a closed run, for a
-        plan with prices in another currency than the run's, and if the plan has no slot left. Raises
-        :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
+        plan with prices in another currency (epsilon or rho) than the run's, if the approved plan has no question of
+        this price left, if a session to be resumed does not exist, and for too many questions without cost in one hour.
+        Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.one(Run, "run = ?", charge.run)
@@ -190,7 +203,11 @@ class Account:
         return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
-        """Return the stored reply to one turn of a question, if any, and count the replay."""
+        """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
+
+        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
+        0. A reply that is found counts as sent once more.
+        """
         with self._file.open() as records:
             reply = records.one(Part, _PART, key, f"turn {turn}")
         if reply is None:
@@ -204,36 +221,46 @@ class Account:
         return reply.value
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
-        """Store ``reply`` to one turn of a question unless a reply is stored; return the stored reply (transaction 2).
+        """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
 
-        Raises :class:`Refused` if the question was never begun, or its session or run has ended.
+        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
+        0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
+        stored. Raises :class:`Refused` if the question was never begun, or its session or run has ended.
         """
         return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
-        """Store ``value`` as this part of a question's session unless a value is stored; return the stored value.
+        """Store ``value`` under a name in a question's session unless a value is stored; return the stored value.
 
-        It is durable on return, so that a site that starts a new process for every message never contradicts itself.
-        Raises :class:`Refused` if the question was never begun, or its session or run has ended.
+        The session is what the site remembers between the messages of one question; ``key`` is the question's
+        (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
+        that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
+        question was never begun, or its session or run has ended.
         """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
-        """Return the stored value of this part of a question's session, if any."""
+        """Return the value that :meth:`first` stored under the name ``part`` in a question's session; ``None`` if none.
+
+        ``key`` is the question's (:attr:`Charge.key <Charge>`).
+        """
         with self._file.open() as records:
             found = records.one(Part, _PART, key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest of a run's rows ("" if not pinned yet); ``None`` if the run has asked nothing."""
+        """Return the keyed digest (hex) of the rows that a ``run`` reads; "" if it is not pinned yet.
+
+        The result is ``None`` if the run has asked nothing.
+        """
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
         return None if found is None else found.rows
 
     def pin(self, run: str, rows: str) -> str:
-        """Pin the run's rows to the keyed digest ``rows`` unless they are pinned; return the pinned digest.
+        """Pin a run to the rows with the keyed digest ``rows`` (hex) unless it is pinned; return the pinned digest.
 
-        Raises :class:`Refused` for a run that is not open.
+        A run may read no other rows from then on. Raises :class:`Refused` for a run that is not open.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)
@@ -247,7 +274,7 @@ class Account:
     def run_salt(self, run: str) -> bytes:
         """Return the random salt (32 bytes) for keys that all questions of a run share; closing the run deletes it.
 
-        Raises :class:`Refused` for a run that is not open.
+        The first call draws it. Raises :class:`Refused` for a run that is not open.
         """
         key = f"run {run}"  # differs from every question's key
         with self._file.open() as records:
@@ -268,10 +295,12 @@ class Account:
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
-        """Record a message that was not answered; return the number and chain value of the last audit row.
+        """Record a message that was not answered.
 
-        ``facts`` (run, step, kind, reason, ...) are only for the site's steward; long texts are truncated. The first
-        1,000 messages of an hour get a row each; all others share one row with their number and digest.
+        Return the number and chain value (hash, 32 bytes) of the last audit row. ``outcome`` is what happened, such as
+        "refused". ``facts`` (run, step, kind, reason, ...) are only for the site's steward; long texts are truncated.
+        The first ``free_an_hour`` messages of an hour get an audit row each; all others share one row with their number
+        and digest.
         """
         shortened = {name: short(value) for name, value in facts.items()}
         with self._file.transaction() as records:
@@ -281,7 +310,10 @@ class Account:
         return head.row, head.chain
 
     def head(self) -> tuple[int, bytes]:
-        """Return the number and the chain value of the last audit row; 0 and zero bytes if there is none."""
+        """Return the number and the chain value (SHA-256 hash, 32 bytes) of the last row of the account's audit.
+
+        Without a row, they are 0 and 32 zero bytes.
+        """
         with self._file.open() as records:
             head = records.head()
         return head.row, head.chain
@@ -289,7 +321,8 @@ class Account:
     def holds(self, row: int, chain: bytes) -> bool:
         """Return whether the audit has this chain value at ``row``; if not, the account is behind (a restored backup).
 
-        Rows that :meth:`restored` has written off are accepted.
+        A server sends the number and the chain value (32 bytes) of the last audit row that it has seen; 0 and zero
+        bytes if it has seen none. Rows that :meth:`restored` has written off are accepted.
         """
         if row == 0:
             return chain == START
@@ -303,10 +336,10 @@ class Account:
             return any(records.checked(*restore).seen >= row for restore in restores)
 
     def verify(self, noted: str = "") -> Findings:
-        """Verify the whole account: file, chain, totals, and every checksum; changes nothing.
+        """Verify the whole account: file, chain of audit rows, totals, and every checksum; changes nothing.
 
-        ``noted`` is a head (hex) that was noted elsewhere: if the account lacks this row, its end was cut off or it was
-        rewritten.
+        ``noted`` is the chain value (hex) of a row that was noted elsewhere: if the account lacks this row, its end was
+        cut off or it was rewritten. A fault is returned, not raised.
         """
         chain = Chain(noted)
         try:
@@ -320,7 +353,10 @@ class Account:
             return chain.findings(0, str(error))
 
     def export(self) -> Iterator[str]:
-        """Yield the audit rows as JSON lines, without line ends; :func:`verify_export` verifies them."""
+        """Yield the audit rows as JSON texts, oldest first, without line ends.
+
+        A file of them, one per line, is verified by :func:`~fedsynth.privacy.audit.verify_export`.
+        """
         last = 0
         while True:
             with self._file.open() as records:
@@ -333,13 +369,19 @@ class Account:
             last = rows[-1][0]
 
     def copy_to(self, path: Path) -> None:
-        """Write a consistent copy of the account to a new file, even while other processes use the account."""
+        """Write a consistent copy of the account to a new file, even while other processes use the account.
+
+        Raises ``FileExistsError`` if the file exists, and :class:`FedsynthError` if copying fails.
+        """
         copy_database(Path(self._file.path), path)
 
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return the total that one person was charged, or the charges of one run."""
+        """Return the total cost that one person was charged at this site, or the charges of one ``run``.
+
+        For an unknown run the cost is zero.
+        """
         with self._file.open() as records:
             if run is None:
                 return records.head().total
@@ -353,7 +395,11 @@ class Account:
             return records.head().exact
 
     def charges(self) -> list[dict[str, Any]]:
-        """Return all charges, oldest first, as JSON values; ``replays`` counts how often the reply was sent again."""
+        """Return the audit rows of all charges, oldest first, as JSON values.
+
+        Each has the fields of :class:`Charge` that describe the question, its cost and the totals; ``replays`` counts
+        how often the reply was sent again. Rows that write off a run's rest (:meth:`restored`) are charges, too.
+        """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
             held = records.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
@@ -367,15 +413,19 @@ class Account:
     # Runs
 
     def open_runs(self) -> list[tuple[str, datetime]]:
-        """Return the open runs with the time of their last question or replay, oldest first."""
+        """Return the names of the runs that are not closed, with the time (UTC) of their last use, oldest first.
+
+        A run is used by a question, or when a stored reply is sent again.
+        """
         with self._file.open() as records:
             runs = records.all(Run, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
-        """Delete the replies, salts and sessions of a run permanently; return the number of its questions.
+        """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
 
-        Its questions are refused from then on; its charges remain. Raises :class:`InvalidParameter` for an unknown run.
+        The number is 0 if the run was closed before. Its questions are refused from then on; its charges remain. Raises
+        :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)
@@ -396,10 +446,11 @@ class Account:
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
         """Write off everything between a restored backup and ``row``, the last audit row that a server has seen.
 
-        Each open run is charged up to its limit (``Run.rest``) and closed. Later audit rows get numbers above ``row``,
-        and :meth:`holds` accepts what servers have seen up to there. If releases on samples of rows were ever charged
-        here, the rest is charged as such: at the order of another limit they may cost more than their rho. ``began``
-        gives the limits of runs that began after the backup was made, which the account does not know.
+        Each open run is charged up to its limit (:meth:`Run.rest <fedsynth.privacy.account_file.Run.rest>`) and closed.
+        Later audit rows get numbers above ``row``, and :meth:`holds` accepts what servers have seen up to there. If
+        releases on samples of rows were ever charged here, the rest is charged as such: at the order of another limit
+        they may cost more than their rho. ``began`` gives the limits, by run name, of runs that began after the backup
+        was made, which the account does not know. Raises :class:`InvalidParameter` for a row number that cannot exist.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")

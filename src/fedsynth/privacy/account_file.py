@@ -59,9 +59,14 @@ CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal
 
 
 class Run(NamedTuple):
-    """A run: its spending, limit, rows (keyed digest), and time of last use (seconds since 1970).
+    """The account's record of a run: its name, its spending, its limit, the rows that it reads, and its last use.
 
-    ``curve`` is that of the spent :class:`~fedsynth.privacy.cost.Cost`, as JSON; empty if there is none.
+    * ``run``: its name; ``closed``: 1 if it may ask nothing more, otherwise 0.
+    * ``rows``: keyed digest (hex) of the rows that it reads; empty if not yet known.
+    * ``epsilon``, ``rho``, ``curve``: its :class:`~fedsynth.privacy.cost.Cost` so far, the curve as JSON, empty if
+      there is none.
+    * ``limit_epsilon``, ``limit_delta``: its limit.
+    * ``used``: time of its last use, in seconds since 1970.
     """
 
     run: str
@@ -76,27 +81,29 @@ class Run(NamedTuple):
 
     @property
     def limit(self) -> Budget:
-        """The run's limit."""
+        """The run's limit on what it may cost one person."""
         return Budget(self.limit_epsilon, self.limit_delta)
 
     @property
     def spent(self) -> Cost:
-        """The cost that the run has spent."""
+        """The cost to one person that the run has spent."""
         return Cost(self.epsilon, self.rho, _read_curve(self.curve) if self.curve else ())
 
     def having(self, spent: Cost) -> Run:
-        """Return the run with ``spent`` as its total cost."""
+        """Return the record with ``spent`` in place of the run's cost so far."""
         curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
         return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
 
     def rest(self, *, sampled: bool) -> Cost:
-        """Return the most that the run may still have spent within its limit; ``sampled``: also on samples of rows.
+        """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
 
-        Without sampled releases, the rest is a cost in rho, which is linear in the order. For sampled releases only the
-        divergence at the limit's order is bounded, by D = order * rho. Divergences grow with the order, so D is also a
-        bound at every lower order; nothing is known at higher orders. A site whose own limit has a higher order is then
-        charged more than that limit. (The curve has no points between the orders of its grid: up to the first grid
-        order that is not below the limit's, D stands for the unknown value.)
+        ``sampled`` says whether releases on samples of rows are possible. A pure limit leaves an epsilon. Otherwise,
+        without sampled releases, the rest is a cost in rho, which is linear in the order. For sampled releases only the
+        divergence at the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) is bounded, by D =
+        order * rho. Divergences grow with the order, so D is also a bound at every lower order; nothing is known at
+        higher orders. A site whose own limit has a higher order is then charged more than that limit. (The curve has no
+        points between the orders of its grid: up to the first grid order that is not below the limit's, D stands for
+        the unknown value.)
         """
         limit = self.limit
         if limit.pure:
@@ -116,7 +123,17 @@ class Run(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question that is charged or has an open session: its audit row, salt, terms, and the slot that it uses."""
+    """The account's record of a question (one request of a run) that is charged or has an open session.
+
+    * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.account.Charge>`); ``run``: the name of its
+      run.
+    * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 for an open session.
+    * ``salt``: random bytes for its noise, empty once the run is closed.
+    * ``terms``: everything else that the answer depends on, except the rows.
+    * ``slots``: its group (verb, kind and release) in an approved plan; ``price``: the price of the planned question
+      (slot) that it uses. Without a plan, the price is 0.
+    * ``replays``: how often its reply was sent again.
+    """
 
     key: str
     run: str
@@ -130,7 +147,10 @@ class Question(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A reply to a question, or a part of its session."""
+    """The account's record of a reply, or of a value that a site stores between the messages of a question.
+
+    ``key`` is the question's (or names a run, for the run's salt), and ``part`` names the value.
+    """
 
     key: str
     part: str
@@ -138,14 +158,18 @@ class Part(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """A secret of the site."""
+    """The account's record of a secret of the site, by name."""
 
     name: str
     value: bytes
 
 
 class Rejected(NamedTuple):
-    """Messages without cost in one hour: their number, and a digest of those without an audit row of their own."""
+    """The account's record of the messages without cost in one hour.
+
+    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of those that got no audit row
+    of their own.
+    """
 
     hour: int
     number: int = 0
@@ -159,38 +183,45 @@ _TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets
 
 @dataclass(frozen=True)
 class Records:
-    """Reads and writes the account within one connection; raises :class:`FedsynthError` for damage."""
+    """Reads and writes the records of an account within one connection; raises :class:`FedsynthError` for damage.
+
+    ``path`` is the account's file, for messages.
+    """
 
     connection: sqlite3.Connection
     path: str
 
     def execute(self, command: str, *values: object) -> sqlite3.Cursor:
-        """Run an SQL command with ``values`` for its question marks."""
+        """Run an SQL command with ``values`` for its question marks, and return its cursor."""
         return self.connection.execute(command, values)
 
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
-        """Return records of a table after verifying their checksums."""
+        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their checksums.
+
+        ``kind`` is the class (:class:`Run`, :class:`Question`, :class:`Part`, :class:`Secret` or :class:`Rejected`),
+        and ``values`` stand for the condition's question marks. Raises :class:`FedsynthError` for a wrong checksum.
+        """
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_seal(row[:-1]) != row[-1] for row in rows):
             raise damaged(self.path, "a checksum is wrong")
         return [kind(*row[:-1]) for row in rows]
 
     def one(self, kind: type[_Record], where: str = "true", *values: object) -> _Record | None:
-        """Return the first such record, or ``None``."""
+        """Return the first record that :meth:`all` returns for these arguments, or ``None``."""
         return next(iter(self.all(kind, where, *values)), None)
 
     def put(self, record: _Record) -> None:
-        """Write a record; it replaces a record with the same key."""
+        """Write a record with its checksum; it replaces a record with the same key."""
         marks = ", ".join("?" * (len(record) + 1))
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *record, _seal(record))
 
     def forget(self, key: str) -> None:
-        """Delete a question with its replies and session."""
+        """Delete the record of a question, its replies and its session; ``key`` is the question's."""
         for table in ("parts", "questions"):
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
     def head(self) -> Head:
-        """Return the last audit row."""
+        """Return the last audit row and the totals up to it; an empty head if there is no row."""
         last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
             return Head()
@@ -198,22 +229,30 @@ class Records:
         return Head(row.row, last[1], row.total, row.exact)
 
     def chain(self, row: int) -> bytes:
-        """Return the chain value of an existing audit row."""
+        """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.
+
+        Raises :class:`FedsynthError` if there is no such row, or it is damaged.
+        """
         found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
         if found is None or self.checked(*found).row != row:
             raise damaged(self.path, f"audit row {row} is missing")
         return bytes(found[1])
 
     def checked(self, content: object, chain: bytes) -> Row:
-        """Return an audit row after verifying its chain value."""
+        """Return a stored audit row in decoded form, after verifying its hash.
+
+        Raises :class:`FedsynthError` if the SHA-256 hash of its ``content`` is not the ``chain`` value.
+        """
         if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
             raise damaged(self.path, "the content of an audit row does not match its hash")
         return read_row(content)
 
     def faults(self, chain: Chain) -> tuple[int, str]:
-        """Return the audit row of the first fault (0: no single row), and a description; (0, "") without faults.
+        """Verify everything in the account, and return the first fault: the number of its audit row and a description.
 
-        ``chain`` follows the audit during the check.
+        The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
+        :class:`~fedsynth.privacy.audit.Chain`, which follows the audit rows during the check. Raises
+        :class:`FedsynthError` for a file that is damaged as a database.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
@@ -248,7 +287,11 @@ class Records:
 
 
 class AccountFile:
-    """An account's database at ``path``, for threads and processes; ``":memory:"`` lives as long as the object."""
+    """An account's database at ``path``, for threads and processes; ``":memory:"`` lives as long as the object.
+
+    A missing file is created, accessible to its owner only. Raises :class:`FedsynthError` for a file that is not an
+    account of this version, or cannot be used.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the file; a missing file is created, accessible to its owner only."""
@@ -264,7 +307,10 @@ class AccountFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Records]:
-        """Return a context with access to the account's records, outside a transaction."""
+        """Return a context with access to the account's records, outside a transaction.
+
+        Raises :class:`FedsynthError` for a damaged file, or one that is busy or not writable at the moment.
+        """
         try:
             if self._memory is not None:
                 with self._lock:
@@ -284,7 +330,10 @@ class AccountFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Records]:
-        """Return a context with access within one transaction: all changes are made durably, or none."""
+        """Return a context with access to the records within one transaction: all changes are made durably, or none.
+
+        Raises the errors of :meth:`open`; an exception in the block undoes all changes.
+        """
         with self.open() as records:
             connection = records.connection
             connection.execute("BEGIN IMMEDIATE")
@@ -330,7 +379,7 @@ class AccountFile:
 
 
 def damaged(path: str, fault: str) -> FedsynthError:
-    """Return the error for a damaged account, with the steps to repair it."""
+    """Return the error for a damaged account, with the steps to repair it; ``path`` is its file, ``fault`` a clause."""
     return FedsynthError(
         f"the account {path} is damaged ({fault}); restore the last backup "
         "(`fedsynth site restore --replace`, which keeps the damaged file aside), and then run `fedsynth site account "

@@ -27,10 +27,12 @@ _LONGEST = 200  # most characters of a text in the row of a rejected message, so
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of verifying an account or an export: number and chain value (hex) of its last row, and the first fault.
+    """The result of verifying a site's account, or an export of its audit: how far the audit goes, and the first fault.
 
-    ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it concerns, 0 if it concerns no
-    single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there is no such row.
+    ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex), the hash to which all
+    rows up to there contribute. ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it
+    concerns, 0 if it concerns no single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there
+    is no such row.
     """
 
     rows: int
@@ -41,7 +43,16 @@ class Findings:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """The fields of an audit row that the account itself reads; further fields are for people."""
+    """The fields of an audit row that the account itself reads; further fields are for people.
+
+    * ``row``: number of the row, from 1.
+    * ``outcome``: what happened, such as "charged", "opened", "refused", "closed" or "restored".
+    * ``total``: all costs charged up to this row; ``exact``: the number of releases without noise up to it.
+    * ``previous``: chain value (hex) of the row before.
+    * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
+    * ``run_total``: all costs of the run up to this row, if something was charged.
+    * ``seen``: the last row that a server had seen, for a row about a restored backup.
+    """
 
     row: int
     outcome: str
@@ -59,7 +70,12 @@ read_row = msgspec.json.Decoder(Row).decode
 
 
 class Head(NamedTuple):
-    """The last audit row, with the total cost and the number of exact releases up to it."""
+    """The end of an audit: its last row's number and chain value, and the totals up to there.
+
+    ``row`` is 0, and ``chain`` is 32 zero bytes, before the first row. ``chain`` is the SHA-256 hash of the row, which
+    contains that of the row before. ``total`` is the cost of everything charged to one person, and ``exact`` the number
+    of releases without noise.
+    """
 
     row: int = 0
     chain: bytes = START
@@ -67,15 +83,17 @@ class Head(NamedTuple):
     exact: int = 0
 
     def plus(self, cost: Cost | None) -> tuple[Cost, int]:
-        """Return the totals after a further cost."""
+        """Return the total cost and the number of exact releases after a further ``cost``; ``None`` adds nothing."""
         return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
 
     def next_row(
         self, number: int, moment: datetime, nonce: bytes, outcome: str, facts: Mapping[str, object], cost: Cost | None
     ) -> tuple[bytes, bytes]:
-        """Return content and chain value of the row that follows; ``nonce`` must be random.
+        """Return the content (JSON) of the row that follows, and its chain value (32 bytes).
 
-        Chain values leave the site: without a nonce, anyone could use them to test guesses about a row's content.
+        ``number`` is the row's number, ``moment`` its time, and ``outcome`` and ``facts`` say what happened; ``cost``
+        is what it charges, ``None`` for nothing. ``nonce`` must be random: chain values leave the site, and without a
+        nonce anyone could use them to test guesses about a row's content.
         """
         total, exact = self.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
@@ -86,9 +104,12 @@ class Head(NamedTuple):
 
 @dataclass
 class Chain:
-    """Verification of audit rows from the first row on: the chain, the running totals, and the charges.
+    """Verification of audit rows from the first one on: the hash chain, the running totals, and the charges.
 
-    ``noted`` is a head (hex) that was noted elsewhere.
+    ``noted`` is a chain value (hex) that was noted elsewhere, or empty. The other attributes are the state after the
+    rows so far: ``head`` is the last row, ``noted_at`` the row with the noted chain value (0: not met), ``runs`` the
+    cost of each run, ``charged`` the row that charged each question (by its key), and ``restores`` the rows about
+    restored backups.
     """
 
     noted: str
@@ -99,7 +120,11 @@ class Chain:
     restores: list[int] = field(default_factory=list)
 
     def follow(self, content: object) -> str:
-        """Verify and add the next row; return the fault that breaks the chain, or an empty text."""
+        """Verify the next audit row and add it; return the fault that breaks the chain, or an empty text.
+
+        ``content`` is the row as stored (bytes); anything else is a fault. A faulty row is not added. The fault is a
+        clause that follows "row n".
+        """
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -126,14 +151,15 @@ class Chain:
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> Findings:
-        """Return the result so far."""
+        """Return the result so far, with a fault ``wrong`` (a clause) in audit row ``broken`` (0: no single row)."""
         return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
 def verify_export(path: Path, noted: str = "") -> Findings:
-    """Verify audit rows exported to a file, one JSON object per line.
+    """Verify audit rows exported to a file, one JSON object per line, and return the result up to the first fault.
 
-    ``noted`` is a head (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
+    ``noted`` is a chain value (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
+    Raises ``OSError`` for a file that cannot be read.
     """
     chain = Chain(noted)
     with path.open("rb") as file:
@@ -145,7 +171,10 @@ def verify_export(path: Path, noted: str = "") -> Findings:
 
 
 def short(value: object) -> int | str:
-    """Return a fact in the form in which it is stored in an audit row; JSON escapes remaining control characters."""
+    """Return a fact as an audit row stores it: a 64-bit integer as it is, anything else as text.
+
+    Text is cut after 200 characters. JSON escapes remaining control characters.
+    """
     if type(value) is int and abs(value) < 2**63:
         return value
     text = str(value)

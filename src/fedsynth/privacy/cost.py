@@ -46,12 +46,16 @@ If the numbers of rows are public, only "replace" is possible: the tables have e
 
 
 def to_json(value: Any) -> Any:
-    """Convert data to JSON values; infinite and undefined numbers become ``null``."""
+    """Convert numbers, containers, dataclasses and structs to JSON values; infinite numbers and NaN become ``None``."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 class Norms(NamedTuple):
-    """Distance (L1 and L2) by which one person can change the statistic to which noise is added, by ``rows`` rows."""
+    """How far one person can change the statistic to which noise is added, as L1 and L2 distances.
+
+    Both are in units of the statistic. ``rows`` is the largest number of the person's rows in it. :func:`protect`
+    computes them.
+    """
 
     l1: float
     l2: float
@@ -60,10 +64,11 @@ class Norms(NamedTuple):
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """Distance (L1 and L2) by which one record can change an answer, when it is added, removed or replaced.
+    """How far one record can change a query's answer, as L1 and L2 distances in units of the answer.
 
-    A replacement is a removal and an addition, so twice the norms are always valid for it; a query may state smaller
-    norms (two cells of a table change by one each: sqrt(2) in L2).
+    ``l1`` and ``l2`` are for adding or removing a record, ``replace_l1`` and ``replace_l2`` for replacing one. A
+    replacement is a removal and an addition, so twice the former are always valid for it, and are the default; a query
+    may state smaller distances (two cells of a table change by one each: sqrt(2) in L2).
     """
 
     l1: float
@@ -72,7 +77,10 @@ class Sensitivity:
     replace_l2: float | None = None
 
     def of(self, neighbours: Neighbours) -> Norms:
-        """Return the norms between neighbouring tables that differ in one record."""
+        """Return how far one record can change the answer (L1 and L2) between neighbouring tables.
+
+        The record is added or removed ("add-remove"), or replaced ("replace").
+        """
         if neighbours == "add-remove":
             return Norms(self.l1, self.l2)
         l1 = 2 * self.l1 if self.replace_l1 is None else self.replace_l1
@@ -81,7 +89,10 @@ class Sensitivity:
 
 
 class Unit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The unit of protection: a person with at most ``rows`` rows per site, at no more than ``sites`` sites."""
+    """The unit of protection: a person with at most ``rows`` rows per site, at no more than ``sites`` sites.
+
+    A guarantee covers all rows of such a person together. The default protects single rows.
+    """
 
     rows: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
     sites: Annotated[int, msgspec.Meta(ge=1, le=2**20)] = 1
@@ -92,12 +103,14 @@ ONE_ROW = Unit()
 
 
 def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> Norms:
-    """Return the distance by which one person can change the statistic to which noise is added.
+    """Return how far one person can change the statistic to which noise is added, given how far one record can.
 
-    The rows of a person at one site change an answer by at most ``unit.rows`` times as much as one row (triangle
-    inequality). If answers are summed before noise is added (``pooled``: a trusted server, secure sums), the sum may
-    contain the person's rows at all ``unit.sites`` sites. If each site adds its own noise, its answers are separate
-    releases about the person, for which :func:`times_charged` is the factor.
+    ``sensitivity`` is that of the query for one record, ``unit`` bounds the number of a person's rows and sites, and
+    ``neighbours`` says whether rows are added or removed, or replaced. The rows of a person at one site change an
+    answer by at most ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise
+    is added (``pooled``: a trusted server, secure sums), the sum may contain the person's rows at all ``unit.sites``
+    sites. If each site adds its own noise, its answers are separate releases about the person, for which
+    :func:`times_charged` is the factor.
     """
     factor = unit.rows * (unit.sites if pooled else 1)
     norms = sensitivity.of(neighbours)
@@ -105,15 +118,16 @@ def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, poo
 
 
 def times_charged(unit: Unit, *, pooled: bool) -> int:
-    """Return how many times its cost a release is charged at each site that takes part.
+    """Return how many times a release is charged at each site that takes part: 1 if ``pooled``, else ``unit.sites``.
 
-    With that factor no person pays more for all releases together than the most charged site does. Proof: let a person
-    be at s = ``unit.sites`` sites, of which j take part in a release of cost c. If noise is pooled, it is sized for s
-    sites, so the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP; since each of the j sites is charged c,
-    the release adds c j / s to the mean charge of the person's sites. If each site adds its own noise, the person pays
-    c j; since each of the j sites is charged c s, the release adds c j to that mean. So the mean, hence the largest
-    charge, bounds what the person pays, even if the person's sites take part in different sums. (For a person at fewer
-    sites the mean is larger still.)
+    ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer; ``unit``
+    bounds the number of a person's sites. With that factor no person pays more for all releases together than the most
+    charged site does. Proof: let a person be at s = ``unit.sites`` sites, of which j take part in a release of cost c.
+    If noise is pooled, it is sized for s sites, so the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP;
+    since each of the j sites is charged c, the release adds c j / s to the mean charge of the person's sites. If each
+    site adds its own noise, the person pays c j; since each of the j sites is charged c s, the release adds c j to that
+    mean. So the mean, hence the largest charge, bounds what the person pays, even if the person's sites take part in
+    different sums. (For a person at fewer sites the mean is larger still.)
     """
     return 1 if pooled else unit.sites
 
@@ -121,9 +135,10 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
 class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The cost of releases to one person: ``epsilon`` of pure DP (infinite if there is none) and ``rho`` of zCDP.
 
-    ``curve`` is the cost of releases on random samples of rows, in addition to ``rho``: for each order a in
-    :data:`ORDERS`, a bound on the log-moment (a - 1) D_a, where D_a is the Renyi divergence of order a in either
-    direction. It is empty without such releases. The total divergence of order a is at most rho a + D_a.
+    Costs of several releases add up (``+``); ``cost * n`` is the cost of n such releases. ``curve`` is the cost of
+    releases on random samples of rows, in addition to ``rho``: for each order a in :data:`ORDERS`, a bound on the
+    log-moment (a - 1) D_a (in nats), where D_a is the Renyi divergence of order a in either direction. It is empty
+    without such releases. The total divergence of order a is at most rho a + D_a.
     """
 
     # Only an empty curve is omitted from files: fields with a default factory are always written.
@@ -156,7 +171,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
 
     def at(self, delta: float) -> float:
-        """Return the smallest known epsilon such that the releases are (epsilon, delta)-DP."""
+        """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; ``delta`` may be 0."""
         if not delta:
             return self.epsilon
         if not self.curve:
@@ -170,8 +185,9 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def sampled(self, order: float) -> float:
         """Return the zCDP whose divergence at a real ``order`` > 1 is at least that of the curve: D / order.
 
-        Log-moments are interpolated linearly between neighbouring orders of :data:`ORDERS` (and order 1, where they are
-        0). Above the largest order nothing is known, and the result is infinite.
+        The curve is the cost of releases on random samples of rows; without such releases the result is 0. Log-moments
+        are interpolated linearly between neighbouring orders of :data:`ORDERS` (and order 1, where they are 0). Above
+        the largest order nothing is known, and the result is infinite.
 
         Proof that this is an upper bound: let P and Q be the laws of one release under two neighbouring tables. Its
         log-moment (a - 1) D_a(P || Q) = log E_Q (P / Q)^a is convex in a (Hoelder's inequality) and 0 at a = 1. It
@@ -192,10 +208,11 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 @dataclass(frozen=True)
 class Budget:
-    """The limit on the total cost of all releases about one person: (epsilon, delta)-DP.
+    """The limit on the total cost of all releases about one person: (``epsilon``, ``delta``)-DP.
 
-    ``delta`` should be well below one over the number of records. With ``delta = 0`` the guarantee is pure and noise
-    is Laplace. :meth:`none` means no guarantee and no noise.
+    ``delta`` should be well below one over the number of records. With ``delta = 0`` the guarantee is pure and noise is
+    Laplace. :meth:`none` means no guarantee and no noise. Raises :class:`InvalidParameter` for an epsilon that is not
+    positive or a delta outside [0, 1).
     """
 
     epsilon: float
@@ -218,12 +235,12 @@ class Budget:
 
     @property
     def exact(self) -> bool:
-        """Whether releases have no noise."""
+        """Whether releases have no noise, because the budget is :meth:`none`: nothing is guaranteed."""
         return math.isinf(self.epsilon)
 
     @property
     def pure(self) -> bool:
-        """Whether the budget is in pure DP."""
+        """Whether the budget is in pure DP: delta is 0, and epsilon is finite."""
         return self.delta == 0 and not self.exact
 
     @cached_property
@@ -246,16 +263,16 @@ class Budget:
         return _tight(self.rho, self.delta)[1] if self.delta and not self.exact else math.inf
 
     def price(self, cost: Cost) -> float:
-        """Return a cost as one additive number: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
+        """Return a ``cost`` as one additive number: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
 
-        A cost with a curve has the rho whose divergence is (at least) that of the cost at the budget's order: see
-        :meth:`Cost.sampled`. It is infinite for a budget without limit, and for a budget so small that its order is
-        above all :data:`ORDERS`.
+        A cost with a curve (releases on samples of rows) has the rho whose divergence is (at least) that of the cost at
+        the budget's order: see :meth:`Cost.sampled`. For such a cost the result is infinite if the budget has no limit,
+        or is so small that its order is above all :data:`ORDERS`.
         """
         return cost.epsilon if self.pure else cost.rho + cost.sampled(self.order)
 
     def covers(self, cost: Cost) -> bool:
-        """Return whether a total cost stays within the budget."""
+        """Return whether a total ``cost`` stays within the budget, up to rounding; true for a budget without limit."""
         return self.exact or self.price(cost) <= (self.epsilon if self.pure else self.rho) * ROUNDING
 
     def share_of(self, cost: Cost) -> float:
@@ -264,10 +281,11 @@ class Budget:
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """Return the smallest known epsilon such that ``rho``-zCDP implies (epsilon, delta)-DP.
+    """Return the smallest known epsilon such that ``rho``-zCDP implies (epsilon, ``delta``)-DP.
 
-    Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum over
-    orders is valid whether or not it is the exact minimum.
+    Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum over orders
+    is valid whether or not it is the exact minimum. ``delta`` must be above 0; 0 raises ``ValueError`` unless ``rho``
+    is 0 or infinite.
     """
     if rho == 0:
         return 0.0
@@ -302,7 +320,10 @@ def _tight(rho: float, delta: float) -> tuple[float, float]:
 
 @lru_cache
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest ``rho`` (to 1 part in 1e12, from below) for which zCDP implies (epsilon, delta)-DP."""
+    """Return the largest rho (to 1 part in 1e12, from below) for which rho-zCDP implies (``epsilon``, ``delta``)-DP.
+
+    ``delta`` must be above 0; 0 raises ``ValueError``.
+    """
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) < epsilon:
         high *= 2
@@ -319,12 +340,12 @@ def rho_of(epsilon: float, delta: float) -> float:
 def group_epsilon(budget: Budget, times: int) -> float:
     """Return an epsilon, at the budget's delta, between tables that are ``times`` neighbouring steps apart.
 
-    It holds for all releases that the budget covers. At the budget's order a (:attr:`Budget.order`) the divergence
-    between neighbours is at most a rho. This gives (e, d(e))-DP for every e, with
+    This is group privacy. It holds for all releases that the ``budget`` covers. At the budget's order a
+    (:attr:`Budget.order`) the divergence between neighbours is at most a rho. This gives (e, d(e))-DP for every e, with
     log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12 solved for delta), and over
     k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is convex in e, and its slope
-    tends to k - a: for k < a it is decreasing, and the smallest e is taken at which it equals the budget's delta. For
-    k >= a nothing is known, and the result is infinite.
+    tends to k - a: for k < a it is decreasing, and the smallest e is taken at which it equals the budget's delta. For k
+    >= a nothing is known, and the result is infinite.
     """
     order = budget.order
     if times >= order or math.isinf(order):

@@ -18,14 +18,17 @@ VARIABLE = "FEDSYNTH_DEVICE"
 
 
 def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "cuda"]:
-    """Return the device to use: ``asked``, or the environment's setting if that is "auto".
+    """Return the device to evaluate networks on: ``asked``, or the environment's setting if that is "auto".
 
-    If both are "auto", it is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums, which are released
-    under a budget: the property that a row's numbers depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was
-    tested only on CPUs, so a site computes these sums on a GPU only if its steward names the GPU.
+    Both are "auto", "cpu" or "cuda"; the environment's setting is the variable ``FEDSYNTH_DEVICE``. If both are "auto",
+    the device is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums
+    (:func:`~fedsynth.privacy.dpsgd.clipped_sum`), which are released under a budget: the property that a row's numbers
+    depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was tested only on CPUs, so a site computes these sums on a
+    GPU only if its steward names the GPU.
 
-    Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if "cuda" is named and there is no
-    GPU: a run must not be slow, or differ in its last bits, without notice.
+    Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if PyTorch is not installed (unless
+    the device is "cpu"), or if "cuda" is named and there is no GPU: a run must not be slow, or differ in its last bits,
+    without notice.
     """
     named = asked if asked != "auto" else os.environ.get(VARIABLE, "auto")
     if named not in get_args(Device):
@@ -45,7 +48,11 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
 
 @contextmanager
 def computing_on(name: Device) -> Iterator[None]:
-    """Return a context in which this device is set; "auto" keeps the environment's setting."""
+    """Return a context in which :func:`device` uses ``name`` ("cpu" or "cuda"); "auto" keeps the environment's setting.
+
+    Sets the environment variable ``FEDSYNTH_DEVICE`` for this process and its children, and restores it on exit. Raises
+    :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` for a GPU that is not there.
+    """
     before = os.environ.get(VARIABLE)
     if name != "auto":
         os.environ[VARIABLE] = name

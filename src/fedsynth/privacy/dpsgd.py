@@ -75,21 +75,27 @@ _UNDERFLOW = 2.0**-108  # more than 2^16 squares can lose to underflow in float3
 
 
 class Tape:
-    """One forward pass with ``parameters``, each of which may be used once per row.
+    """One forward pass of a network with ``parameters``, each of which may be used once per row.
 
     With ``per_row``, the parameters are constants, and inputs and outputs of layers are recorded for
-    :func:`clipped_sum`; without, the pass is ordinary PyTorch, for plain training and for sampling.
+    :func:`clipped_sum`; without, the pass is ordinary PyTorch, for plain training and for sampling. The records are
+    ``linears`` and ``embeddings``: for each layer, the position of its weight among the parameters, its input and its
+    output.
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, per_row: bool = False) -> None:
-        """Start a pass."""
+        """Start a pass with these parameters."""
         self.parameters = parameters
         self.per_row = per_row
         self.linears: list[tuple[int, Tensor, Tensor]] = []
         self.embeddings: list[tuple[int, Tensor, Tensor]] = []
 
     def linear(self, at: int, x: Tensor) -> Tensor:
-        """Return ``x`` (rows, inputs) times the weight at ``at`` (outputs, inputs) plus the bias at ``at + 1``."""
+        """Return the linear layer x W^T + b for ``x``, shape ``(rows, inputs)``: shape ``(rows, outputs)``.
+
+        ``at`` is the position among the parameters of the weight W, shape ``(outputs, inputs)``; the bias b, shape
+        ``(outputs,)``, follows it. With ``per_row``, input and output are recorded.
+        """
         weight, bias = self.parameters[at], self.parameters[at + 1]
         narrow = self.per_row and 1 in weight.shape
         z: Tensor = _by_row(x, weight, bias) if narrow else linear(x, weight, bias)
@@ -99,7 +105,11 @@ class Tape:
         return z
 
     def embed(self, at: int, index: Tensor) -> Tensor:
-        """Return the rows ``index`` (rows,) of the trained table at ``at`` (tokens, width)."""
+        """Return the rows of an embedding table that ``index`` selects, shape ``(rows, width)``.
+
+        ``at`` is the position of the table, shape ``(tokens, width)``, among the parameters; ``index`` has one token
+        number for each row, shape ``(rows,)``. With ``per_row``, index and output are recorded.
+        """
         z = self.parameters[at][index]
         if self.per_row:
             z = self._watched(z)
@@ -121,18 +131,24 @@ def _by_row(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class RowLosses(Protocol):
-    """The per-row losses of a network for one chunk of rows, shape ``(rows,)``."""
+    """The per-row losses of a network, as :func:`clipped_sum` calls them for one chunk of rows after another.
+
+    Called with the ``tape`` (:class:`Tape`) that runs the network, and ``rows``, the positions of the chunk's rows
+    (int64, shape ``(rows,)``), it returns their losses, shape ``(rows,)``.
+    """
 
     def __call__(self, tape: Tape, rows: Tensor) -> Tensor:
-        """Return the losses of the rows at these positions."""
+        """Return the losses of the rows at these positions, shape ``(rows,)``, from a forward pass on ``tape``."""
 
 
 def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
-    """Return the sum of the gradients of ``rows`` rows, each clipped to norm ``clip``: flat, shape ``(d,)``.
+    """Return the sum of ``rows`` gradients of single rows, each clipped to L2 norm ``clip``: float64, shape ``(d,)``.
 
     ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
-    entries on the CPU, of which the last may repeat a row). Everything else is computed on the parameters' device. The
-    rows of a release must be in a random order.
+    entries on the CPU, of which the last may repeat a row), computed on a ``tape`` (:class:`Tape`). The d gradient
+    coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their device. The
+    rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on the change
+    of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
     """
     with one_thread():
         return _clipped_sum(losses, [parameter.detach() for parameter in parameters], rows, clip)
@@ -140,11 +156,12 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Return a context with one thread, full float32 precision, and subnormal numbers flushed to zero.
+    """Return a context in which PyTorch uses one thread, full float32 precision, and flushes subnormal numbers to zero.
 
-    With several threads, the last bits of a row's result depend on its position. Matrix products could otherwise use
-    shorter floats, if this process configured PyTorch to do so. Subnormal numbers take much longer than others, so a
-    hostile server could learn from the time whether a row has some value.
+    Clipped sums are computed in it. With several threads, the last bits of a row's result depend on its position.
+    Matrix products could otherwise use shorter floats, if this process configured PyTorch to do so. Subnormal numbers
+    take much longer than others, so a hostile server could learn from the time whether a row has some value. Threads
+    and precision are restored on exit.
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
@@ -211,26 +228,36 @@ def _squared_norms(layers: Sequence[Tensor]) -> Tensor:
 
 
 def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
-    """Return the integers nearest to ``2^bits`` times the values, clipped to absolute values of at most ``largest``."""
+    """Return the integers nearest to 2^bits times the ``values``, same shape, clipped to [-``largest``, ``largest``].
+
+    A sum of gradients becomes integers in this way, to which noise is added.
+    """
     found: NDArray[np.int64] = np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
     return found
 
 
 def split(flat: NDArray[Any], shapes: Sequence[tuple[int, ...]], where: str = "cpu") -> list[Tensor]:
-    """Split a flat vector into float32 tensors of these shapes, copied to the device ``where``."""
+    """Split a ``flat`` vector of weights into float32 tensors of these ``shapes``, in order.
+
+    The tensors are copied to the device ``where`` ("cpu" or "cuda"). The inverse of :func:`flattened`.
+    """
     values = torch.from_numpy(np.array(flat, dtype=np.float32)).to(where)
     sizes = [math.prod(shape) for shape in shapes]
     return [part.reshape(shape) for part, shape in zip(values.split(sizes), shapes, strict=True)]
 
 
 def flattened(parameters: Sequence[Tensor]) -> NDArray[np.float32]:
-    """Return parameters as one flat float32 vector."""
+    """Return ``parameters``, in order, as one flat float32 vector on the CPU; the inverse of :func:`split`."""
     found: NDArray[np.float32] = torch.cat([parameter.detach().reshape(-1) for parameter in parameters]).cpu().numpy()
     return found
 
 
 def poisson(rows: int, rate: float, words: Callable[[int], NDArray[np.uint64]]) -> NDArray[np.int64]:
-    """Return the positions of sampled rows, each drawn independently with probability ``rate`` (rounded to 2^-53)."""
+    """Return the positions of a Poisson sample of ``rows`` rows: int64, ascending, shape ``(drawn,)``.
+
+    Each row is drawn independently with probability ``rate``, rounded down to a multiple of 2^-53. ``words(n)`` returns
+    n uniform 64-bit words (:class:`~fedsynth.privacy.noise.RandomBits`).
+    """
     threshold = np.uint64(math.floor(rate * 2.0**53))
     drawn: NDArray[np.int64] = np.flatnonzero((words(rows) >> np.uint64(11)) < threshold)
     return drawn

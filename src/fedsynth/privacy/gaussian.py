@@ -63,10 +63,14 @@ _UP = 1 + 1e-9
 
 
 def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> float:
-    """Return an epsilon at ``delta`` of discrete Gaussian releases with total zCDP ``rho``, each at most ``largest``.
+    """Return an epsilon at ``delta`` of a run that makes only discrete Gaussian releases, by exact accounting.
 
-    It is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the noise is
-    tiny: 0.93 instead of 1 at delta = 1e-6. It holds only if nothing else is released.
+    ``rho`` is the zCDP of all releases together, and ``largest`` is the most zCDP that a single release may cost
+    (default: ``rho``). The proof of this module allows the choice and the price of a release to depend on earlier ones.
+
+    The result is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the
+    noise is tiny: 0.93 instead of 1 at delta = 1e-6. It is infinite for infinite ``rho``. ``delta`` must lie strictly
+    between 0 and 1; 0 raises ``ValueError``.
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)

@@ -32,19 +32,24 @@ Words = Callable[[int], NDArray[np.uint64]]
 
 @dataclass(frozen=True)
 class GaussianMagnitude:
-    """|k| under the discrete Gaussian law: weights 1, then 2 exp(-k²/(2σ²))."""
+    """The law of |k| for a discrete Gaussian k of parameter ``sigma``, as input of :func:`table`.
+
+    Cell k of the law stands for the value k. Its unnormalised weight is 1 for k = 0 and 2 exp(-k²/(2σ²)) above.
+    ``finite`` is false: there is no last cell.
+    """
 
     sigma: float
     finite = False
 
     def cells(self, length: int) -> int:
-        """Number of cells beyond which the tail is about 2^-length."""
+        """Return the number of cells (values of |k|) beyond which the tail's probability is about ``2**-length``."""
         return 4 + math.ceil(self.sigma * math.sqrt(2 * math.log(2) * length))
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells.
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
 
-        The ratios are 2a, a³, a⁵, ... with a = exp(-1/(2σ²)).
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios are 2a, a³, a⁵, ... with
+        a = exp(-1/(2σ²)).
         """
         low, high = exp_minus(1 / (2 * Fraction(self.sigma) ** 2), width)
         low_square, high_square = low * low >> width, _shift_up(high * high, width)
@@ -56,7 +61,12 @@ class GaussianMagnitude:
 
 @dataclass(frozen=True)
 class Geometric:
-    """Weights exp(-k step/scale): for all k >= 0, or only for k < base if a base is given."""
+    """The law of a geometric integer, or of one of its digits, as input of :func:`table`.
+
+    Cell k has the unnormalised weight exp(-k step/scale). With ``base`` = ``None``, the cells are all k >= 0. With a
+    ``base``, they are k < ``base``: the law of one digit, in that base, of a geometric integer of this ``scale``, where
+    the digit counts multiples of ``step``.
+    """
 
     scale: float
     step: int
@@ -64,15 +74,21 @@ class Geometric:
 
     @property
     def finite(self) -> bool:
-        """Whether the last cell ends the law."""
+        """Whether there is a last cell, so that no tail needs a bound: true if ``base`` is given."""
         return self.base is not None
 
     def cells(self, length: int) -> int:
-        """Number of cells beyond which the tail is about 2^-length."""
+        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
+
+        A law with a ``base`` has exactly that many cells.
+        """
         return self.base or 4 + math.ceil(self.scale / self.step * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells."""
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
+
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1; all ratios are equal.
+        """
         ratio = exp_minus(self.step / Fraction(self.scale), width)
         for _ in range(cells):
             yield ratio
@@ -80,9 +96,10 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Polya:
-    """The negative binomial law with a shape of at most 1 and ratio p = exp(-1/scale); geometric for shape 1.
+    """The Polya (negative binomial) law of ratio p = exp(-1/``scale``), as input of :func:`table`.
 
-    Weights prod_{j<k} (j + shape)/(j + 1) p^k for k >= 0.
+    Cell k >= 0 has the weight prod_{j<k} (j + shape)/(j + 1) p^k. ``shape`` is at most 1; for 1 the law is geometric.
+    ``finite`` is false: there is no last cell.
     """
 
     scale: float
@@ -90,13 +107,17 @@ class Polya:
     finite = False
 
     def cells(self, length: int) -> int:
-        """Number of cells beyond which the tail is about 2^-length (weights are below those of the geometric law)."""
+        """Return the number of cells (values of k, from 0) beyond which the tail's probability is about ``2**-length``.
+
+        Weights are at most those of the geometric law.
+        """
         return 4 + math.ceil(self.scale * math.log(2) * length)
 
     def ratios(self, cells: int, width: int) -> Iterator[tuple[int, int]]:
-        """Bounds of weight[k + 1] / weight[k] times 2^width, for k < cells; the last one bounds all further ratios too.
+        """Yield integers (low, high) around the ratio of the weights of cells k + 1 and k, times ``2**width``.
 
-        The ratios p (k + shape)/(k + 1) increase to p, so p is the upper bound of the last one.
+        Weights are unnormalised probabilities, and k runs from 0 to ``cells`` - 1. The ratios p (k + shape)/(k + 1)
+        increase to p. So p is the upper bound of the last one, which then bounds all further ratios too.
         """
         low, high = exp_minus(1 / Fraction(self.scale), width)
         part, whole = self.shape.as_integer_ratio()
@@ -112,10 +133,13 @@ requested ratio, because ratios never increase, or (Polya) because that bound al
 
 
 def cumulative_bounds(law: Law, length: int) -> Bounds:
-    """Bounds of the cumulative probabilities of a law, times 2^length; takes 2 µs per cell for 62 digits.
+    """Return integer bounds of a law's cumulative probabilities F_j, times ``2**length``: sorted lists, low and high.
+
+    F_j is the probability of cells 0 to j of the ``law`` (:data:`Law`). The lists have one entry for each cell that
+    ``law.cells(length)`` counts. Takes 2 µs per cell for 62 binary digits.
 
     Raises:
-        ArithmeticError: if the table ends before its tail can be bounded; increase `cells`.
+        ArithmeticError: if the table ends before its tail can be bounded; increase ``cells``.
     """
     cells, width = law.cells(length), 2 * length + 64
     low = high = 1 << width
@@ -133,10 +157,14 @@ def cumulative_bounds(law: Law, length: int) -> Bounds:
 
 
 def normalised_bounds(lows: list[int], highs: list[int], tail: int, length: int) -> Bounds:
-    """Bounds of F_j 2^length from bounds of the cumulative sums of weights and of the weight `tail` beyond them.
+    """Return integer bounds of cumulative probabilities F_j, times ``2**length``: two sorted lists, low and high.
 
-    Without a tail the last entry is exactly 2^length. With a tail its upper bound is 2^length, so a word
-    above its lower bound stays undecided and is refined with a longer table.
+    F_j is the probability of cells 0 to j. ``lows[j]`` and ``highs[j]`` bound the sum of the unnormalised weights of
+    cells 0 to j, and ``tail`` bounds the weight of all further cells from above; all are integers on one scale, which
+    does not matter.
+
+    Without a tail (0) the last entry is exactly 2^length. With a tail its upper bound is 2^length, so a word above its
+    lower bound stays undecided and is refined with a longer table.
     """
     end = 1 << length
     below = [(total << length) // (highs[-1] + tail) for total in lows]
@@ -148,11 +176,10 @@ def normalised_bounds(lows: list[int], highs: list[int], tail: int, length: int)
 
 
 def exp_minus(x: Fraction, width: int) -> tuple[int, int]:
-    """Integers low <= exp(-x) 2^width <= high, at most 3 apart, for a rational x >= 0.
+    """Return integers (low, high) with low <= exp(-x) 2^width <= high, at most 3 apart, for a rational ``x`` >= 0.
 
-    The quotient and decimal's exp are correctly rounded, so the error of exp(-x) is less than
-    (x + 1) 10^(1-digits), which for x <= width and the chosen number of digits is less than 2^-width: one unit,
-    and one more for the floor.
+    The quotient and decimal's exp are correctly rounded, so the error of exp(-x) is less than (x + 1) 10^(1-digits),
+    which for x <= width and the chosen number of digits is less than 2^-width: one unit, and one more for the floor.
     """
     if x > width:
         return 0, 1
@@ -169,10 +196,13 @@ def _shift_up(value: int, width: int) -> int:
 
 
 def decide(word: int, bounds: Callable[[int], Bounds], more: Words) -> int:
-    """The cell of the uniform number that starts with the 62 digits of `word`; more digits are drawn if undecided.
+    """Return the cell into which a uniform number falls, drawing further binary digits of it until the cell is certain.
 
-    Each round stays undecided with a probability of about 2^-64 per cell, so the loop ends. The cell has exactly
-    the law that `bounds` (from a length to bounds of that length) encloses ever more closely.
+    ``word`` is the number's first 62 digits as an integer. ``bounds(length)`` returns the bounds of the cumulative
+    probabilities times 2^length (:data:`Bounds`), and ``more(n)`` the next n uniform 64-bit words.
+
+    Each round stays undecided with a probability of about 2^-64 per cell, so the loop ends. The cell has exactly the
+    law that ``bounds`` (from a length to bounds of that length) encloses ever more closely.
     """
     length = DIGITS
     while True:
@@ -188,7 +218,12 @@ def decide(word: int, bounds: Callable[[int], Bounds], more: Words) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The first look-up of many words at once: bounds at 62 digits, and a guide indexed by the leading digits."""
+    """The first look-up of many uniform numbers at once among the cells of a ``law``; made by :func:`table`.
+
+    ``low`` and ``high`` are the bounds of :func:`cumulative_bounds` at 62 digits (int64, one entry per cell). ``guide``
+    gives the cell for each pattern of leading digits (-1: several cells), which are a number's 62 digits shifted right
+    by ``shift``.
+    """
 
     law: Law
     low: NDArray[np.int64]
@@ -197,7 +232,11 @@ class Table:
     shift: int
 
     def cells(self, words: NDArray[np.int64], more: Words) -> NDArray[np.int64]:
-        """The cell of each 62-digit word, same shape; undecided words are refined one by one."""
+        """Return the cell into which each uniform number falls: int64, same shape as ``words``.
+
+        ``words`` holds the first 62 binary digits of each number as int64. Numbers that the table leaves undecided are
+        refined one by one (:func:`decide`) with random words from ``more(n)``.
+        """
         cells: NDArray[np.int64] = self.guide[words >> self.shift]
         unsettled = np.flatnonzero(cells < 0)
         if unsettled.size:
@@ -211,7 +250,10 @@ class Table:
 
 @lru_cache(maxsize=64)  # at most 1.2 MB each
 def table(law: Law) -> Table:
-    """The table of a law, cached."""
+    """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached.
+
+    A law (:data:`Law`) is one of the discrete distributions of this module.
+    """
     low, high = (np.array(bound, dtype=np.int64) for bound in cumulative_bounds(law, DIGITS))
     leading = min(16, max(8, (16 * low.size).bit_length()))  # about one in 16 patterns, or fewer, contains a threshold
     shift = DIGITS - leading

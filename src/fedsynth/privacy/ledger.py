@@ -22,11 +22,17 @@ FORMAT = 1  # format number of ledger.json
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One release: its query (``verb`` and ``kind``), its sites, and its cost to one person.
+    """One release in a run's ledger: what was asked, of which sites, and its cost to one person.
 
-    ``cost`` already accounts for persons at several of the sites (:func:`~fedsynth.privacy.cost.times_charged`).
-    ``std`` is the standard deviation of the noise in each of the ``cells`` cells, in the units of the answer; NaN if
-    undefined. ``paid_by`` names the deposit that paid for a release from a vault; empty for all other releases.
+    * ``step``: number of the question in its run.
+    * ``verb``: what was asked for, such as "sum" or "choose"; ``kind``: the query's class, such as "counts".
+    * ``release``: the noise and its price; ``sites``: names of the sites that were asked.
+    * ``cells``: number of integers in the answer.
+    * ``cost``: charged to each of the sites; it already accounts for persons at several of them
+      (:func:`~fedsynth.privacy.cost.times_charged`).
+    * ``std``: standard deviation of the noise in each cell, in the units of the answer; NaN if undefined.
+    * ``paid_by``: the earlier deposit that paid for a release from a vault (exact sums that only noisy releases
+      disclose, :class:`~fedsynth.federation.vault.Vault`); empty for all other releases.
     """
 
     step: int
@@ -46,17 +52,18 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def exact(self) -> bool:
-        """Whether some part of it has no noise, so that no finite cost covers it."""
+        """Whether some part of the release has no noise, so that no finite cost covers it."""
         return isinstance(self.release, Exact) or math.isinf(self.cost.rho)
 
 
 @dataclass
 class Ledger:
-    """The releases of one run and their cost at each site, limited by ``budget``.
+    """The releases of one run and their cost at each site, limited by ``budget``; kept by the server.
 
-    No person pays more than the most charged site does: costs add up at a site (sequential composition), and the cost
-    of each entry accounts for one person's rows at several sites. Releases without noise are counted separately,
-    because nothing can be added to an infinite cost: ``per_site`` contains only noisy releases.
+    ``entries`` are the releases in order, and ``per_site`` is the cost so far at each site. No person pays more than
+    the most charged site does: costs add up at a site (sequential composition), and the cost of each entry accounts for
+    one person's rows at several sites. Releases without noise are counted separately, because nothing can be added to
+    an infinite cost: ``per_site`` contains only noisy releases.
     """
 
     budget: Budget
@@ -64,9 +71,10 @@ class Ledger:
     per_site: dict[str, Cost] = field(default_factory=dict)
 
     def check(self, sites: Iterable[str], cost: Cost) -> None:
-        """Raise :class:`BudgetExceeded` if one of the sites cannot pay ``cost`` from the rest of the budget.
+        """Raise :class:`BudgetExceeded` if one of the ``sites`` cannot pay ``cost`` from the rest of the budget.
 
-        An infinite cost (a release without noise) is accepted: it voids the guarantee instead.
+        ``sites`` are names. An infinite cost (a release without noise) is accepted: it voids the guarantee instead.
+        Nothing is recorded.
         """
         if math.isinf(cost.rho):
             return
@@ -83,7 +91,10 @@ class Ledger:
                 )
 
     def record(self, entry: Entry) -> None:
-        """Charge the entry to each of its sites; raise :class:`BudgetExceeded`, charging no site, if one cannot pay."""
+        """Add a release and charge its cost to each of its sites.
+
+        Raises :class:`BudgetExceeded`, and then charges no site, if one of them cannot pay.
+        """
         self.check(entry.sites, entry.cost)
         self.entries.append(entry)
         if not math.isinf(entry.cost.rho):
@@ -91,12 +102,12 @@ class Ledger:
                 self.per_site[site] = self.per_site.get(site, Cost()) + entry.cost
 
     def note(self, entry: Entry) -> None:
-        """Record a release that an earlier deposit has already paid for; nothing is charged."""
+        """Add a release from a vault, which the vault's deposit has already paid for; nothing is charged."""
         self.entries.append(entry)
 
     @property
     def spent(self) -> Cost:
-        """An upper bound on the cost to one person; infinite if any release had no noise.
+        """An upper bound on the cost to one person of all releases so far; infinite if any release had no noise.
 
         It consists of the largest epsilon, the largest rho and the largest curve of all sites, and need not be the cost
         of any one site. If this combination exceeds the budget although every site stays within it, it is the budget's
@@ -194,7 +205,14 @@ class _Limit(msgspec.Struct, frozen=True):
 
 
 class LedgerFile(msgspec.Struct, frozen=True):
-    """The content of a run's ``ledger.json``: the output of :meth:`Ledger.to_json`, and the statement, if any."""
+    """The content of a run's ``ledger.json``, as :meth:`Ledger.to_json` writes it.
+
+    ``limit`` is the budget as it is written (see :attr:`budget`). ``spent`` is an upper bound on the cost to one
+    person, also as an epsilon at the budget's delta, and ``share_spent`` the same as a share of the budget.
+    ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each site, and ``entries`` are the
+    releases in order. ``statement`` is the run's privacy statement (:meth:`Statement.to_json
+    <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
+    """
 
     limit: _Limit = msgspec.field(name="budget")
     spent: _Spent
@@ -206,7 +224,10 @@ class LedgerFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> LedgerFile:
-        """Read a ledger file; raises :class:`FedsynthError` if it is not one."""
+        """Read a ledger file.
+
+        Raises :class:`FedsynthError` for another file or format, and ``OSError`` without a file.
+        """
         mend = "read it with the fedsynth version that `made` in run.toml names, or run the job again"
         return load_json(path, cls, "a ledger", mend, FORMAT)
 

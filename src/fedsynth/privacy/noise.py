@@ -47,44 +47,43 @@ GUMBEL_SCALE = 2.0**50  # a draw leaves int64 (halved twice) beyond 1024 scales,
 
 
 class RandomBits(Protocol):
-    """A source of independent uniform 64-bit words."""
+    """A source of independent uniform 64-bit words for the samplers of this module (:class:`KeyedBits`)."""
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, shape (n,)."""
+        """Return the next ``n`` words of the source as uint64, shape ``(n,)``; no word is returned twice."""
 
 
 class KeyedBits:
-    """A stream determined by a secret and a context, for a site that answers the same question with the same noise.
+    """Random words that a secret key and a context determine, so that a repeated question gets the same noise again.
 
-    AES-256-CTR under HKDF-SHA256(key, info=context) (RFC 5869). The counter starts at 0, which is secure
-    because a derived key serves only one stream. The words do not depend on how many are requested at a time.
+    ``key`` is the secret, at least 16 bytes from a cryptographic generator. ``context`` states the one purpose of the
+    words, such as the digest of the whole request; it may have any length. Equal keys and contexts give equal words.
+    Raises ``ValueError`` for a shorter key.
+
+    AES-256-CTR under HKDF-SHA256(key, info=context) (RFC 5869). The counter starts at 0, which is secure because a
+    derived key serves only one stream. The words do not depend on how many are requested at a time.
     """
 
     def __init__(self, key: bytes, context: bytes) -> None:
-        """Derive the stream.
-
-        Args:
-            key: the secret, at least 16 bytes from a cryptographic generator.
-            context: the purpose of the noise, such as the digest of the whole request; any length.
-
-        Raises:
-            ValueError: if the key is shorter than 16 bytes.
-        """
+        """Derive the stream of words from ``key`` and ``context``, which the class describes."""
         if len(key) < 16:
             raise ValueError(f"the key has {len(key)} bytes; use at least 16, such as os.urandom(32)")
         derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=context).derive(key)
         self._stream = Cipher(algorithms.AES(derived), modes.CTR(bytes(16))).encryptor()
 
     def words(self, n: int) -> NDArray[np.uint64]:
-        """The next `n` words, shape (n,)."""
+        """Return the next ``n`` words of the stream as uint64, shape ``(n,)``."""
         return np.frombuffer(self._stream.update(bytes(8 * n)), dtype="<u8").astype(np.uint64, copy=False)
 
 
 def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws with P(k) ∝ exp(-k²/(2σ²)) over all integers k, for counts under zCDP.
+    """Return ``size`` independent discrete Gaussian integers, noise for counts under zCDP: int64, shape ``(size,)``.
 
-    Up to σ = 1024 by inversion, above by rejection from the discrete Laplace law (Canonne, Kamath and
-    Steinke 2020, arXiv 2004.00010, algorithm 3).
+    P(k) ∝ exp(-k²/(2σ²)) over all integers k, where ``sigma`` is σ, in units of the integers to which the noise is
+    added. ``bits`` supplies the randomness.
+
+    Up to σ = 1024 by inversion, above by rejection from the discrete Laplace law (Canonne, Kamath and Steinke 2020,
+    arXiv 2004.00010, algorithm 3).
 
     Raises:
         ValueError: unless 0 < sigma <= 2^40 and size >= 0.
@@ -104,7 +103,10 @@ def discrete_gaussian(sigma: float, size: int, bits: RandomBits) -> NDArray[np.i
 
 
 def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws with P(k) ∝ exp(-|k|/scale) over all integers k, for counts under pure DP.
+    """Return ``size`` independent discrete Laplace integers, noise for counts under pure DP: int64, shape ``(size,)``.
+
+    P(k) ∝ exp(-|k|/scale) over all integers k; ``scale`` is in units of the integers to which the noise is added.
+    ``bits`` supplies the randomness.
 
     Raises:
         ValueError: unless 0 < scale <= 2^40 and size >= 0.
@@ -114,10 +116,14 @@ def discrete_laplace(scale: float, size: int, bits: RandomBits) -> NDArray[np.in
 
 
 def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws of one source; the sum over sources whose shapes add to 1 is `discrete_laplace(scale)`.
+    """Return one party's part of discrete Laplace noise that several parties add together: int64, shape ``(size,)``.
 
-    A geometric variable is the sum of negative binomial ones whose shapes add up to 1 (their generating function is
-    ((1 - p)/(1 - pz))^shape), and a discrete Laplace variable is the difference of two geometric ones.
+    The sum over parties whose ``shape`` values add up to 1 has the law of :func:`discrete_laplace` with this ``scale``,
+    cell by cell. ``shape`` is this party's part of the noise, above 0 and at most 1, and ``bits`` its own randomness.
+    An entry is the difference of two Polya (negative binomial) variables.
+
+    A geometric variable is the sum of negative binomial ones whose shapes add up to 1 (their generating function is ((1
+    - p)/(1 - pz))^shape), and a discrete Laplace variable is the difference of two geometric ones.
 
     Raises:
         ValueError: unless 0 < scale <= 4096, 0 < shape <= 1 and size >= 0.
@@ -136,10 +142,12 @@ def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits)
 
 
 def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
-    """`size` independent draws with P(X <= k) = exp(-exp(-(k + 1)/scale)): Gumbel variables of this scale, floored.
+    """Return ``size`` independent Gumbel variables, rounded down to integers: int64, shape ``(size,)``.
 
-    They serve a draw that several parties make jointly: each party adds such variables from its own secret to the
-    integer utilities of all candidates, and the largest total wins (:func:`gumbel_scale`).
+    P(X <= k) = exp(-exp(-(k + 1)/scale)). They serve a draw that several parties make jointly: each party adds such
+    variables from its own secret to the integer utilities of all candidates, and the largest total wins.
+    :func:`gumbel_scale` gives the ``scale`` for an epsilon, in units of the utilities. ``bits`` supplies the
+    randomness.
 
     Raises:
         ValueError: unless 0 < scale <= 2^50 and size >= 0.
@@ -158,18 +166,18 @@ def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int
 
 
 def gumbel_scale(moved: int, epsilon: float) -> float:
-    """The scale of `discrete_gumbel` for which the argmax of integer utilities plus noise is ε-DP and ε²/8-zCDP.
+    """Return the :func:`discrete_gumbel` scale at which the argmax of utilities plus noise is ε-DP and ε²/8-zCDP.
 
-    `moved` is the largest change D of any one utility between neighbouring tables. The scale is B = (2D + 6)/ε, rounded
-    up, and at least 4.
+    ``moved`` is the largest change D of any one utility between neighbouring tables; ``epsilon`` is ε. The scale is B =
+    (2D + 6)/ε, rounded up, and at least 4, in units of the utilities.
 
     Proof. Let Y_i = u_i + G_i with continuous Gumbel variables of scale B. Since u_i is an integer, u_i + floor(G_i) is
     floor(Y_i). The largest Y_i is that of i with probability p_i ∝ exp(u_i/B), and T = sum_j exp((u_j - max Y)/B) is an
     exponential variable of mean 1, independent of the index of the maximum. Put λ_i = exp(u_i/B) / sum_j exp(u_j/B),
     the share of i in T, and let k = floor(max Y): with q = exp(-1/B), T lies between two grid points t q < T <= t.
-    Given T and i, all other floors are below k with probability exp(-(1 - λ_i)(t - T)), and not above k with
-    exp((1 - λ_i)(T - t q)) times the probability of the continuous draw; and t - T <= T (1/q - 1),
-    T - t q <= T (1 - q). So whatever rule breaks ties, i wins with a probability P_i between
+    Given T and i, all other floors are below k with probability exp(-(1 - λ_i)(t - T)), and not above k with exp((1 -
+    λ_i)(T - t q)) times the probability of the continuous draw; and t - T <= T (1/q - 1), T - t q <= T (1 - q). So
+    whatever rule breaks ties, i wins with a probability P_i between
 
         p_i E[exp(-T (1/q - 1))] >= p_i (2 - 1/q)   and   p_i E[exp(T (1 - q))] = p_i / q.
 
@@ -192,21 +200,20 @@ def gumbel_scale(moved: int, epsilon: float) -> float:
 
 
 def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilon: float, bits: RandomBits) -> int:
-    """The index of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
+    """Return the index (from 0) of one candidate, drawn with P(i) ∝ exp(ε u_i / (2Δ)): ε-DP and ε²/8-zCDP.
 
-    Utilities and Δ are integers, ε is the exact value of the double, and the draw has exactly this law, so the
-    stated ε holds for the computed mechanism and not only for an idealised one.
-    Proof: between neighbouring tables every u_i changes by d_i with |d_i| <= Δ. The weight of i changes by
-    exp(ε d_i / (2Δ)), the sum of weights by a factor c within exp(±ε/2), and so P(i) by exp(ε d_i / (2Δ)) / c,
-    which is within exp(±ε). Over all i these factors differ by a factor of at most exp(ε), because c is common to
-    all: the draw has bounded range ε, so it is ε²/8-zCDP (Cesar and Rogers 2020, arXiv 2004.07223). There is no
-    one-sided variant.
+    Utilities and Δ are integers, ε is the exact value of the double, and the draw has exactly this law, so the stated ε
+    holds for the computed mechanism and not only for an idealised one. Proof: between neighbouring tables every u_i
+    changes by d_i with |d_i| <= Δ. The weight of i changes by exp(ε d_i / (2Δ)), the sum of weights by a factor c
+    within exp(±ε/2), and so P(i) by exp(ε d_i / (2Δ)) / c, which is within exp(±ε). Over all i these factors differ by
+    a factor of at most exp(ε), because c is common to all: the draw has bounded range ε, so it is ε²/8-zCDP (Cesar and
+    Rogers 2020, arXiv 2004.07223). There is no one-sided variant.
 
     Every vector of int64 is valid, including extreme values: a failure that depends on utilities would itself be an
     answer about them.
 
     Args:
-        utilities: int64, shape (candidates,).
+        utilities: the scores u_i of the candidates, higher is better: int64, shape ``(candidates,)``.
         sensitivity: Δ, the largest change of any one utility between neighbouring tables, at least 1.
         epsilon: ε, finite; a release of ρ-zCDP has ε = sqrt(8ρ).
         bits: the source of randomness.

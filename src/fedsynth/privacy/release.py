@@ -30,44 +30,65 @@ Steps = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
-    """Discrete Gaussian noise on an integer vector, at ``rho`` zCDP (arXiv 2004.00010, theorem 14)."""
+    """The release of an integer vector with discrete Gaussian noise in each cell, priced at ``rho`` of zCDP.
+
+    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
+    (:meth:`sigma`; arXiv 2004.00010, theorem 14).
+    """
 
     rho: Rho
 
     def sigma(self, l2: float) -> float:
-        """Return the noise parameter for L2 sensitivity ``l2`` per person, rounded up so that rho holds."""
+        """Return the noise's parameter sigma, in units of the vector, rounded up so that ``rho`` holds.
+
+        ``l2`` is the L2 distance by which one person can change the vector (:attr:`Norms.l2
+        <fedsynth.privacy.cost.Norms>`).
+        """
         return l2 / math.sqrt(2 * self.rho) * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost: rho of zCDP, and no finite pure epsilon."""
+        """Return the cost to one person: ``rho`` of zCDP and no finite pure epsilon.
+
+        ``norms``, how far a person can change the vector, does not matter, since the noise is sized by it.
+        """
         return Cost(math.inf, self.rho)
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """Discrete Laplace noise on an integer vector, at ``epsilon`` of pure DP."""
+    """The release of an integer vector with discrete Laplace noise in each cell, priced at ``epsilon`` of pure DP.
+
+    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
+    (:meth:`scale`).
+    """
 
     epsilon: Epsilon
 
     def scale(self, l1: float) -> float:
-        """Return the noise scale for L1 sensitivity ``l1`` per person, rounded up so that epsilon holds."""
+        """Return the noise's scale b, in units of the vector, rounded up so that ``epsilon`` holds.
+
+        The noise has the law P(k) ∝ exp(-|k| / b). ``l1`` is the L1 distance by which one person can change the vector
+        (:attr:`Norms.l1 <fedsynth.privacy.cost.Norms>`).
+        """
         return l1 / self.epsilon * _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost.
+        """Return the cost to one person: ``epsilon`` of pure DP, and the zCDP that the noise implies.
 
-        A cell that changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4).
-        Cells are independent, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
-        costs less than ``SMALLEST_RHO``, so that an account bounds the number of questions.
+        ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). A cell that
+        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4). Cells are
+        independent, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question costs less
+        than ``SMALLEST_RHO``, so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
 
 
 class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sampled"):
-    """``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
+    """The release of ``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
 
     Every row is in a step's sample with probability ``rate``, drawn from the site's own secret. ``multiplier`` is the
-    noise's standard deviation over the sensitivity. Neighbouring tables differ by adding or removing a person's rows.
+    noise's standard deviation over the L2 sensitivity. Neighbouring tables differ by adding or removing a person's
+    rows.
     """
 
     rate: Rate
@@ -76,16 +97,20 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, priced as if rows were not sampled; its sigma is at least multiplier * l2."""
+        """The noise of one step, priced as if rows were not sampled.
+
+        Its sigma is at least the sensitivity times ``multiplier``.
+        """
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost to a person with ``norms.rows`` rows that are sampled independently.
+        """Return the cost of all steps to a person with ``norms.rows`` rows that are sampled independently.
 
-        The curve is proved in :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) the cost is that of the
-        noise. If a step costs almost nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` at any
-        order. (If each log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them,
-        because r a (a - 1) is convex.)
+        ``norms`` says how far the person can change one step's sum (:class:`~fedsynth.privacy.cost.Norms`); only its
+        number of rows matters. The curve of the cost is proved in :mod:`~fedsynth.privacy.sampling`; without sampling
+        (rate 1) the cost is that of the noise. If a step costs almost nothing, rho is added, so that no question costs
+        less than ``SMALLEST_RHO`` at any order. (If each log-moment is at least r a (a - 1) at the orders of the curve,
+        so is the line between them, because r a (a - 1) is convex.)
         """
         rate = 1.0 if self.rate == 1 else -math.expm1(norms.rows * math.log1p(-self.rate)) * _UP
         if rate >= 1:
@@ -96,7 +121,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
-    """One draw of the exponential mechanism at ``rho`` zCDP.
+    """The release of one candidate's index, drawn by the exponential mechanism and priced at ``rho`` of zCDP.
 
     A draw at ``epsilon`` has bounded range ``epsilon``, hence costs ``epsilon**2 / 8`` of zCDP (Cesar & Rogers, arXiv
     2004.07223); no monotonicity is assumed.
@@ -106,34 +131,45 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     @property
     def epsilon(self) -> float:
-        """Parameter of the draw, rounded down so that ``rho`` holds in floating point."""
+        """The epsilon of the draw, ``sqrt(8 * rho)``, rounded down so that ``rho`` holds in floating point."""
         return math.sqrt(8 * self.rho) / _UP
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost; the mechanism has a pure epsilon, too."""
+        """Return the cost to one person: ``rho`` of zCDP and ``epsilon`` of pure DP.
+
+        ``norms``, how far a person can change an answer, does not matter here.
+        """
         return Cost(self.epsilon, self.rho)
 
 
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"):
-    """No noise and no privacy, for labelled baselines; a site refuses it by default."""
+    """The release of an exact answer, not private, for labelled baselines; a site refuses it by default."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return an infinite cost, since no finite cost covers it."""
+        """Return an infinite cost, since no finite cost covers a release without noise.
+
+        ``norms``, how far a person can change the answer, does not matter.
+        """
         return Cost(math.inf, math.inf)
 
 
 class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="public"):
-    """A fact that the site's own policy declares public, such as its number of rows."""
+    """The release, without noise, of a fact that the site's own policy declares public, such as its number of rows."""
 
     def cost(self, norms: Norms) -> Cost:
-        """Return zero: a public fact costs nothing."""
+        """Return zero: a public fact costs nothing.
+
+        ``norms``, how far a person can change the answer, does not matter.
+        """
         return Cost()
 
 
 class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
-    """``steps`` private draws; each draw but the last is followed by a noisy measurement of the drawn candidate.
+    """The release of ``steps`` candidates that a site draws one after another, each by the mechanism ``pick``.
 
-    The measurements influence later draws, so they are charged although they never leave the site.
+    A candidate is one of the tables that a query offers, given by its index. After each draw but the last, the site
+    measures the drawn candidate's table with the noise of ``look``. The measurements influence later draws, so they are
+    charged although they never leave the site.
     """
 
     pick: Exponential | Exact
@@ -141,22 +177,28 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     steps: Annotated[int, msgspec.Meta(ge=2, le=64)]
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the cost of all draws and measurements; a measurement of one table has both norms 1."""
+        """Return the cost of all draws and measurements to one person.
+
+        ``norms`` says how far a person can change a measured table (:class:`~fedsynth.privacy.cost.Norms`); only the
+        ratio of its L1 and L2 matters, and sites state 1 for both.
+        """
         return self.pick.cost(norms) * self.steps + self.look.cost(norms) * (self.steps - 1)
 
 
 class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
     """Exact answers for a vault: nothing is released yet, and everything that the vault releases costs at most this.
 
-    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero. If both are zero, the vault has no limit, for
-    runs without noise.
+    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose.
+    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero: the most that all these releases together may
+    cost one person. If both are zero, the vault has no limit, for runs without noise. Raises :class:`InvalidParameter`
+    for two prices, and for a price below the minimum that sites answer.
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
     epsilon: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for two prices, and for -0.0, a second spelling of 0."""
+        """Raise :class:`InvalidParameter` for two prices, one below the minimum, or -0.0, a second spelling of 0."""
         if self.rho and self.epsilon:
             raise InvalidParameter("a deposit has one price; set either rho or epsilon, not both")
         if 0 < self.rho < SMALLEST_RHO or 0 < self.epsilon < SMALLEST_EPSILON:
@@ -165,7 +207,10 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
             raise InvalidParameter("the price of a deposit must not be -0.0; give a positive number, or 0")
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the deposited price."""
+        """Return the deposited price, in zCDP or pure DP; it is infinite for a deposit without a limit.
+
+        ``norms``, how far a person can change the deposited answers, does not matter.
+        """
         if self.epsilon:
             return Cost(self.epsilon, self.epsilon**2 / 2)
         return Cost(math.inf, self.rho if self.rho else math.inf)
@@ -176,15 +221,22 @@ Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection
 
 
 def kind_of(release: Release) -> str:
-    """Return the release's tag, by which policies, plans and ledgers name it."""
+    """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled".
+
+    A release is the noise of an answer with its price, such as :class:`Gaussian`.
+    """
     return str(release.__struct_config__.tag)
 
 
 def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Noise:
-    """Return the noise of a sum that costs ``share`` of a budget when charged ``times`` times.
+    """Return the noise of a sum that costs ``share`` of a ``budget`` (1: all of it) when charged ``times`` times.
 
-    The noise is Gaussian for (epsilon, delta), Laplace for delta = 0, and none for a budget without guarantee. Sites
-    refuse questions below a minimum price; a vault (not ``at_site``) has no minimum.
+    It is Gaussian for (epsilon, delta), Laplace for delta = 0, and none (:class:`Exact`) for a budget without
+    guarantee. ``times`` is the number of charges per release, :func:`~fedsynth.privacy.cost.times_charged`; each gets
+    an equal part of the share. ``at_site`` is true for releases that sites are asked for: they refuse prices below a
+    minimum. A vault (:class:`~fedsynth.federation.vault.Vault`), which releases from what sites deposited, has no
+    minimum. Raises :class:`InvalidParameter` for a share that is not positive and finite, or a price below that
+    minimum.
     """
     _positive("share", share)
     if budget.exact:
@@ -198,13 +250,16 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
 def sampled_for(
     budget: Budget, share: float, rate: float, steps: int, rows_of_person: int = 1, times: float = 1
 ) -> SampledGaussian | Exact:
-    """Return the noise of ``steps`` sums over samples that cost ``share`` of a budget when charged ``times`` times.
+    """Return the noise of ``steps`` sums over samples of rows that together cost ``share`` of a ``budget`` (1: all).
 
-    The multiplier is the smallest that ``share`` pays for, to one part in 10,000; a budget without guarantee gives no
-    noise. ``rows_of_person`` is the number of a person's rows in a noisy sum
-    (:attr:`~fedsynth.privacy.cost.Norms.rows`). A budget prices all releases at one order, at which costs add up: a
-    method that trains for R rounds gives each round share / R, without further planning. Raises :class:`Unsupported`
-    for delta = 0.
+    ``rate`` is the probability that a step's sample contains a row. ``rows_of_person`` is the number of a person's rows
+    in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). ``times`` is the number of charges per release
+    (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the share. The noise multiplier is the
+    smallest that this pays for, to one part in 10,000; a budget without guarantee gives no noise (:class:`Exact`).
+
+    A budget prices all releases at one order, at which costs add up: a method that trains for R rounds gives each round
+    share / R, without further planning. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an
+    invalid rate, number of steps or share, and for a share that pays for no noise of the supported range.
     """
     _positive("share", share)
     try:
@@ -242,7 +297,11 @@ def sampled_for(
 
 
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
-    """Return the exponential-mechanism draw that costs ``share`` of a budget when charged ``times`` times."""
+    """Return the exponential-mechanism draw that costs ``share`` of a ``budget`` (1: all) when charged ``times`` times.
+
+    For a budget without guarantee it is :class:`Exact`: the best candidate is taken. ``times``, ``at_site`` and the
+    errors are those of :func:`noise_for`.
+    """
     _positive("share", share)
     if budget.exact:
         return Exact()
@@ -253,7 +312,11 @@ def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = 
 
 
 def deposit_for(budget: Budget, share: float) -> Deposit:
-    """Return the deposit that costs one person ``share`` of a budget."""
+    """Return the deposit in a vault (:class:`Deposit`) that costs one person ``share`` of a ``budget`` (1: all of it).
+
+    Raises :class:`InvalidParameter` for a share that is not positive and finite, or a price below the minimum that
+    sites answer.
+    """
     _positive("share", share)
     if budget.exact:
         return Deposit()

@@ -41,7 +41,7 @@ _FACTS = (
 
 @dataclass(frozen=True)
 class Statement:
-    """The guarantee of a run's releases, and its conditions.
+    """The privacy guarantee of a run's releases with its conditions, from which all texts about it are made.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Statement:
         Whether a person's rows are added or removed, or replaced by others. If numbers of rows are public, only the
         second is possible.
     trust
-        Name of the trust model, which determines the adversary.
+        Name of the trust model ("trusted", "local", "secure", "three-servers"), which determines the adversary.
     assumption
         The trust model's assumption about its parties, as a clause ("at least 3 of the 5 sites are honest"), or empty.
     schema_draft
@@ -69,6 +69,12 @@ class Statement:
         approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` if only the limit is known.
     sampled
         Whether noise was sized for random samples of rows, which sites draw in secret.
+
+    Raises
+    ------
+    InvalidParameter
+        If ``spent`` exceeds the limit, or ``exact`` is not positive, is above the limit's epsilon, or is given for
+        delta = 0.
     """
 
     limit: Budget
@@ -103,17 +109,17 @@ class Statement:
 
     @property
     def publishable(self) -> bool:
-        """Whether the guarantee covers everything that a published table shows."""
+        """Whether the guarantee covers all that a published table shows: no seed, and no schema drafted from rows."""
         return self.private and not self.seeded and not self.schema_draft
 
     @property
     def adversary(self) -> str:
-        """The parties that learn no more than the guarantee allows, even if they collude."""
+        """The parties that learn no more than the guarantee allows, even if they collude, as a clause."""
         return self._against[0]
 
     @property
     def basis(self) -> Basis:
-        """What the guarantee is based on: see :data:`Basis`."""
+        """What the guarantee is based on: "proved", "computational" or "assumed" (:data:`Basis`)."""
         return self._against[1]
 
     @property
@@ -123,7 +129,7 @@ class Statement:
 
     @property
     def headline(self) -> str:
-        """The statement in a few words."""
+        """The statement in a few words, such as "(1, 1e-06)-differentially private" or "NOT PRIVATE"."""
         if not self.private:
             return "NOT PRIVATE"
         if self.seeded:
@@ -199,17 +205,17 @@ class Statement:
 
     @property
     def epsilon(self) -> float:
-        """The guaranteed epsilon, at the limit's delta."""
+        """The guaranteed epsilon, at the limit's delta: :attr:`exact` if it is given, otherwise the limit's."""
         return self.limit.epsilon if self.exact is None else self.exact
 
     def for_rows(self, rows: int) -> float:
-        """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site; infinite if not private.
+        """Return the epsilon, at the same delta, for a person with ``rows`` rows at a site.
 
-        k times as many rows as the unit change every answer by up to k times as much, at the same noise. This costs
-        k^2 times the rho of zCDP, or k times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does
-        not hold for noise on samples of rows, for which :func:`~fedsynth.privacy.cost.group_epsilon` is used; that
-        follows from the limit alone and is infinite if k reaches the limit's order. Raises :class:`InvalidParameter`
-        for less than one row.
+        It is infinite if the run is not private. Let ``rows`` be at most k times the rows of the unit of protection.
+        They change every answer by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k
+        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on samples of
+        rows, for which :func:`~fedsynth.privacy.cost.group_epsilon` is used; that follows from the limit alone and is
+        infinite if k reaches the limit's order. Raises :class:`InvalidParameter` for less than one row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")
@@ -225,7 +231,7 @@ class Statement:
         return epsilon_of(times**2 * self.limit.rho, self.limit.delta)
 
     def warnings(self, rows: int | None = None) -> tuple[str, ...]:
-        """Return reasons why the guarantee is weak: delta above 1 / ``rows``, or an unusually large epsilon.
+        """Return sentences that say why the guarantee is weak: delta above 1 / ``rows``, or an unusually large epsilon.
 
         ``rows`` is the number of rows of the data; ``None``, for example because it must stay secret, skips the check
         of delta. A run that is not private has no such warnings.
@@ -246,7 +252,7 @@ class Statement:
         return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
-        """Return data and texts as JSON values; infinite numbers are ``null``."""
+        """Return the statement's data and texts as JSON values by name; infinite numbers are ``None``."""
         content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS})
         return content
 

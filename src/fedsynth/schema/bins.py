@@ -24,13 +24,15 @@ _MOST_BINS = 10**6  # bins of a column: a larger number is taken for a mistake, 
 
 
 class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """One axis of a contingency table: a column (by its position in the schema) and a partition of its values.
+    """One axis of a contingency table: a column and a partition of its values.
 
-    Without ``cuts``, the fine cells are the schema's own codes. With ``cuts``, a numeric or datetime column has one
-    fine cell for each cut point: the values above the previous cut point, up to and including this one (values above
-    the last cut point belong to the last cell). If the column admits missing values, one more cell holds these.
-    ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is counted; without ``groups``, each fine cell
-    is its own group.
+    ``column`` is a position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
+    encode them. The fine cells are the parts of the partition before any of them are merged. Without ``cuts``, they are
+    the schema's own codes (the integers that encode the column's values or bins). With ``cuts``, a numeric or datetime
+    column has one fine cell for each cut point: the values above the previous cut point, up to and including this one
+    (values above the last cut point belong to the last cell). If the column admits missing values, one more cell holds
+    these. ``groups[i]`` is the group, numbered from 0, in which fine cell ``i`` is counted; without ``groups``, each
+    fine cell is its own group.
     """
 
     column: Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
@@ -38,28 +40,34 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     groups: Integers | None = None
 
     def cells(self, codes: int, admits_missing: bool) -> int:
-        """Return the number of fine cells (see the class) on this axis.
+        """Return the number of fine cells, into which the axis divides the column's values before groups merge any.
 
-        ``codes`` is the number of codes of the axis' column, and ``admits_missing`` says whether it may be missing.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
+        may be missing.
         """
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
         """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups.
 
-        The arguments are those of :meth:`cells`.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
+        may be missing.
         """
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
     def same(self, other: Axis) -> bool:
-        """Return whether both axes divide the same column into the same cells."""
+        """Return whether this axis and the ``other`` divide the same column into the same cells, in the same order."""
         pairs = ((self.cuts, other.cuts), (self.groups, other.groups))
         return self.column == other.column and all(
             a is b if a is None or b is None else np.array_equal(a, b) for a, b in pairs
         )
 
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
-        """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group."""
+        """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group of this axis.
+
+        ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether it may be
+        missing, and ``is_number`` whether it is numeric or datetime, so that cut points apply.
+        """
         if self.cuts is not None:
             if not is_number:
                 raise InvalidParameter(f"column {self.column} has no numbers to apply cut points to; leave out cuts")
@@ -75,7 +83,11 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
                 raise InvalidParameter(f"groups of column {self.column} must be integers from 0 to {MOST_CELLS - 1}")
 
     def places(self, codes: NDArray[np.generic], numbers: Floats | None) -> Integers:
-        """Return each row's cell on this axis from its ``codes``, or from its ``numbers`` if there are cut points."""
+        """Return the position of each row on this axis (group, or fine cell without groups): int64, shape ``(rows,)``.
+
+        ``codes`` are the rows' codes of the axis' column. If the axis has cut points, ``numbers`` are used instead: the
+        column's values as float64 (NaN: missing), in the units of the cut points.
+        """
         if self.cuts is None:
             found = codes.astype(np.int64)
         else:
@@ -86,10 +98,11 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
-    """Return the edges of ``bins`` bins of equal width; whole numbers get at most one bin per value.
+    """Return the ascending edges of ``bins`` bins of equal width from ``low`` to ``high``: shape ``(bins + 1,)``.
 
-    An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is set to that multiple, so that
-    such a value is the lower end of a bin.
+    ``whole`` says that values are whole numbers, which get at most one bin per value, hence fewer edges. Equal bounds
+    give one bin of width zero. An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is
+    set to that multiple, so that such a value is the lower end of a bin; 0 stands for arbitrary real numbers.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -103,12 +116,19 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
 
 
 def bin_of(edges: Floats, numbers: Floats) -> Integers:
-    """Return the bin of each number; bins include their lower edge, and the last bin also its upper edge."""
+    """Return the bin (from 0, int64) of each number, for ascending bin ``edges``.
+
+    Numbers beyond them go to the nearest bin. Bins include their lower edge, and the last bin also its upper edge.
+    """
     return np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
 
 
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
-    """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges."""
+    """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
+
+    ``edges`` must run from ``low`` to ``high`` and increase; ``None`` stands for ``bins`` bins of equal width. There
+    may be 1 to 1,000,000 bins.
+    """
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
     if not 1 <= bins <= _MOST_BINS:
@@ -133,10 +153,11 @@ def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Public cells of numbers or times: cell i holds the values from ``lower[i]`` to ``upper[i]``.
+    """Public cells of numbers or times, in ascending order: cell i holds the values from ``lower[i]`` to ``upper[i]``.
 
     A cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
-    ``1 / per_unit``; 0 stands for arbitrary real numbers.
+    ``1 / per_unit``; 0 stands for arbitrary real numbers. ``lower`` and ``upper`` are float64, shape ``(cells,)``;
+    times are in units since 1970 (UTC).
     """
 
     lower: Floats
@@ -147,8 +168,9 @@ class Grid:
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
         """Return the bins between ``edges`` as cells.
 
-        If values are multiples of ``1 / per_unit``, a cell starts half a step below its first multiple; a bin without
-        any multiple gets a width of zero or less. A last bin of width zero holds only the highest value.
+        ``per_unit`` says which values the column admits (0: all numbers). If values are multiples of ``1 / per_unit``,
+        a cell starts half a step below its first multiple; a bin without any multiple gets a width of zero or less. A
+        last bin of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)
@@ -160,8 +182,9 @@ class Grid:
     def fine(cls, edges: Floats, per_unit: int, bins: int) -> Grid:
         """Return about ``bins`` cells between public bounds, aligned with the bins between ``edges``.
 
-        Values often accumulate at a lower bound (no loss, no visit, no gain). The first bin is therefore halved
-        repeatedly, and both bounds are atoms.
+        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Values often accumulate at a lower
+        bound (no loss, no visit, no gain). The first bin is therefore halved repeatedly, and both bounds are atoms
+        (cells of a single value).
         """
         low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
@@ -181,9 +204,10 @@ class Grid:
     def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
         """Return about ``bins`` cells of similar width between public bounds, aligned with the bins between ``edges``.
 
-        Both bounds, and zero if it lies between them, are cells of their own. A cell includes its lower end, as a bin
-        does: real numbers accumulate at round numbers, which are often cell ends. All edges are kept if they make at
-        most ``single`` bins. If there are at most ``single`` multiples of ``1 / per_unit``, each is a cell.
+        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Both bounds, and zero if it lies
+        between them, are cells of their own. A cell includes its lower end, as a bin does: real numbers accumulate at
+        round numbers, which are often cell ends. All edges are kept if they make at most ``single`` bins. If there are
+        at most ``single`` multiples of ``1 / per_unit``, each is a cell.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
         points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
@@ -204,7 +228,8 @@ class Grid:
     def finer(self, cells: int, most: int) -> Grid:
         """Return the grid with each cell split into 2 to ``most`` cells of similar width, about ``cells`` in total.
 
-        Cells with a single value are not split, nor are cells of real numbers that are tiny compared with the range.
+        Cells with a single value are not split, nor are cells of real numbers that are tiny compared with the range. If
+        no cell can be split, the grid itself is returned.
         """
         width = self.upper - self.lower
         least = 1.5 / self.per_unit if self.per_unit else _NARROWEST * (self.upper[-1] - self.lower[0])
@@ -227,22 +252,29 @@ class Grid:
 
     @property
     def cuts(self) -> Floats:
-        """The cells as cut points of an :class:`Axis`: their upper ends (adding 0.0 turns -0.0 into 0.0)."""
+        """The cells as cut points of an :class:`Axis`: their upper ends, ascending (adding 0.0 turns -0.0 into 0.0)."""
         return self.upper + 0.0
 
     @property
     def centres(self) -> Floats:
-        """Middle of each cell."""
+        """Middle of each cell, float64, shape ``(cells,)``."""
         return (self.lower + self.upper) / 2
 
     def values(self, cells: Integers, share: Floats) -> Floats:
-        """Return the value at the fraction ``share`` (0 to 1) of each cell; NaN for cell numbers past the last cell."""
+        """Return one value from each of the numbered ``cells``, at the fraction ``share`` (0 to 1) of its width.
+
+        Both arrays, and the result (float64), have the same shape. Values are rounded to those that the column admits.
+        Cell numbers past the last cell, which stand for missing values, give NaN.
+        """
         held = np.minimum(cells, len(self) - 1)
         drawn = self.lower[held] + share * (self.upper[held] - self.lower[held])
         return np.where(cells < len(self), self.admitted(drawn), np.nan)
 
     def overlap(self, low: float, high: float) -> tuple[Floats, Floats]:
-        """Return the part of each cell (from, to; both 0 to 1) that lies within [``low``, ``high``]; equal if none."""
+        """Return the part of each cell that lies within [``low``, ``high``], as arrays of its begin and its end.
+
+        Both are fractions of the cell's width (0 to 1), shape ``(cells,)``, and equal for a cell outside the interval.
+        """
         half = 0.5 / self.per_unit if self.per_unit else 0.0
         width = self.upper - self.lower
         safe = np.where(width > 0, width, 1.0)
@@ -251,7 +283,10 @@ class Grid:
         return np.where(width > 0, begin, 0.0), np.where(width > 0, end, inside.astype(np.float64))
 
     def admitted(self, numbers: Floats) -> Floats:
-        """Return the values that the column admits nearest to ``numbers``."""
+        """Return, for each of ``numbers``, the nearest value that the column admits.
+
+        Values lie within the bounds, and are multiples of ``1 / per_unit`` unless that is 0.
+        """
         if not self.per_unit:
             return np.clip(numbers, self.lower[0], self.upper[-1])
         half = 0.5 / self.per_unit
@@ -260,7 +295,10 @@ class Grid:
         return whole
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the cells as arrays; the inverse of :meth:`from_arrays`."""
+        """Return the cells as the arrays "lower", "upper" and "per_unit", for model files.
+
+        :meth:`from_arrays` reads them.
+        """
         return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
 
     @classmethod

@@ -36,7 +36,12 @@ LARGEST_INTEGER = 2**53  # largest integer up to which doubles represent every i
 
 @dataclass(frozen=True)
 class Fault:
-    """Values of a column that do not fit the schema: ``rows`` (positions), the problem, its handling, and the fix."""
+    """One kind of misfit found while a column was encoded: values that do not fit the schema.
+
+    ``rows`` are the positions of these values (int64, from 0), ``wrong`` says what is wrong with them and ``mend`` how
+    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "row left
+    out" and so on.
+    """
 
     rows: Codes
     wrong: str
@@ -46,7 +51,12 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded column: codes (-1 where the row is left out), numbers (if it has any) and the faults found."""
+    """An encoded column: its codes, its numbers if it is numeric or datetime, and the faults found.
+
+    ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
+    or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the
+    column's units since 1970 (UTC).
+    """
 
     codes: Codes
     numbers: NDArray[np.float64] | None
@@ -57,9 +67,10 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code of a category's value as written in a schema file; ``None`` if the column does not list it.
+    """Return the code of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
-    A spelling of missing values stands for a missing value. Text is accepted for integers and truth values.
+    ``column`` lists the values. A spelling of missing values (one of ``missing_values``) stands for a missing value, if
+    the column admits them. Text is accepted for integers and truth values.
     """
     known: dict[Any, int]
     if isinstance(column, Categorical):
@@ -75,12 +86,13 @@ def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[
 
 @dataclass(frozen=True)
 class Categorical:
-    """A categorical column: one of a list of values, all text or all integers. Text keeps leading zeros.
+    """A categorical column: one of a list of ``values``, all text or all integers. Text keeps leading zeros.
 
     ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
     determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
     ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column.
+    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
+    list, mixed types, duplicates or a contradictory ``unknown``.
     """
 
     name: str
@@ -109,13 +121,15 @@ class Categorical:
 
     @property
     def size(self) -> int:
-        """Number of codes."""
+        """Number of codes: one for each of :attr:`labels`, and one for missing values if the column admits them."""
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``; ``missing`` marks the missing values.
+        """Return the codes of ``values``, and the faults found.
 
-        Raises :class:`SchemaError` for a column of times if the schema lists integers.
+        ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
+        missing values have the last code. Raises :class:`SchemaError` if the schema lists integers and the values have
+        a dtype of times, durations, periods, intervals or complex numbers.
         """
         if not self._text:
             _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to integers, or list its values as text")
@@ -131,7 +145,11 @@ class Categorical:
         return _finish(self, codes, None, missing, [(unlisted, "is not listed", handled, mend)])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return the values behind ``codes``."""
+        """Return the values behind ``codes``, as a series named like the column; nothing is drawn from ``rng``.
+
+        Its dtype is that of text or integers, or an ordered pandas category for an ``ordered`` column. A code that
+        stands for missing values gives a missing value.
+        """
         import pandas as pd
 
         gone = codes >= len(self.labels)
@@ -154,7 +172,10 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value of each code, without the code of missing values."""
+        """The value of each code, in order: the listed values and, if unlisted ones are counted so, "other".
+
+        The code of missing values, which comes last, has no entry.
+        """
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
@@ -173,7 +194,8 @@ _FALSE = {"false", "f", "no", "n", "0", "0.0"}
 class Boolean:
     """A boolean column; text such as ``yes``, ``no``, ``t``, ``f``, ``1`` and ``0`` is understood.
 
-    A ``computed`` column is looked up from another column.
+    ``missing`` admits missing values. A ``computed`` column is looked up from another column
+    (:class:`~fedsynth.schema.forms.Computed`).
     """
 
     name: str
@@ -184,11 +206,15 @@ class Boolean:
 
     @property
     def size(self) -> int:
-        """Number of codes."""
+        """Number of codes: 2, and one more if the column admits missing values."""
         return 2 + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``: 0 for false, 1 for true; raises :class:`SchemaError` for times."""
+        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found.
+
+        ``missing`` (bool, same length) marks the missing values. Raises :class:`SchemaError` for values with a dtype of
+        times, durations, periods, intervals or complex numbers.
+        """
         _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to booleans")
 
         def code(value: Any) -> int:
@@ -200,7 +226,10 @@ class Boolean:
         return _finish(self, codes, None, missing, [unread])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return the values of ``codes``: dtype ``bool``, or ``boolean`` if values may be missing."""
+        """Return the values of ``codes`` as a series: dtype ``bool``, or ``boolean`` if values may be missing.
+
+        Nothing is drawn from ``rng``.
+        """
         import pandas as pd
 
         if not self.missing:
@@ -210,15 +239,18 @@ class Boolean:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A numeric column between public bounds, discretised into bins.
+    """A numeric column between public bounds ``low`` and ``high``, discretised into bins.
 
     ``edges`` are bin edges from ``low`` to ``high``. Without them the range is divided into ``bins`` bins of equal
-    width; an integer column with fewer values gets one bin per value. Bins include their lower edge and exclude their
-    upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with ``decimals``
-    digits after the point (default: no rounding). ``outside`` determines the handling of a number outside the bounds,
-    infinity included: it is moved to the nearer bound (``"clip"``), or its row is left out (``"drop"``). ``stored``
-    declares that the number is stored as its difference from, or ratio to, another column, with ``bins`` bins for that
-    difference or ratio. ``computed`` declares that it is computed from other columns.
+    width; an ``integer`` column with fewer values gets one bin per value. Bins include their lower edge and exclude
+    their upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with
+    ``decimals`` digits after the point (default: no rounding). ``missing`` admits missing values. ``outside``
+    determines the handling of a number outside the bounds, infinity included: it is moved to the nearer bound
+    (``"clip"``), or its row is left out (``"drop"``). ``stored`` declares that the number is stored as its difference
+    from, or ratio to, another column, with ``bins`` bins for that difference or ratio
+    (:class:`~fedsynth.schema.forms.Stored`). ``computed`` declares that it is computed from other columns
+    (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for invalid bounds, bins or decimals, and
+    for a bin without any value.
     """
 
     name: str
@@ -266,25 +298,27 @@ class Numeric:
 
     @property
     def size(self) -> int:
-        """Number of codes."""
+        """Number of codes: one for each bin, and one for missing values if the column admits them."""
         return len(self.bin_edges) - 1 + self.missing
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins, shape ``(bins + 1,)``; a constant column has one bin of width zero."""
+        """Edges of the bins, float64, ascending, shape ``(bins + 1,)``; a constant column has one bin of width zero."""
         if self.edges is not None:
             return np.array(self.edges)
         return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self.per_unit)
 
     @cached_property
     def bins_as_cells(self) -> Grid:
-        """The bins as cells, from which values are drawn."""
+        """The bins as cells (:class:`~fedsynth.schema.bins.Grid`), from which values are drawn."""
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the values themselves as float64 numbers.
+        """Return the bins of ``values`` as codes, the values themselves as float64 numbers, and the faults found.
 
-        Raises :class:`SchemaError` for a column of times, durations or complex numbers.
+        ``missing`` (bool, same length) marks the missing values, which have the last code. Numbers are clipped to the
+        bounds. Raises :class:`SchemaError` for values with a dtype of times, durations, periods, intervals or complex
+        numbers.
         """
         if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
             numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
@@ -301,11 +335,14 @@ class Numeric:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one value drawn uniformly from each code's bin."""
+        """Return one value per code, drawn uniformly from its bin with ``rng``, as a series (:meth:`series`)."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
-        """Convert numbers that the column admits to the dtype of decoded values; NaN stands for missing."""
+        """Convert numbers that the column admits to a series of the column's dtype; NaN stands for missing.
+
+        The dtype is ``float64``, or ``int64`` for integers (``Int64`` if they may be missing).
+        """
         import pandas as pd
 
         gone = np.isnan(numbers)
@@ -315,22 +352,29 @@ class Numeric:
 
 
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
-    """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins."""
+    """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
+
+    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, and one for
+    each bound.
+    """
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
 
 def sound_bounds(low: float, high: float) -> bool:
-    """Return whether computations with numbers between these bounds are safe from overflow and underflow."""
+    """Return whether computations with numbers from ``low`` to ``high`` are safe from overflow and underflow.
+
+    Absolute values must be at most 1e30, and bounds that differ at least 1e-30 apart.
+    """
     return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
 @dataclass(frozen=True)
 class Datetime:
-    """A datetime column between public bounds (ISO 8601 text), discretised into bins.
+    """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. Bins, decoding, ``outside`` and ``stored`` are as for
-    :class:`Numeric`.
+    times are then time-zone aware, and binned in UTC. ``edges``, ``bins``, ``missing``, ``outside``, ``stored`` and
+    decoding are as for :class:`Numeric`. Raises :class:`SchemaError` for invalid bounds, edges, units or options.
     """
 
     name: str
@@ -357,36 +401,38 @@ class Datetime:
 
     @property
     def size(self) -> int:
-        """Number of codes."""
+        """Number of codes: one for each bin, and one for missing values if the column admits them."""
         return len(self.bin_edges) - 1 + self.missing
 
     @property
     def microseconds(self) -> int:
-        """Length of a unit in microseconds."""
+        """Length of the column's ``unit`` in microseconds."""
         return UNITS[self.unit]
 
     @property
     def per_unit(self) -> int:
-        """Always 1: times are whole multiples of the unit."""
+        """Always 1, as for a :class:`Numeric` column of integers: times are whole multiples of the unit."""
         return 1
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins in units since 1970 (UTC), shape ``(bins + 1,)``."""
+        """Edges of the bins in units since 1970 (UTC), float64, ascending, shape ``(bins + 1,)``."""
         if self.edges is not None:
             return np.array([self._bound(edge) for edge in self.edges])
         return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
 
     @cached_property
     def bins_as_cells(self) -> Grid:
-        """The bins as cells, from which times are drawn."""
+        """The bins as cells (:class:`~fedsynth.schema.bins.Grid`), from which times are drawn."""
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values``, and the times themselves in units since 1970 (UTC).
+        """Return the bins of ``values`` as codes, the times as float64 numbers, and the faults found.
 
-        Raises :class:`SchemaError` for a column of numbers or durations, and for a column whose dtype has a time zone
-        if ``timezone`` is not set.
+        Numbers are in the column's units since 1970 (UTC). ``missing`` (bool, same length) marks the missing values,
+        which have the last code. Times are clipped to the bounds. Raises :class:`SchemaError` for values with a dtype
+        of numbers, durations, periods, intervals or complex numbers, and for a dtype with a time zone if ``timezone``
+        is not set.
         """
         _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
         zoned_dtype = getattr(values.dtype, "tz", None) is not None
@@ -408,11 +454,14 @@ class Datetime:
         return _encode_numbers(self, numbers, missing, faults)
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return one time drawn uniformly from each code's bin."""
+        """Return one time per code, drawn uniformly from its bin with ``rng``, as pandas times (:meth:`series`)."""
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
-        """Convert numbers of units since 1970 that the column admits to pandas times; NaN stands for missing."""
+        """Convert numbers of units since 1970 (UTC) that the column admits to pandas times; NaN stands for missing.
+
+        The times are in the column's ``timezone``, if it has one.
+        """
         import pandas as pd
 
         gone = np.isnan(numbers)
@@ -455,11 +504,11 @@ _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express,
 
 
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return, for each value of a column, its index among the distinct values (-1 for missing), and these values.
+    """Return, for each value of a column, its index among the distinct values (int64), and the list of these values.
 
-    Times with a time zone are converted to UTC. In a column of mixed types, values are distinguished by type: ``1``
-    equals ``True``, and the order of their appearance must not decide how they are read. In such a column, a missing
-    value is also a distinct value.
+    The index is -1 for a missing value. Times with a time zone are converted to UTC. In a column of mixed types, values
+    are distinguished by type: ``1`` equals ``True``, and the order of their appearance must not decide how they are
+    read. In such a column, a missing value is also a distinct value.
     """
     import pandas as pd
 
@@ -494,7 +543,7 @@ def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtyp
 
 
 def is_text(values: pd.Series[Any]) -> bool:
-    """Return whether a column holds only text and missing values."""
+    """Return whether a column holds only text and missing values; true for a column without values."""
     import pandas as pd
 
     try:

@@ -67,7 +67,8 @@ class Rule:
     """A combination of values of two or three categorical columns that no row has.
 
     ``Rule(never={"internet": ["no"], "streaming": ["yes", "no"]})`` forbids both values of streaming where internet is
-    "no". A spelling of missing values, such as "", stands for a missing value.
+    "no". A spelling of missing values, such as "", stands for a missing value. Raises :class:`SchemaError` unless the
+    rule lists values of two or three columns.
     """
 
     never: Mapping[str, Sequence[str | int | bool]] = field(hash=False)
@@ -90,9 +91,11 @@ class Rule:
         )
 
     def members(self, schema: Schema) -> dict[int, Mask]:
-        """Return, for each column of the rule (by position), a mask of the codes that the rule lists.
+        """Return, for each column of the rule, a mask of the codes that the rule lists: bool, shape ``(codes,)``.
 
-        Raises :class:`SchemaError` for a column that is not a stored category, and for a value not in the column.
+        The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
+        the rule if the mask of every such column contains its code. Raises :class:`SchemaError` for a column that is
+        not a category among these, and for a value not in the column.
         """
         found = {}
         for name, values in self.never.items():
@@ -116,18 +119,21 @@ class Rule:
 
 
 class Grouped(Protocol):
-    """An axis of a model over a category; ``groups[code]`` is a code's group, ``None`` means one group per code."""
+    """An axis of a model over a category: codes in the same group are one position on the axis."""
 
     @property
     def groups(self) -> Integers | None:
-        """The group of each code."""
+        """The group (from 0) of each code, shape ``(codes,)``; ``None`` if each code is its own group."""
 
 
 def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
-    """Return the cliques of the schema's rules, each with a mask of the cells that its rules forbid.
+    """Return the cells of contingency tables that the schema's rules forbid, for methods that fit tables.
 
-    ``axes`` are the model's axes, one for each stored column (default: the schema's own bins). If axes group codes, a
-    cell is forbidden only if all combinations of codes in it are forbidden.
+    Each key is a clique (ascending positions in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`) with a
+    forbidden cell, and its value a mask of the clique's table, true for a forbidden cell. ``axes`` are the model's
+    axes, one for each stored column (default: the schema's own bins). If axes group codes, a cell is forbidden only if
+    all combinations of codes in it are forbidden. Raises :class:`SchemaError` if all cells of a table are forbidden, or
+    a rule does not fit the schema.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -159,10 +165,12 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """A column stored by its relation to another column; ``own`` and ``other`` are positions in ``Schema.asked``.
+    """A column that is stored as its difference from, or ratio to, another one, with the arithmetic in both directions.
 
-    ``column`` is the published column and ``held`` the stored one. A stored difference is ``sign`` times (the value
-    minus the other value), in steps of ``step`` units of both columns.
+    ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, ``form`` its declaration in the
+    schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` times (the value minus
+    the other value), in steps of ``step`` units of both columns. :func:`links_of` makes the links of a schema.
     """
 
     own: int
@@ -179,7 +187,11 @@ class Link:
         return self.held.per_unit if self.held.per_unit > 1 else 0
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
-        """Return the stored numbers for values ``own`` and ``other``, not yet clipped; NaN where they are missing."""
+        """Return the differences or ratios to be stored, not yet clipped, from the values of both columns: float64.
+
+        ``own`` are the column's values and ``other`` those of the other column. Missing values are NaN, and so is a
+        ratio to a number that is practically zero (below 1e-200).
+        """
         if self.form.ratio is not None:
             divisor = np.where(np.abs(other) < TINY, np.nan, other)
             ratio: Floats = np.where(np.abs(own) < TINY, 0.0, own) / divisor
@@ -191,7 +203,11 @@ class Link:
         return found
 
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
-        """Return the encoded stored column; it leaves out a row only where the column's own value does."""
+        """Return the encoded difference or ratio that is stored for this column, from both columns as encoded.
+
+        ``own`` is this column and ``other`` the one to which it refers; both need numbers. A row is left out (code -1)
+        only where ``own`` leaves it out.
+        """
         assert own.numbers is not None
         assert other.numbers is not None
         edges = self.held.bin_edges
@@ -200,10 +216,11 @@ class Link:
         return Encoded(np.where(own.codes < 0, -1, codes), numbers, own.faults)
 
     def published_numbers(self, held: Floats, other: Floats) -> Floats:
-        """Return the published values for stored numbers ``held`` and values ``other``.
+        """Return the column's published values, given the stored differences or ratios and the other column's values.
 
-        They are values that the column admits, within the form's bounds. If the column's own bounds exclude all such
-        values, the result violates the form (see :meth:`breaks`).
+        ``held`` are the former and ``other`` the latter. The results are float64 values that the column admits, within
+        the bounds of its form (difference or ratio). If the column's own bounds exclude all such values, the result
+        violates the form (see :meth:`breaks`).
         """
         low, high = self._limits(other)
         raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
@@ -216,7 +233,11 @@ class Link:
         return cells.admitted(raw)
 
     def breaks(self, values: Floats, other: Floats) -> Mask:
-        """Return which values violate the form's bounds by more than rounding; missing values do not."""
+        """Return a mask of the rows whose difference or ratio lies outside the form's bounds by more than rounding.
+
+        ``values`` are the column's published values and ``other`` those of the other column; missing values (NaN) break
+        nothing.
+        """
         low, high = self._limits(other)
         near = _NEAR * np.maximum(1.0, np.maximum(np.abs(values), np.abs(other)))
         if isinstance(self.column, Datetime):  # whole units, which doubles represent exactly
@@ -236,9 +257,11 @@ class Link:
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
-    """Return the links of the columns with a stored form, by position in ``asked``.
+    """Return a :class:`Link` for each column that is stored by its relation to another one, by position in ``asked``.
 
-    Raises :class:`SchemaError` for operands that do not exist, come later, or cannot be subtracted or divided.
+    ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (:attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` for operands that do not exist, come later, or
+    cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -341,7 +364,11 @@ def _wrong(column: Column, why: str) -> SchemaError:
 
 
 def check_computed(columns: Sequence[Column | Identifier]) -> None:
-    """Raise :class:`SchemaError` unless the operands of every computed column are stored or come before it."""
+    """Raise :class:`SchemaError` unless all computed columns among a schema's ``columns`` can be computed.
+
+    Their operands must be read from the sites' rows or be computed before them, and have types that fit the
+    computation.
+    """
     ready = {column.name: column for column in columns if isinstance(column, Column) and not computed_form(column)}
     for column in columns:
         form = computed_form(column)
@@ -391,7 +418,7 @@ def _check_lookup(column: Column, source: Column, form: Computed) -> None:
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return the computed form of a column; ``None`` if it is not computed."""
+    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), or ``None``."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
@@ -420,7 +447,10 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
 
 
 def with_numbers(table: Table, rng: np.random.Generator) -> Table:
-    """Return stored rows with a number for every numeric or datetime value, drawn from its bin where it has none."""
+    """Return a table of encoded rows with numbers (float values beside the codes) for all numeric and datetime columns.
+
+    For a column without them, they are drawn with ``rng``, uniformly from each value's bin.
+    """
     numbers = dict(table.numbers)
     for at, column in enumerate(table.schema.stored):
         if isinstance(column, Numeric | Datetime) and at not in numbers:
@@ -430,9 +460,14 @@ def with_numbers(table: Table, rng: np.random.Generator) -> Table:
 
 
 def published(table: Table) -> Values:
-    """Return the published values of stored rows, without identifiers.
+    """Return the published values of the rows of a ``table``, without identifiers.
 
-    Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
+    Published values are those of the synthetic table: columns stored as a difference or ratio
+    (:class:`~fedsynth.schema.forms.Stored`) are recovered, and computed columns
+    (:class:`~fedsynth.schema.forms.Computed`) computed. They are returned as arrays by column name: numbers (float64,
+    NaN: missing), or codes of categories. Numeric columns for which the table holds no numbers give their codes. Raises
+    :class:`Unsupported` if columns are derived from numbers that the table does not hold (:func:`with_numbers` draws
+    them).
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -451,11 +486,12 @@ def published(table: Table) -> Values:
 
 
 def broken(schema: Schema, values: Values) -> dict[str, Mask]:
-    """Return, for each rule and each bound of a derived column (as a sentence), a mask of the rows that violate it.
+    """Return, for each rule of a schema and each bound of a derived column, a mask of the rows that violate it.
 
-    ``values`` are published values, of a model or of real rows. A computed column is violated where its value lies
-    outside its bounds or differs from the computed value. Columns not in ``values``, and missing values, violate
-    nothing.
+    The keys are sentences. ``values`` are published values (:func:`published`), of a model or of real rows. A computed
+    column is violated where its value lies outside its bounds or differs from the computed value. Missing numbers, and
+    computed columns that are not in ``values``, violate nothing. A derived column is one that is computed, or stored as
+    a difference or ratio.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -483,24 +519,40 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound that real rows violate, with the number of these rows."""
+    """Return a sentence for each rule or bound that real rows violate, with the number of these rows.
+
+    ``counts`` has that number by rule or bound, with the keys of :func:`broken`.
+    """
     handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 
 def any_broken(table: Table) -> Mask:
-    """Return which stored rows violate a rule or a bound; for derived columns the rows need numbers."""
+    """Return a mask of the encoded rows that violate a rule or a bound of a derived column.
+
+    If the schema has derived columns, the table needs numbers (float values beside the codes); raises
+    :class:`Unsupported` without them.
+    """
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
 
 
 def values_of(plain: Table) -> Values:
-    """Return the values of rows under a plain schema (:meth:`Schema.plain`)."""
+    """Return the values of published rows by column name: float64 numbers if the table has them, otherwise codes.
+
+    Published rows have the columns of the synthetic table; ``plain`` holds them under a schema without derived columns
+    (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`).
+    """
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
 
 
 def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
-    """Encode published values under the schema's plain form (:meth:`Schema.plain`), clipping numbers to the bounds."""
+    """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
+
+    The plain form is the same columns without derivations, rules and identifiers (:meth:`Schema.plain
+    <fedsynth.schema.schema.Schema.plain>`). ``values`` are those of :func:`published`; ``left_out`` is the table's
+    number of rows left out.
+    """
     from fedsynth.rows import Table
 
     plain = schema.plain(values)
@@ -516,7 +568,10 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
 
 
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
-    """Return published values as a data frame, with identifiers, which are drawn last from ``rng``."""
+    """Return published values (:func:`published`) as a data frame in the schema's column order, with identifiers.
+
+    Identifiers are generated with ``rng``, after all other draws.
+    """
     import pandas as pd
 
     rows = len(next(iter(values.values())))

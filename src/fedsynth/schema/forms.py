@@ -30,7 +30,11 @@ _WORDS = {"second": "s", "minute": "min", "hour": "h", "day": "D"}  # names of u
 
 
 def microseconds_of(unit: str) -> int:
-    """Return the length of a unit in microseconds; raises :class:`SchemaError` for an unknown unit."""
+    """Return the length of a unit of time in microseconds.
+
+    The unit is a name (day, hour, minute, second) or a symbol (D, h, min, s, ms, us). Raises :class:`SchemaError` for
+    an unknown unit.
+    """
     if (known := UNITS.get(_WORDS.get(unit, unit))) is None:
         raise SchemaError(f"unknown unit {unit!r}; choose one of {', '.join(_WORDS)}")
     return known
@@ -38,11 +42,12 @@ def microseconds_of(unit: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """Storage of a numeric or datetime column as its ``difference`` from, or ``ratio`` to, another column.
+    """Declares that a numeric or datetime column is stored as its ``difference`` from, or ``ratio`` to, another column.
 
-    Sites encode, and models represent, this difference or ratio between ``lower`` and ``upper``; decoding recovers the
-    value from it. One operand is the column itself; in a ratio it comes first. Differences of times are in a ``unit``:
-    day, hour, minute or second.
+    Give one of the two, as a pair of column names in order; one of them is the column itself, which comes first in a
+    ratio. Sites encode, and models represent, this difference or ratio between ``lower`` and ``upper``; decoding
+    recovers the value from it. Differences of times are in a ``unit``: day, hour, minute or second. Raises
+    :class:`SchemaError` for invalid operands or bounds.
     """
 
     difference: tuple[str, str] | None = None
@@ -61,7 +66,7 @@ class Stored:
 
     @property
     def operands(self) -> tuple[str, str]:
-        """Names of the two columns, in order."""
+        """Names of the two columns, in the order in which they are subtracted or divided."""
         found = self.difference or self.ratio
         assert found is not None
         return found
@@ -69,11 +74,11 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """Computation of a column from other columns when rows are decoded; sites are never queried about it.
+    """Declares that a column is computed from other columns when rows are decoded; sites are never queried about it.
 
     The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (of times in a
     ``unit``: day, hour, minute or second), or the entry of ``table`` for the value (as text) of the category
-    ``lookup``.
+    ``lookup``. Give one of them; columns are given by name. Raises :class:`SchemaError` for invalid operands.
     """
 
     sum: tuple[str, ...] | None = None
@@ -93,7 +98,7 @@ class Computed:
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """Names of the columns from which the value is computed."""
+        """Names of the columns from which the value is computed, in order."""
         return self.sum or self.difference or self.product or (str(self.lookup),)
 
 
@@ -116,10 +121,11 @@ def _operands(form: Stored | Computed, kind: str, least: int, most: int) -> None
 
 @dataclass(frozen=True)
 class Identifier:
-    """Generated identifiers, unique within every synthetic table; sites are never queried about them.
+    """A column ``name`` of generated identifiers, unique within every synthetic table; sites never see it.
 
     ``form`` is ``"sequence"`` (1, 2, 3, ...), ``"uuid"`` (random, version 4), or a pattern in which each ``#`` stands
-    for a random digit, such as ``"P-#####"``.
+    for a random digit, such as ``"P-#####"``. Raises :class:`SchemaError` for a pattern without ``#``, or with more
+    than 15.
     """
 
     name: str
@@ -138,7 +144,10 @@ class Identifier:
             )
 
     def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
-        """Return ``rows`` distinct identifiers; raises :class:`InvalidParameter` if the pattern has too few."""
+        """Return ``rows`` distinct identifiers, integers for a sequence and otherwise text; ``rng`` draws the digits.
+
+        Raises :class:`InvalidParameter` if the pattern has too few.
+        """
         import pandas as pd
 
         if self.form == "sequence":

@@ -54,17 +54,18 @@ _DRAFT = """\
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, in order, the spellings of missing values in text files, and rules between columns.
+    """The public description of a table: its columns in order, the texts that stand for missing values, and rules.
 
-    ``columns`` are the columns of the published table. ``asked`` are those that sites are queried about: all except
-    computed columns and identifiers. ``stored`` are the same columns as sites encode them, some of them by their
-    relation to another column; cliques, sizes, positions and codes refer to stored columns. ``rules`` are combinations
-    of values that no row has.
+    ``columns`` are the columns of the published table. :attr:`asked` are those that sites are queried about: all except
+    computed columns and identifiers. :attr:`stored` are the same columns as sites encode them, some of them by their
+    relation to another column; cliques, sizes, positions and codes refer to stored columns. ``missing_values`` are the
+    spellings of missing values in text. ``rules`` are combinations of values that no row has.
 
-    Two schemas with equal ``digest`` encode every table in the same way; the digest is part of every request. It covers
-    neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists come
-    from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows. It is
-    not part of the digest either; a person deletes it after editing.
+    Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
+    covers neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists
+    come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows.
+    It is not part of the digest either; a person deletes it after editing. Raises :class:`SchemaError` for no or
+    duplicate columns, invalid derivations of columns, and rules that forbid everything.
     """
 
     columns: tuple[Column | Identifier, ...]
@@ -92,19 +93,26 @@ class Schema:
 
     @cached_property
     def asked(self) -> tuple[Column, ...]:
-        """The columns that are read from a site's rows, as they are published; ``stored`` has one for each of them."""
+        """The columns that sites read from their rows, as they are published: all except computed ones and identifiers.
+
+        Each has its counterpart, at the same position, in :attr:`stored`.
+        """
         return tuple(
             column for column in self.columns if not isinstance(column, Identifier) and computed_form(column) is None
         )
 
     @cached_property
     def links(self) -> dict[int, Link]:
-        """The columns stored by their relation to another column, by position."""
+        """The columns stored as their difference from, or ratio to, another column, by position in :attr:`stored`."""
         return links_of(self.columns, self.asked)
 
     @cached_property
     def stored(self) -> tuple[Column, ...]:
-        """The columns as sites encode them and models represent them; positions in cliques refer to these."""
+        """The columns as sites encode them and models represent them; positions in cliques refer to these.
+
+        A column that is stored as its difference from, or ratio to, another column is replaced by that difference or
+        ratio.
+        """
         return tuple(self.links[at].held if at in self.links else column for at, column in enumerate(self.asked))
 
     @cached_property
@@ -114,14 +122,15 @@ class Schema:
 
     @cached_property
     def derives(self) -> bool:
-        """Whether some published column depends on others, so that real rows may violate its bounds."""
+        """Whether some published column is derived from others, so that real rows may violate its bounds."""
         return bool(self.links) or any(computed_form(column) is not None for column in self.columns)
 
     def plain(self, names: Iterable[str] | None = None) -> Schema:
-        """Return the schema of published values: the same columns without forms, rules and identifiers.
+        """Return the schema of published values: the same columns without derivations, rules and identifiers.
 
-        Tables of published rows are encoded under it for comparison. It includes only those computed columns that are
-        in ``names`` (default: all).
+        Derivations are stored differences and ratios (:class:`~fedsynth.schema.forms.Stored`) and computed values
+        (:class:`~fedsynth.schema.forms.Computed`). Tables of published rows, real or synthetic, are encoded under this
+        schema for comparison. It includes only those computed columns that are in ``names`` (default: all).
         """
         if self.is_plain:
             return self
@@ -133,20 +142,23 @@ class Schema:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the stored columns."""
+        """Names of the :attr:`stored` columns, in order."""
         return tuple(column.name for column in self.stored)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of codes of each stored column."""
+        """Number of codes of each :attr:`stored` column: the length of its axis in a contingency table."""
         return tuple(column.size for column in self.stored)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the contingency table of a clique (positions of stored columns)."""
+        """Return the shape of the contingency table of a ``clique``, a list of positions of :attr:`stored` columns."""
         return tuple(self.sizes[column] for column in clique)
 
     def index(self, name: str) -> int:
-        """Return the position of a stored column; raises :class:`SchemaError` for an unknown name."""
+        """Return the position of the column ``name`` in :attr:`stored`.
+
+        Raises :class:`SchemaError` for an unknown name.
+        """
         if name not in self.names and name in [column.name for column in self.columns]:
             raise SchemaError(
                 f"column {name!r} is not stored at the sites (it is computed or an identifier); name another column"
@@ -157,11 +169,15 @@ class Schema:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, independent of the layout of the schema file."""
+        """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file.
+
+        It covers the missing values and the columns that sites are queried about, but not rules, computed columns,
+        identifiers and ``draft``.
+        """
         return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
     def encode(self, frame: pd.DataFrame) -> Table:
-        """Encode rows as codes; columns that the schema does not name are ignored.
+        """Encode the rows of a data frame as codes; columns that the schema does not name are ignored.
 
         Values that do not fit are handled as their columns declare; ``left_out`` of the table counts the rows left out.
         The encoding of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a missing
@@ -170,7 +186,11 @@ class Schema:
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
     def assembled(self, columns: Iterable[Encoded]) -> Table:
-        """Return the table of the encoded asked columns (in their order), without the rows that are left out."""
+        """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
+
+        ``columns`` are the encoded :attr:`asked` columns, in their order, as they are published; differences and ratios
+        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here.
+        """
         from fedsynth.rows import Table
 
         asked = tuple(columns)
@@ -192,8 +212,10 @@ class Schema:
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return the codes of one asked column in its published form (-1: row left out) and the faults in its values.
+        """Return codes, numbers and faults of one column of a data frame, as the column is published.
 
+        ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
+        (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
         Raises :class:`SchemaError` if the frame lacks the column, or has it with a dtype that ``column`` cannot read.
         """
         if column.name not in frame.columns:
@@ -209,7 +231,7 @@ class Schema:
 
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
         out. If all columns can be read, rows that violate a rule or a bound of a derived column are also counted. An
-        empty list means that :meth:`encode` takes every value unchanged.
+        empty list means that :meth:`encode` clips and recodes no value and leaves out no row.
         """
         from fedsynth.schema.derive import breaking
 
@@ -230,7 +252,11 @@ class Schema:
         return found
 
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
-        """Decode rows to a data frame with the columns' dtypes; values are drawn uniformly from bins with ``rng``."""
+        """Decode rows to a data frame with the columns' dtypes; numbers and times are drawn uniformly from their bins.
+
+        ``table`` holds the codes, or is the list of the :attr:`stored` columns' codes; numbers that a table holds are
+        not used. ``rng`` draws the values and the identifiers.
+        """
         from fedsynth.rows import Table
         from fedsynth.schema.derive import frame_of, published, with_numbers
 
@@ -238,16 +264,22 @@ class Schema:
         return frame_of(self, published(with_numbers(Table(self, tuple(map(np.asarray, codes))), rng)), rng)
 
     def publish(self, table: Table) -> Table:
-        """Convert stored rows to published rows, under the schema :meth:`plain`.
+        """Convert stored rows to published rows, with all derived columns: a table under the schema :meth:`plain`.
 
-        Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
+        Stored rows have the columns :attr:`stored`, as sites encode them; published rows have those of the synthetic
+        table. Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
         """
         from fedsynth.schema.derive import plain_table, published
 
         return table if self.is_plain else plain_table(self, published(table), table.left_out)
 
     def store(self, plain: Table) -> Table:
-        """Convert published rows, under the schema :meth:`plain`, to stored rows."""
+        """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
+
+        Published rows have the columns of the synthetic table; stored rows have the columns :attr:`stored`, as sites
+        encode them. Columns that are stored as a difference or ratio, and the columns to which they refer, need numbers
+        in the table.
+        """
         if self.is_plain:
             return plain
         places = [plain.schema.index(name) for name in self.names]
@@ -256,13 +288,17 @@ class Schema:
         return replace(table, left_out=plain.left_out)
 
     def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
-        """Return which published rows (under :meth:`plain`) violate each rule and each bound of a derived column."""
+        """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
+
+        ``plain`` holds published rows, under the schema :meth:`plain`. The keys are sentences that state the rule or
+        bound.
+        """
         from fedsynth.schema.derive import broken, values_of
 
         return broken(self, values_of(plain))
 
     def to_toml(self, comments: Mapping[str, Sequence[str]] | None = None) -> str:
-        """Return the schema as TOML, without default values; ``comments`` are comment lines by column name."""
+        """Return the schema as TOML text, without default values; ``comments`` has comment lines by column name."""
         content = self._content(self.columns)
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
         blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
@@ -300,7 +336,7 @@ class Schema:
         return cls(tuple(columns), tuple(missing_values), draft, tuple(rules))
 
     def save(self, path: Path | str) -> None:
-        """Write the schema to a file atomically."""
+        """Write the schema to a TOML file, which replaces an existing one only when it is complete."""
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
         partial.write_text(self.to_toml(), encoding="utf-8")
@@ -308,7 +344,10 @@ class Schema:
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:
-        """Load a schema file; raises :class:`SchemaError` if it is not valid."""
+        """Load a schema from a TOML file.
+
+        Raises :class:`SchemaError` if it is not valid, and ``OSError`` if it cannot be read.
+        """
         try:
             return cls.from_toml(read_text(Path(path)))
         except SchemaError:

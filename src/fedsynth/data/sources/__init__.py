@@ -18,9 +18,11 @@ _DATABASES = ("postgresql", "postgres")
 def open_source(text: str, folder: Path = Path()) -> Source:
     """Open the source named by a configuration's ``data``: a file in ``folder`` (.csv or .parquet) or a database table.
 
-    A table is ``postgresql://user@host/database?table=schema.name``, without a password
+    ``text`` is the file's path or the table's address. A table is
+    ``postgresql://user@host/database?table=schema.name``, without a password
     (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme are opened by the entry point
-    of that name in the group ``fedsynth.sources``. Raises :class:`Unsupported` for anything else.
+    of that name in the group ``fedsynth.sources``. Raises :class:`Unsupported` for anything else, and
+    :class:`FedsynthError` for an invalid address. Nothing is read yet.
     """
     scheme, mark, _ = text.partition("://")
     if mark and scheme in _DATABASES:

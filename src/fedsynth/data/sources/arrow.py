@@ -29,9 +29,10 @@ _NULLABLE: dict[Any, Any] = {
 
 
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Convert an Arrow table to a pandas frame; integers and booleans keep their type even with missing values.
+    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
 
-    Columns are converted by :func:`readable`; ``strict`` keeps their types and refuses text that is not UTF-8.
+    Columns are converted by :func:`readable`; ``strict`` keeps their types and refuses text that is not UTF-8 with
+    :class:`SchemaError`.
     """
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
@@ -42,11 +43,11 @@ def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
 
 
 def readable(name: str, column: Any, *, strict: bool = False) -> Any:
-    """Convert an Arrow column to a type that the schema's columns can read.
+    """Convert an Arrow ``column`` called ``name`` to a type that the schema's columns can read.
 
     Dictionary-encoded columns are replaced by their values. Times with a time zone are converted to UTC, because pandas
     crashes on times before a zone's first transition. In text that is not UTF-8, invalid bytes are replaced by U+FFFD;
-    other cells are unaffected. ``strict`` keeps the types, and refuses such text.
+    other cells are unaffected. ``strict`` keeps the types, and refuses such text with :class:`SchemaError`.
     """
     if not strict and pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -61,12 +62,22 @@ def is_text(kind: Any) -> bool:
 
 
 def encode(schema: Schema, table: Any) -> Table:
-    """Encode the rows of an Arrow table as :meth:`Schema.encode` does, but faster for text columns."""
+    """Encode the rows of an Arrow ``table`` under a ``schema``, faster than from a data frame.
+
+    The result is that of :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, but each distinct text of a
+    column is encoded only once. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
+    read.
+    """
     return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return codes and numbers of the stored column at position ``at``; the code -1 leaves a row out."""
+    """Return codes and numbers of the column at position ``at`` among the columns as stored, from an Arrow ``table``.
+
+    These are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`; some are a difference from, or ratio to,
+    another column. The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's
+    column cannot read.
+    """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
         return found
@@ -74,10 +85,11 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return the codes and numbers of one column of an Arrow table, in its published form.
+    """Return the codes and numbers of one column of an Arrow ``table``, before any difference or ratio is formed.
 
-    ``column`` is one of the columns that sites are asked for (``schema.asked``). Faulty values are encoded, but not
-    listed as they are by :meth:`Schema.encode_column`. Each distinct text is encoded only once.
+    ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`); the
+    code -1 leaves a row out. Faulty values are encoded, but not listed as faults. Each distinct text is encoded only
+    once. Raises :class:`SchemaError` for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):
@@ -92,7 +104,7 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
 
 
 def in_parts(table: Any, rows: int) -> Iterator[Any]:
-    """Yield an Arrow table in parts of at most ``rows`` rows; an empty table gives one empty part."""
+    """Yield an Arrow ``table`` in parts of at most ``rows`` rows; an empty table gives one empty part."""
     for start in range(0, max(1, table.num_rows), rows):
         yield table.slice(start, rows)
 

@@ -32,7 +32,11 @@ _BATCH, _AT_ONCE = 1 << 16, 8  # rows per batch, and number of batches whose cod
 
 @contextmanager
 def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
-    """Return a context with a file's rows, counted by DuckDB; raises :class:`SchemaError` for unreadable columns."""
+    """Return a context with a file's rows under ``schema``, counted by DuckDB, which scans the file for every query.
+
+    Raises :class:`SchemaError` for a column that is missing or cannot be read, :class:`Unsupported` without DuckDB, and
+    :class:`FedsynthError` if DuckDB fails, or at the end if the file has changed.
+    """
     try:
         import duckdb
 

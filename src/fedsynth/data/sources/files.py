@@ -21,7 +21,11 @@ from fedsynth.schema.columns import Column
 
 @dataclass(frozen=True)
 class RowFile(ABC):
-    """A file of rows: the common part of CSV and Parquet files."""
+    """A file of rows as a :class:`~fedsynth.rows.Source`: the common part of CSV and Parquet files.
+
+    ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read returns the rows in the
+    same order.
+    """
 
     file: Path
     is_text: ClassVar[bool]
@@ -36,12 +40,12 @@ class RowFile(ABC):
         return str(self.file)
 
     def stamp(self) -> dict[str, int]:
-        """Return the file's size, times and inode, at least one of which changes when the file does."""
+        """Return the file's size (bytes), times (ns) and inode by name; at least one changes when the file does."""
         found = self.file.stat()
         return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return no column: whether a file's values can be read shows only when they are read."""
+        """Return an empty mapping: whether a file's values fit the schema's ``columns`` shows only on reading."""
         return {}
 
     def columns(self) -> list[str]:
@@ -58,18 +62,29 @@ class RowFile(ABC):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns as Arrow tables, each with the lines left out."""
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and the malformed lines left out of it.
+
+        A table has about ``chunk_rows`` rows. ``wanted`` maps each name to the schema column that its values are read
+        for, or to ``None``; files read values in the same way for all, and ignore ``strict`` (:meth:`Source.batches
+        <fedsynth.rows.Source.batches>` explains it).
+        """
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
-        """Return a context with the file; raises :class:`FedsynthError` at its end if the file has changed."""
+        """Return a context in which the file must not change.
+
+        Raises :class:`FedsynthError` at its end if it has changed.
+        """
         before = self.stamp()
         yield self
         if self.stamp() != before:
             raise FedsynthError(f"{self.file} changed while it was read; try again when it is complete")
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context with the rows, counted by DuckDB, which scans the file for every query."""
+        """Return a context with the rows, encoded and counted by DuckDB, which scans the file for every query.
+
+        Rows are encoded under ``schema``. Raises the errors of :func:`~fedsynth.data.sources.duck.count_file`.
+        """
         from fedsynth.data.sources.duck import count_file
 
         return count_file(self, schema)
@@ -77,7 +92,7 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV file, as text; malformed lines are left out."""
+    """The rows of a CSV ``file`` as a :class:`~fedsynth.rows.Source`, as text; malformed lines are left out."""
 
     is_text = True
 
@@ -89,7 +104,11 @@ class CsvRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield about 4 MiB of text at a time, not yet checked to be UTF-8."""
+        """Yield pairs of an Arrow table of text with the ``wanted`` columns, and the malformed lines left out of it.
+
+        A table has about 4 MiB of text, not yet checked to be UTF-8. Only the names in ``wanted`` matter;
+        ``chunk_rows`` and ``strict`` are ignored. Raises :class:`SchemaError` for a file without a readable header.
+        """
         from fedsynth.data.sources.csv_file import CsvFile
 
         yield from CsvFile(self.file).batches(list(wanted))
@@ -97,7 +116,7 @@ class CsvRows(RowFile):
 
 @dataclass(frozen=True)
 class ParquetRows(RowFile):
-    """The rows of a Parquet file, with the file's types."""
+    """The rows of a Parquet ``file`` as a :class:`~fedsynth.rows.Source`, with the file's types."""
 
     is_text = False
 
@@ -108,7 +127,11 @@ class ParquetRows(RowFile):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield ``chunk_rows`` rows at a time; for an empty file, one empty table with its types."""
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
+
+        A table has at most ``chunk_rows`` rows; an empty file gives one empty table with its types. Only the names in
+        ``wanted`` matter; ``strict`` is ignored. Raises :class:`SchemaError` for a file that is damaged or not Parquet.
+        """
         import pyarrow as pa
 
         names = list(wanted)
@@ -123,7 +146,7 @@ FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
 
 
 def check_suffix(path: Path) -> None:
-    """Raise :class:`Unsupported` unless the file's suffix is in :data:`FORMATS`."""
+    """Raise :class:`Unsupported` unless the file's suffix, in any case, is in :data:`FORMATS` (.csv, .parquet)."""
     if path.suffix.lower() not in FORMATS:
         raise Unsupported(f"{path.name} has the suffix {path.suffix!r}; use a file with {' or '.join(FORMATS)}")
 

@@ -32,22 +32,27 @@ _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive
 
 
 class Counting(Protocol):
-    """A database that counts rows; ``types[j]`` is the ibis type of asked column ``j`` in its relation ``rows``.
+    """A database that counts rows for :class:`CountedRows`, in a relation ``rows`` of its SQL.
 
-    A column stored by its relation to another column is counted from the values of both columns.
+    A column stored by its relation to another column (:class:`~fedsynth.schema.derive.Link`) is counted from the values
+    of both columns.
     """
 
     @property
     def dialect(self) -> str:
-        """The dialect's name in ibis."""
+        """The dialect's name in ibis, such as "postgres"."""
 
     @property
     def fence(self) -> str:
-        """SQL appended to a subquery so that its values are computed only once."""
+        """SQL appended to a subquery so that its values are computed only once; may be empty."""
 
     @property
     def types(self) -> Mapping[int, str]:
-        """ibis types by column; a column without a type is placed on its axis before the database receives it."""
+        """ibis types of the columns' values, by position in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`.
+
+        These are the columns that sites read. For a column without a type, the database receives positions on the axes
+        in place of values.
+        """
 
     @property
     def orders_text(self) -> bool:
@@ -56,18 +61,25 @@ class Counting(Protocol):
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield the replies (Arrow tables) to ``counts``, statements about ``coded``; counts of equal cells add up.
+        """Yield the replies to counting statements, as Arrow tables (number of the statement, cell, rows).
 
-        ``coded`` is the tail of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` has the values ``v{j}``
-        of the ``columns``, and the cells ``p{i}`` on the axes ``places[i]``.
+        Counts of equal cells add up. ``counts`` are the statements, about a relation ``coded``, which has the positions
+        of rows on axes. ``coded`` is the tail of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` must
+        have the values ``v{j}`` of the ``columns`` j (positions in :attr:`Schema.asked
+        <fedsynth.schema.schema.Schema.asked>`), and for each entry i of ``places`` the rows' positions ``p{i}`` on the
+        axis ``places[i]``.
         """
 
     def rows_read(self) -> int:
-        """Return the number of rows of the snapshot, including rows left out."""
+        """Return the number of rows of the snapshot, including rows left out because they do not fit the schema."""
 
 
 class CountedRows(NoSingleRows):
-    """One snapshot of rows that a database counts under a schema; provides their number and contingency tables."""
+    """One snapshot of rows that a database counts under a ``schema``; provides their number and contingency tables.
+
+    ``database`` sends the statements. Nothing is sent yet. Raises :class:`Unsupported` for columns that the database
+    could not compare.
+    """
 
     def __init__(self, schema: Schema, database: Counting) -> None:
         """Send no query yet, but raise :class:`Unsupported` for columns that the database could not compare."""
@@ -95,14 +107,15 @@ class CountedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows of the snapshot, including rows left out."""
+        """Number of rows of the snapshot, including rows left out because they do not fit the schema."""
         return self._database.rows_read()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``.
+        """Return one contingency table for each clique, in one scan: int64, with one dimension for each of its axes.
 
-        Needs one scan. Adding or removing one record changes one cell of each table by one, so the L2 (and L1)
-        sensitivity of one table under add/remove adjacency is 1.
+        A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
+        values). Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of
+        one table under add/remove adjacency is 1. Raises :class:`FedsynthError` if the database fails.
         """
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
@@ -231,7 +244,7 @@ def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tupl
 
 
 def can_place(column: Column) -> bool:
-    """Return whether SQL literals can express a column's bounds: doubles cannot distinguish units beyond 2^53."""
+    """Return whether SQL literals can express a column's bounds: doubles cannot distinguish times beyond 2^53 units."""
     return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
 
 
@@ -251,10 +264,12 @@ def _leaves_out(column: Column) -> bool:
 def place(
     column: Column, axis: Axis, value: Any, missing_values: Sequence[str] = (), *, orders_text: bool = True
 ) -> Any:
-    """Return the ibis expression of a value's cell on an axis, equal to :meth:`Axis.places` for the schema's codes.
+    """Return the ibis expression of a value's position on an axis, for a database that counts rows.
 
-    The expression is NULL where the column leaves the row out. ``value`` is text for labels, a number, a boolean, or a
-    time without a time zone (UTC).
+    It equals :meth:`Axis.places <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine
+    cell without groups), and NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the
+    column's value: text for labels, a number, a boolean, or a time without a time zone (UTC). ``missing_values`` are
+    the spellings of missing values in text. ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 
@@ -300,9 +315,11 @@ def place(
 
 
 def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
-    """Return the ibis expression of a stored value, equal to :meth:`~fedsynth.schema.derive.Link.held_numbers`.
+    """Return the ibis expression of a stored difference or ratio, for a database that counts rows.
 
-    It performs the same subtractions and divisions of doubles in the same order, and is NULL for a missing value.
+    It equals :meth:`Link.held_numbers <fedsynth.schema.derive.Link.held_numbers>` of ``link``, a column stored by its
+    relation to another one in ``schema``. ``own`` and ``other`` are the expressions of the values of both columns. It
+    performs the same subtractions and divisions of doubles in the same order, and is NULL for a missing value.
     """
     import ibis
 

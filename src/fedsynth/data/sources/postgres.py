@@ -95,10 +95,12 @@ _COUNTED = {
 
 @dataclass(frozen=True)
 class PostgresTable:
-    """A site's rows in the table or view ``relation`` (schema, name) of the database at ``address``.
+    """A site's rows in a table or view of a PostgreSQL database, as a :class:`~fedsynth.rows.Source`.
 
-    ``address`` is a libpq URI without a password. No statement may run longer than ``timeout`` seconds; reading the
-    whole table is one statement. Rows that row-level security hides from the role do not belong to the site's rows.
+    ``address`` is the database's libpq URI without a password, and ``relation`` the schema and the name of the table.
+    No statement may run longer than ``timeout`` seconds; reading the whole table is one statement. ``cursor`` is that
+    of a snapshot's session, ``None`` otherwise, and ``file`` is always ``None``. Rows that row-level security hides
+    from the role do not belong to the site's rows.
     """
 
     address: str
@@ -111,21 +113,25 @@ class PostgresTable:
 
     @property
     def name(self) -> str:
-        """Name of the table for messages."""
+        """Name of the table for messages, as schema.name."""
         return ".".join(self.relation)
 
     @property
     def quoted(self) -> str:
-        """Name of the table, quoted for SQL."""
+        """Name of the table, quoted for SQL: ``"schema"."name"``."""
         return ".".join(quote_name(part) for part in self.relation)
 
     def columns(self) -> list[str]:
-        """Return the names of the table's columns in order."""
+        """Return the names of the table's columns in order.
+
+        Raises :class:`SchemaError` if there is no such table, and :class:`FedsynthError` if the database cannot be
+        read.
+        """
         with session(self) as cursor:
             return list(types_of(self, cursor))
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each column with an SQL type that its schema column cannot read."""
+        """Return a sentence, by column name, for each of the schema's ``columns`` that cannot read its SQL type."""
         with session(self) as cursor:
             found = types_of(self, cursor)
         families = {column.name: found[column.name] for column in columns if column.name in found}
@@ -138,9 +144,11 @@ class PostgresTable:
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield the ``wanted`` columns in tables of about 4 MiB, in an arbitrary order of rows.
+        """Yield pairs of an Arrow table with the ``wanted`` columns, and an empty list, since no line is malformed.
 
-        Raises :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
+        A table has about 4 MiB; rows come in an arbitrary order. ``wanted`` maps each name to the schema column that
+        its values are read for, or to ``None`` to read values of any kind; ``chunk_rows`` is ignored. Raises
+        :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
         ``None``). Times at infinity or outside the range of 64-bit microseconds become the first or last time in the
         range; but ``strict`` refuses them in a column without a schema column.
         """
@@ -168,7 +176,7 @@ class PostgresTable:
 
     @contextmanager
     def counted(self, schema: Schema) -> Iterator[Rows]:
-        """Return a context with one snapshot of the table, to be counted in the database.
+        """Return a context with one snapshot of the table, to be counted in the database under ``schema``.
 
         Use it for rows that must not leave the database. An open snapshot keeps the database from cleaning up old row
         versions: open one for each message, not one for a whole run. Raises :class:`SchemaError` if the table, its
@@ -182,11 +190,11 @@ class PostgresTable:
 
 
 def parse_address(text: str) -> PostgresTable:
-    """Parse an address such as ``postgresql://user@host:port/database?table=schema.name``.
+    """Parse an address such as ``postgresql://user@host:port/database?table=schema.name``; nothing is opened.
 
     Schema and name are taken literally, without folding to lower case or look-up; the schema defaults to ``public``. A
-    name that contains a dot must be in double quotes. ``timeout`` is in seconds; all other options are libpq's. Raises
-    :class:`FedsynthError`, which never repeats the address because it may hold a password.
+    name that contains a dot must be in double quotes. ``timeout`` is in seconds (default: 3600); all other options are
+    libpq's. Raises :class:`FedsynthError`, which never repeats the address because it may hold a password.
     """
     scheme, _, rest = text.partition("://")
     place, _, query = rest.partition("?")
@@ -218,12 +226,15 @@ def parse_address(text: str) -> PostgresTable:
 
 
 def quote_name(name: str) -> str:
-    """Quote a name for SQL, whatever characters it contains."""
+    """Quote a name for SQL, whatever characters it contains; raises :class:`SchemaError` for a NUL character."""
     return '"' + _without_zero(name).replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """Quote a text for SQL, whatever characters it contains; sessions use standard strings, without escapes."""
+    """Quote a text for SQL, whatever characters it contains; raises :class:`SchemaError` for a NUL character.
+
+    Sessions use standard strings, without escapes.
+    """
     return "'" + _without_zero(text).replace("'", "''") + "'"
 
 
@@ -231,7 +242,8 @@ def quote_text(text: str) -> str:
 def session(source: PostgresTable) -> Iterator[Any]:
     """Return a context with a cursor in a read-only transaction that sees one state of the database.
 
-    Everything is closed on exit. For a snapshot, the snapshot's own cursor is returned and stays open.
+    Everything is closed on exit. For a snapshot, the snapshot's own cursor is returned and stays open. Raises
+    :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if the database cannot be reached.
     """
     if source.cursor is not None:
         yield source.cursor
@@ -266,16 +278,21 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
-    """Return the complete reply to a statement; raises :class:`FedsynthError`, which contains no value of a row."""
+    """Return the complete reply to the statement ``sql`` on a session's ``cursor``, as an Arrow table.
+
+    Raises :class:`FedsynthError`, which contains no value of a row.
+    """
     with _errors_translated(source):
         cursor.execute(sql)
         return cursor.fetch_arrow_table()
 
 
 def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> dict[str, tuple[str, str]]:
-    """Return, for each column in order, the family of its type, and the type as written in SQL.
+    """Return, for each column in order, the family of its SQL type and the type as written in SQL.
 
-    Raises :class:`SchemaError` if the table, or one of its ``needed`` columns, does not exist.
+    The family ("integer", "text", "timestamp", ...) determines how values are read, and is empty for an unreadable
+    type. ``cursor`` is that of a :func:`session`. Raises :class:`SchemaError` if the table, or one of its ``needed``
+    columns, does not exist.
     """
     schema, table = (quote_text(part) for part in source.relation)
     rows = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
@@ -292,10 +309,10 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 
 
 def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
-    """Return the SQL expression by which a column's values are compared, and its ibis type.
+    """Return the SQL expression by which the values of a schema ``column`` are compared, and its ibis type.
 
-    Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands
-    for numbers or times.
+    ``family`` and ``typed`` are the column's SQL type, as :func:`types_of` returns it. Raises :class:`SchemaError` for
+    a type that the column cannot read, and :class:`Unsupported` for text that stands for numbers or times.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
@@ -352,7 +369,10 @@ class _Counting:
 
 
 def role_of(column: Column | None) -> str:
-    """Return the role of a schema column, which determines how its values are read (a key of ``_READS``)."""
+    """Return the role of a schema column, which determines how SQL values are read for it.
+
+    It is "label", "number", "boolean", "time" or "aware time", or "anything" without a schema column.
+    """
     match column:
         case None:
             return "anything"
@@ -365,7 +385,7 @@ def role_of(column: Column | None) -> str:
 
 
 def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
-    """Return the error for a column with an SQL type that its schema column cannot read."""
+    """Return the error for a column ``name`` of the SQL type ``typed`` that its schema ``column`` cannot read."""
     what = "cannot be read" if column is None else f"does not fit a {column.kind} column"
     if isinstance(column, Datetime) and column.timezone is None and "with time zone" in typed:
         return SchemaError(f"column {name!r} has a time zone ({typed}); set timezone, or remove the zone in a view")
@@ -378,7 +398,8 @@ def unfit(name: str, typed: str, column: Column | None) -> SchemaError:
 def as_double(value: str, family: str) -> str:
     """Return the SQL of the double nearest to a number; a ``numeric`` beyond the range of doubles becomes infinite.
 
-    A plain cast would raise an error for such a value, so that a single row could stop the statement.
+    ``value`` is the SQL of the number, and ``family`` that of its type (:func:`types_of`). A plain cast would raise an
+    error for such a value, so that a single row could stop the statement.
     """
     if family != "numeric":
         return f"{value}::float8"
@@ -390,7 +411,11 @@ def as_double(value: str, family: str) -> str:
 
 
 def bounded_time(value: str, family: str) -> str:
-    """Return the SQL of a time or date, clipped (infinity included) to the range of 64-bit microseconds."""
+    """Return the SQL of a time or date, clipped (infinity included) to the range of 64-bit microseconds.
+
+    ``value`` is the SQL of the time, and ``family`` that of its type (:func:`types_of`); other types are returned
+    unchanged.
+    """
     if family not in ("date", "timestamp", "timestamptz"):
         return value
     first, last = (f"{family} '{end}'" for end in ("4713-12-01 BC", "294000-01-01"))

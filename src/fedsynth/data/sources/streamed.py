@@ -18,9 +18,10 @@ from fedsynth.schema.bins import Axis
 
 @contextmanager
 def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
-    """Return a context with a snapshot of a source, counted by streaming.
+    """Return a context with a snapshot of a ``source``, whose rows are read anew and counted for every query.
 
-    Raises :class:`SchemaError` for a column that is missing or cannot be read.
+    Rows are encoded under ``schema``, ``chunk_rows`` at a time. Raises :class:`SchemaError` for a column that is
+    missing or cannot be read.
     """
     check_columns(source, schema)
     with source.snapshot() as held:
@@ -31,7 +32,8 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
 class StreamedRows(NoSingleRows):
     """The rows of a source's snapshot under a schema, none of which is kept: memory does not grow with their number.
 
-    Every call of :meth:`tables` reads the source once; so does the number of rows if nothing was counted before.
+    Every call of :meth:`tables` reads the ``source`` once, ``chunk_rows`` rows at a time; so does the number of rows if
+    nothing was counted before.
     """
 
     source: Source
@@ -49,15 +51,16 @@ class StreamedRows(NoSingleRows):
 
     @property
     def rows_read(self) -> int:
-        """Number of rows, including malformed lines and rows left out."""
+        """Number of rows read, including malformed lines and rows left out because they do not fit the schema."""
         len(self)
         return self._read
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, whose members are positions in ``axes``.
+        """Return one contingency table for each clique: int64, with one dimension for each of its axes.
 
-        Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one
-        table under add/remove adjacency is 1.
+        A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
+        values). Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of
+        one table under add/remove adjacency is 1.
         """
         found: list[NDArray[np.int64]] = []
         for part in self._parts():
