@@ -184,10 +184,10 @@ def domias(
     DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
     ``components`` principal components of both, scaled to unit variance. ``suspects`` are the rows to tell apart;
     ``crowd`` is a nearest-neighbour index of the synthetic rows; kernels stand on at most ``max_kernels`` of its
-    points, drawn at random by a fixed seed. The result is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the
-    likelier a training row. If all rows are identical, every score is 0. The attack detects local overfitting; it
-    hardly detects a single copied row of a large table, since the density is smoothed. Raises :class:`Unsupported`
-    without scikit-learn (the extra ``evaluate``).
+    points, drawn at random by a fixed seed. The result is (members' scores, strangers' scores), each of shape
+    ``(rows,)`` and in nats; the higher, the likelier a training row. If all rows are identical, every score is 0. The
+    attack detects local overfitting; it hardly detects a single copied row of a large table, since the density is
+    smoothed. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.decomposition import PCA

@@ -19,7 +19,8 @@ _TRUSTS = {
     "masks that cancel only in the sum, and nobody saw exact counts.",
     "three-servers": "No two of the three servers may collude, and all had to follow the protocol: each held secret "
     "shares, which reveal nothing by themselves, and nobody saw exact counts. Their noise has 1.5 times the variance "
-    "of a trusted server's (up to 3 times if that noise is very small or very large), and each selection adds two Gumbel variables instead of one.",
+    "of a trusted server's (up to 3 times if that noise is very small or very large), and each selection adds two "
+    "Gumbel variables instead of one.",
 }
 
 

@@ -284,12 +284,11 @@ def epsilon_of(rho: float, delta: float) -> float:
     """Return the smallest known epsilon such that ``rho``-zCDP implies (epsilon, ``delta``)-DP.
 
     Every order ``a > 1`` gives a valid epsilon (arXiv 2004.00010, proposition 12), so the numerical minimum over orders
-    is valid whether or not it is the exact minimum. ``delta`` must be above 0; 0 raises ``ValueError`` unless ``rho``
-    is 0 or infinite.
+    is valid whether or not it is the exact minimum. It is infinite for a ``delta`` of 0, unless ``rho`` is 0.
     """
     if rho == 0:
         return 0.0
-    if math.isinf(rho):
+    if math.isinf(rho) or delta <= 0:
         return math.inf
     return max(0.0, _tight(rho, delta)[0])
 
@@ -322,8 +321,10 @@ def _tight(rho: float, delta: float) -> tuple[float, float]:
 def rho_of(epsilon: float, delta: float) -> float:
     """Return the largest rho (to 1 part in 1e12, from below) for which rho-zCDP implies (``epsilon``, ``delta``)-DP.
 
-    ``delta`` must be above 0; 0 raises ``ValueError``.
+    It is 0 for a ``delta`` of 0.
     """
+    if delta <= 0:
+        return 0.0
     low, high = 0.0, 1.0
     while epsilon_of(high, delta) < epsilon:
         high *= 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SchemaError, nearest
-from fedsynth.files import parse_toml, read_text
+from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.schema.columns import (
     KINDS,
     LARGEST,
@@ -337,10 +336,7 @@ class Schema:
 
     def save(self, path: Path | str) -> None:
         """Write the schema to a TOML file, which replaces an existing one only when it is complete."""
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        partial.write_text(self.to_toml(), encoding="utf-8")
-        os.replace(partial, target)
+        write_whole(Path(path), self.to_toml())
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:

@@ -57,7 +57,8 @@ class ThreeServers:
     assumption: ClassVar[str] = (
         "of three servers that follow the protocol no two work together (one may work with the coordinator and any "
         "sites), and no site deals counts that its rows do not give; noise in tables has 1.5 times the variance of a "
-        "trusted server's (up to 3 times if that noise is very small or very large), and each draw two Gumbel numbers in place of one"
+        "trusted server's (up to 3 times if that noise is very small or very large), and each draw two Gumbel "
+        "numbers in place of one"
     )
 
     def __post_init__(self) -> None:
