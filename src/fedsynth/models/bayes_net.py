@@ -63,7 +63,7 @@ class BayesianNetwork:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of codes of each column."""
+        """Number of codes (values or bins) of each column."""
         return tuple(table.shape[-1] for table in self.conditionals)
 
     @classmethod
@@ -99,7 +99,7 @@ class BayesianNetwork:
         return cls(structure, tuple(conditionals), total)
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows, parents before children, and return each column's codes in the order of the columns.
+        """Draw ``rows`` rows, parents before children, and return one array of integer codes per column, in order.
 
         Arrays have shape ``(rows,)`` and the narrowest unsigned dtype.
         """
@@ -135,8 +135,8 @@ class BayesianNetwork:
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Sample the remaining columns of rows in which some columns are ``known``, and return all columns' codes.
 
-        ``known`` maps columns to codes, shape ``(rows,)``; the ancestors of known columns must be known, too. The
-        result has one array of shape ``(rows,)`` per column, in the order of the columns.
+        ``known`` maps columns to integer codes, shape ``(rows,)``; the ancestors of known columns must be known, too.
+        The result has one array of shape ``(rows,)`` per column, in the order of the columns.
         """
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
@@ -157,7 +157,8 @@ class BayesianNetwork:
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Array:
         """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0.
 
-        ``codes`` holds one array of codes, shape ``(rows,)``, per column, in the order of the columns.
+        ``codes`` holds one array of integer codes (values or bins), shape ``(rows,)``, per column, in the order of the
+        columns.
         """
         result = np.zeros(len(codes[0]))
         with np.errstate(divide="ignore"):
@@ -215,7 +216,10 @@ class GivenNetwork:
     above: MarkovRandomField
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Draw ``rows`` rows that meet the evidence; return each column's codes, shape ``(rows,)``, in column order."""
+        """Draw ``rows`` rows that meet the evidence (conditions on columns); return one array of codes per column.
+
+        Arrays hold integers, shape ``(rows,)``, in the order of the columns.
+        """
         return self.network.completed(dict(zip(self.columns, self.above.sample(rows, rng), strict=True)), rows, rng)
 
 

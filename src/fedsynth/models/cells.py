@@ -124,7 +124,10 @@ class Cells:
 
     @classmethod
     def of_bins(cls, column: Column) -> Cells:
-        """Return the schema's own bins or values of ``column`` as fine cells, each its own group, with counts of 1."""
+        """Return the schema's own bins or values of ``column`` as fine cells (:class:`Cells`) with counts of 1.
+
+        Each is its own group.
+        """
         if not isinstance(column, Numeric | Datetime):
             return cls.of(column)
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
@@ -143,7 +146,7 @@ class Cells:
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return, to be saved, the arrays that sampling needs: groups, counts and grid (see :meth:`from_arrays`)."""
+        """Return, to be saved, the arrays that sampling needs; :meth:`from_arrays` restores the cells from them."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
             found |= self.grid.to_arrays()
@@ -151,7 +154,10 @@ class Cells:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
-        """Restore cells for sampling from the arrays of :meth:`to_arrays`; variances, not stored, become infinite."""
+        """Restore cells (adaptive bins, :class:`Cells`) for sampling from the arrays of :meth:`to_arrays`.
+
+        Variances, which are not stored, become infinite.
+        """
         groups = np.asarray(arrays["groups"], dtype=np.int64)
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
@@ -220,11 +226,11 @@ class Cells:
         """Return the cells with estimates updated by newly released noisy ``counts``, projected to sum to ``total``.
 
         ``counts`` has one entry per fine cell (:class:`Cells`), in rows, with noise of ``variance`` (rows squared): one
-        number, or an array over the fine cells that is constant within each former cell, that is, cell of the last
-        release (``whole``). First, the sums over each former cell are averaged with its previous estimate by inverse
-        variance, and projected on the simplex of sum ``total``. Then the counts within each former cell are projected
-        on the simplex of that average. With ``even``, differences between neighbouring ordered cells are smoothed out
-        unless they exceed the noise.
+        number, or an array over the fine cells that is constant within each former cell. A former cell is one of the
+        last release, of which several fine cells may be parts (``whole``). First, the sums over each former cell are
+        averaged with its previous estimate by inverse variance, and projected on the simplex (made non-negative, of sum
+        ``total``). Then the counts within each former cell are projected on the simplex of that average. With ``even``,
+        differences between neighbouring ordered cells are smoothed out unless they exceed the noise.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)

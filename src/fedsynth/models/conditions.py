@@ -28,7 +28,10 @@ class Is:
     code: int
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like ``values``, the drawn codes of this column, in which every entry is ``code``."""
+        """Return an array like ``values`` in which every entry is the required ``code``.
+
+        Sampling calls it on the column's codes in rows that were drawn given the condition.
+        """
         return np.full_like(values, self.code)
 
 
@@ -44,7 +47,10 @@ class Between:
     high: float
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the drawn ``values`` clipped to the interval, which rounding at a cell's edge may have left."""
+        """Return ``values`` clipped to the interval, which rounding at the edge of a bin may have left.
+
+        Sampling calls it on the column's numbers in rows that were drawn given the condition.
+        """
         found: NDArray[Any] = np.clip(values, self.low, self.high)
         return found
 
@@ -54,7 +60,10 @@ class Missing:
     """Condition on a numeric or datetime column: the value is missing."""
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array like ``values``, the drawn numbers of this column, in which every entry is NaN (missing)."""
+        """Return an array like ``values`` in which every entry is NaN (missing).
+
+        Sampling calls it on the column's numbers in rows that were drawn given the condition.
+        """
         return np.full_like(values, np.nan)
 
 

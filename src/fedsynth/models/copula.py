@@ -127,15 +127,18 @@ class Region:
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Lower and upper ends of the intervals as points of the normal axis; infinite at probabilities 0 and 1."""
+        """Lower and upper ends of the intervals as points of the normal axis, each of shape ``(intervals,)``.
+
+        They are infinite at probabilities 0 and 1.
+        """
         from scipy.special import ndtri
 
         return ndtri(self.low), ndtri(self.high)
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1.0 for each point inside an interval and 0.0 for others, shape ``(rows,)``.
+        """Return 1.0 for each point inside one of the intervals and 0.0 for others, shape ``(rows,)``.
 
-        ``codes`` holds the points, shape ``(rows, 1)``.
+        ``codes`` holds the rows' points on the column's normal axis, shape ``(rows, 1)``.
         """
         low, high = self.ends
         found: Array = np.any((codes >= low) & (codes <= high), axis=1).astype(np.float64)
@@ -155,7 +158,7 @@ class Admitted:
     def likelihood(self, codes: NDArray[Any]) -> Array:
         """Return 1.0 for each point whose number meets the condition and 0.0 for others, shape ``(rows,)``.
 
-        ``codes`` holds the points on both axes, shape ``(rows, 2)``.
+        ``codes`` holds the rows' points on the column's two normal axes, shape ``(rows, 2)``.
         """
         numbers = self.axis.values(codes)
         if isinstance(self.condition, Between):
@@ -178,15 +181,16 @@ class Cellwise:
     latents: ClassVar[int] = 1
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return the value at each of ``points``, shape ``(rows, 1)``: a code, or with a grid a number (NaN: missing).
+        """Return the values at ``points`` of the normal axis, shape ``(rows,)``: codes, or numbers if there is a grid.
 
-        The point determines the cell and the place within it, so nothing is drawn from ``rng``.
+        ``points`` has shape ``(rows, 1)``; a missing number is NaN. The point determines the cell and the place within
+        it, so nothing is drawn from ``rng``.
         """
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 
     def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
-        """Return the part of the normal axis on which ``condition`` holds, as evidence, and the axis itself, unchanged.
+        """Return the part of the normal axis on which ``condition`` holds, as evidence, and this axis, unchanged.
 
         ``column`` is the schema's column; it is not needed here.
         """
@@ -210,18 +214,18 @@ class Cellwise:
         return Region(low, high), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the axis, to be saved, as named arrays, from which :meth:`from_arrays` restores it."""
+        """Return this axis (:class:`Cellwise`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
         return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
-        """Restore the axis from the result of :meth:`to_arrays`."""
+        """Restore an axis (:class:`Cellwise`) from the result of :meth:`to_arrays`."""
         return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
 class Componentwise:
-    """A copula's two axes of one number, as published for Fed-TDA: a component of a mixture, and a place within it.
+    """A copula's two axes of one number, as in Fed-TDA's paper: a place in a mixture component, and the component.
 
     A value is the mean of a component of ``mixture`` plus the first latent variable times the component's standard
     deviation. ``axis`` divides the second latent variable among the components and one last cell, which stands for
@@ -236,31 +240,37 @@ class Componentwise:
     latents: ClassVar[int] = 2
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return the numbers (NaN: missing) at ``points`` of both axes, shape ``(rows, 2)``; ``rng`` is not used."""
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        The axes (:class:`Componentwise`) determine the number, so ``rng`` is not used.
+        """
         return self.values(points)
 
     def values(self, points: Array) -> Array:
-        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``."""
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        A point is a place within a mixture component and the component's own variable (:class:`Componentwise`).
+        """
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
         numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
     def given(self, column: Column, condition: Condition) -> tuple[Admitted, Componentwise]:
-        """Return ``condition`` as evidence that is evaluated at points of the axes, and the axes themselves, unchanged.
+        """Return ``condition`` as evidence that is evaluated at points of both axes, and these axes, unchanged.
 
         ``column`` is the schema's column; it is not needed here.
         """
         return Admitted(self, condition), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return both axes, to be saved, as named arrays, from which :meth:`from_arrays` restores them."""
+        """Return both axes (:class:`Componentwise`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
         mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
         return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
-        """Restore the axes from the result of :meth:`to_arrays`."""
+        """Restore a number's axes (:class:`Componentwise`) from the result of :meth:`to_arrays`."""
         grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
         return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
 
@@ -287,7 +297,7 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the copula of columns with the axes ``margins``, one per column.
+        """Return the copula of columns whose normal axes are ``margins``, one entry per column.
 
         ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
         """
@@ -316,7 +326,10 @@ class Copula:
         return Kept(found if regions else self, others) if others else found
 
     def split(self, z: Array) -> list[Array]:
-        """Split points of all latents, shape ``(rows, l)``, into each column's part, shape ``(rows, latents)``."""
+        """Split points of all latent variables into the columns' parts, each of shape ``(rows, latents)``.
+
+        ``z`` has shape ``(rows, l)``, with a column's latent variables next to each other, in the order of the columns.
+        """
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -333,11 +346,12 @@ class Copula:
 class TruncatedCopula:
     """Sampler of a copula's rows given evidence: some columns lie in intervals of their normal axes.
 
-    :meth:`Copula.given` makes it. ``columns`` are their positions, of one latent each, and ``regions`` their intervals,
-    in the same order. The latents are drawn one after the other from their normal distribution given the previous ones,
-    truncated to their regions. A row is kept with the product of the conditional probabilities of the regions of all
-    columns but the first (the first column's probability is the same for every row). This is exact: it is the proposal
-    of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of weights.
+    :meth:`Copula.given` makes it. ``columns`` are their positions, of one latent variable each, and ``regions`` their
+    intervals, in the same order. The latents are drawn one after the other from their normal distribution given the
+    previous ones, truncated to their regions. A row is kept with the product of the conditional probabilities of the
+    regions of all columns but the first (the first column's probability is the same for every row). This is exact: it
+    is the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of
+    weights.
     """
 
     copula: Copula

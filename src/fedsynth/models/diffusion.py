@@ -54,14 +54,14 @@ _FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a
 
 
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
-    """Hyperparameters of a denoising network (FinDiff, FedTabDiff), public, for rows as points; sites train it.
+    """Public hyperparameters of a denoising network (FinDiff, FedTabDiff), which sites train.
 
-    A row's point holds a fixed random vector for each column's token (code of a value) and a normal score for each
-    number. The network has ``depth`` hidden layers of ``width``. Diffusion has ``steps`` steps with noise variances
-    from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal, which sampling
-    ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the column at
-    position ``label`` is given to the network instead of being denoised (-1: no label). The network ``predicts`` the
-    "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
+    Diffusion adds noise to a row's point: a fixed random vector for each column's token (code of a value), and a normal
+    score for each number. The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
+    with noise variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal,
+    which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
+    column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
+    ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -103,7 +103,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         )
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return initial parameters for rows of this ``layout``, flat, float32.
+        """Return random initial parameters as one flat vector, float32, for rows of this ``layout``.
 
         Weights are Glorot uniform, biases zero, and the vectors of a label's tokens N(0, 1).
         """
@@ -225,7 +225,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
 
     @property
     def signal(self) -> Array:
-        """Share of a point's variance that is still signal after each step of diffusion, shape ``(steps,)``.
+        """Share of a noisy row's variance that is still signal after each step of diffusion, shape ``(steps,)``.
 
         It is the cumulative product of 1 - :attr:`variances`, alpha-bar in Ho et al.
         """
@@ -318,14 +318,15 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the block's tokens, where those of the next block begin."""
+        """Position after the block's last token among those of all embedded columns: where the next block begins."""
         return self.begin + self.columns * self.tokens
 
 
 class Step(NamedTuple):
     """One denoising step of a sampler: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise).
 
-    ``time`` is the step of diffusion, from 0, to which the network's prediction refers; fresh noise is standard normal.
+    x is a row as a noisy point, the vector that diffusion works on. ``time`` is the step of diffusion, from 0, to which
+    the network's prediction refers; fresh noise is standard normal.
     """
 
     time: int
@@ -484,9 +485,9 @@ class TabularDiffusion:
 
     ``network`` are its hyperparameters, ``layout`` is that of the encoded rows, ``weights`` are the parameters, flat,
     float32, and ``total`` is the estimated number of records. ``label_shares`` (float64, of sum 1) are the frequencies
-    of the tokens of the network's label column, which are drawn first; empty without label. ``sampler`` is "ddim", in
-    ``steps`` steps, or "ddpm", in all of the network's steps. Raises :class:`InvalidParameter` for weights, shares,
-    sampler or steps that do not fit the network.
+    of the tokens (codes of values) of the label column, the one that the network is given instead of denoising it; they
+    are drawn first. Empty without label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's
+    steps. Raises :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
     """
 
     network: Diffusion

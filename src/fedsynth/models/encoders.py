@@ -109,7 +109,7 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return int(self.groups.max()) + 1
 
     def axis(self, at: int) -> Axis:
-        """Return the partition of the values into tokens, by which a query counts rows.
+        """Return the partition of the values into tokens (codes that networks read), by which a query counts rows.
 
         ``at`` is the column's position in the schema.
         """
@@ -181,7 +181,8 @@ class Layout(NamedTuple):
 def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
     """Raise :class:`InvalidParameter` unless ``encoders`` has one valid encoder for every stored column of ``schema``.
 
-    Sites call it before they encode rows. More than 2^18 tokens of all columns together are refused, too.
+    Sites call it before they encode rows. More than 2^18 tokens (codes that networks read) of all columns together are
+    refused, too.
     """
     if len(encoders) != len(schema.stored):
         raise InvalidParameter(f"{len(encoders)} encoders do not fit {len(schema.stored)} columns; give one per column")
@@ -194,7 +195,10 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
 
 
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> Batch:
-    """Encode the ``rows`` (positions or a slice; by default all) of a ``table``, with one encoder for each column."""
+    """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
+
+    ``encoders`` has one encoder for each column. The table must hold the numbers of all numeric and datetime columns.
+    """
     tokens, places = [], []
     for at, encoder in enumerate(encoders):
         numbers = table.numbers[at][rows] if at in table.numbers else None

@@ -180,7 +180,7 @@ def structure_of(individual: Population, weights: Array, sizes: Sequence[int], m
 
     A column's parents of positive weight are added from the heaviest to the lightest, except those with which the
     column and its parents together would exceed that number. ``weights[i, j]`` is the value of parent j for column i;
-    ``sizes`` holds each column's number of codes.
+    ``sizes`` holds each column's number of codes (values or bins).
     """
     chosen = individual.parents()[0]
     parents = []

@@ -66,9 +66,9 @@ _BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
     """Hyperparameters of CTGAN's critic, which distinguishes rows from fakes (generated rows); sites train it.
 
-    It has hidden layers of the widths ``hidden``; its input is a row's vector and condition (one token of the row, as a
-    one-hot vector over all tokens). CTGAN's dropout is left out, so that a row's condition is the only randomness in
-    its loss. It implements :class:`~fedsynth.models.networks.Network`.
+    It has hidden layers of the widths ``hidden``; its input is a row's vector and condition (one token of the row, that
+    is, code of a value, as a one-hot vector over all tokens). CTGAN's dropout is left out, so that a row's condition is
+    the only randomness in its loss. It implements :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (256, 256)
@@ -198,10 +198,10 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
 
 
 def check_shares(shares: Floats, layout: Layout) -> None:
-    """Raise :class:`InvalidParameter` for ``shares`` from which conditions for rows of this ``layout`` cannot be drawn.
+    """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares``.
 
-    Needed is one finite, non-negative number per token (code of a value), flat, with a positive one in each column, for
-    the columns that have more than one token.
+    For rows of this ``layout``, :func:`draw_conditions` needs one finite, non-negative number per token (code of a
+    value), flat, with a positive one in each column, for the columns that have more than one token.
     """
     coded = OneHot.of(layout)
     if shares.shape != (coded.hot,) or not (np.isfinite(shares).all() and (shares >= 0).all()):
@@ -220,11 +220,11 @@ class Adversaries:
 
     ``critic`` and ``generator`` are the networks, ``critic_weights`` and ``generator_weights`` their current
     parameters, flat, float32, for rows encoded in this ``layout``. ``shares`` are the released shares of tokens
-    (:func:`shares_of`), by which conditions are drawn. ``clip`` bounds the L2 norm of the gradients of fakes as well as
-    those of rows: clipping only one side would tell the critic that the other side matters more. ``fakes`` is the
-    number of fakes (generated rows) in each step, separately for each network; ``rate`` is the learning rate of both
-    optimisers, ``critic_adam`` and ``generator_adam``. Raises :class:`InvalidParameter` for arguments that do not fit
-    together.
+    (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds the L2 norm of
+    the gradients of fakes as well as those of rows: clipping only one side would tell the critic that the other side
+    matters more. ``fakes`` is the number of fakes (generated rows) in each step, separately for each network; ``rate``
+    is the learning rate of both optimisers, ``critic_adam`` and ``generator_adam``. Raises :class:`InvalidParameter`
+    for arguments that do not fit together.
     """
 
     critic: Critic
@@ -252,8 +252,8 @@ class Adversaries:
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
         """Update the critic, then the generator; return the critic's weights, flat, float32, for the next query.
 
-        ``real`` is the sites' part of the critic's gradient: the released sum of its clipped gradients over rows,
-        divided by the expected number of rows; flat. Fakes are generated from ``rng``.
+        ``real`` is the sites' part of the critic's gradient: the released (noisy) sum of its clipped gradients over
+        rows, divided by the expected number of rows; flat. Fakes are generated from ``rng``.
         """
         self.critic_weights = self.critic_adam.step(self.critic_weights, real + self.critic_fake_gradient(rng))
         self.generator_weights = self.generator_adam.step(self.generator_weights, self.generator_gradient(rng))
@@ -262,7 +262,8 @@ class Adversaries:
     def critic_fake_gradient(self, rng: np.random.Generator) -> Floats:
         """Return the mean of the critic's clipped gradients over newly generated rows (fakes), flat, float64.
 
-        A fake's loss is log(1 + exp(score)). Noise and conditions are drawn from ``rng``.
+        A fake's loss is log(1 + exp(score)). Their noise and conditions (tokens that they should have) are drawn from
+        ``rng``.
         """
         require_torch()
         import torch
@@ -284,8 +285,8 @@ class Adversaries:
     def generator_gradient(self, rng: np.random.Generator) -> Floats:
         """Return the gradient of the generator's mean loss over newly generated rows (fakes), flat, float64.
 
-        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition's column. Noise and conditions are
-        drawn from ``rng``.
+        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition, a token that it should have in
+        some column. Noise and conditions are drawn from ``rng``.
         """
         require_torch()
         import torch

@@ -134,10 +134,10 @@ class GradualUpdate:
 
     ``sizes`` holds each column's number of codes (values or bins). ``targets`` are consistent tables by clique (tuple
     of positions in ``sizes``), scaled here to the number of rows. Each of the ``sweeps`` visits the targets, worst
-    first. Rows in cells with too many rows are freed; the freed rows fill cells with too few rows, either by
-    overwriting the target's columns or by copying a whole row that is already in the cell. Copying preserves the other
-    targets better. Overwriting is needed for empty cells, and is used for half of the other rows in every second sweep,
-    to mix rows. Raises :class:`InvalidParameter` for fewer than one sweep.
+    first. Rows in cells with too many rows may be changed; these fill cells with too few rows, either by overwriting
+    the target's columns or by copying a whole row that is already in the cell. Copying preserves the other targets
+    better. Overwriting is needed for empty cells, and is used for half of the other rows in every second sweep, to mix
+    rows. Raises :class:`InvalidParameter` for fewer than one sweep.
     """
 
     sizes: tuple[int, ...]

@@ -25,7 +25,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
-    """Return the cliques that are contained in no other, each as a sorted tuple of columns, in sorted order."""
+    """Return the cliques (sets of columns) that are contained in no other, as sorted tuples in sorted order."""
     kept: list[Clique] = []
     holders: defaultdict[int, list[int]] = defaultdict(list)  # by column, the masks of the kept cliques that contain it
     for clique in sorted({tuple(sorted(clique)) for clique in cliques}, key=lambda c: (-len(c), c)):
@@ -245,7 +245,7 @@ class Node:
 
     @property
     def rest_axis(self) -> int:
-        """The axis (0 or 1) of :attr:`block` for the columns not shared with the parent."""
+        """Axis (0 or 1) of the table as a matrix (:attr:`block`) for the columns not shared with the parent."""
         return 1 if self.separator_first else 0
 
 

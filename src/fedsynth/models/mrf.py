@@ -306,7 +306,10 @@ class MarkovRandomField:
 
 
 def log_potential(probability: Floats) -> Floats:
-    """Return the natural logarithm of probabilities, but at least -1000, since a model's potentials must be finite."""
+    """Return natural logarithms of probabilities, for the factors of a graphical model; same shape.
+
+    They are at least -1000, which stands for the log of zero, since potentials must be finite.
+    """
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(probability), LEAST)
 

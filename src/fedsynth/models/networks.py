@@ -66,7 +66,7 @@ def dense(inputs: int, outputs: int) -> Shapes:
 
 
 def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]]:
-    """Return initial float32 parameters of these ``shapes`` after Glorot & Bengio (AISTATS 2010).
+    """Return initial parameters of a network, float32, of these ``shapes``, after Glorot & Bengio (AISTATS 2010).
 
     Matrices are uniform, with a variance that depends on their size; biases (vectors) are zero.
     """

@@ -38,9 +38,10 @@ class NormalScores:
 
     @classmethod
     def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
-        """Make the axis of cells with these ``shares`` (or counts: they are normalised here), in the given ``order``.
+        """Make the normal axis of cells with these ``shares`` (or counts: they are normalised), in this ``order``.
 
-        By default cells keep their own order. If the shares sum to 0 or less, all cells get equal shares.
+        Cells are a column's values or bins; ``order`` lists their numbers, and by default they keep their own order. If
+        the shares sum to 0 or less, all cells get equal shares.
         """
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
@@ -77,7 +78,7 @@ class NormalScores:
         return scores
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
-        """Return the cell at each point ``z`` of the axis, and the point's relative place within its interval (0 to 1).
+        """Return the cell (value or bin) at each point ``z`` of the axis, and the point's place (0 to 1) in it.
 
         All have shape ``(points,)``. Places are shares of probability: uniform for standard normal points.
         """
@@ -91,7 +92,10 @@ class NormalScores:
         return self.order[place], inside
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
-        """Draw a standard normal point in the interval of each of ``cells``: the inverse of :meth:`cells`."""
+        """Draw a standard normal point in the interval of each of ``cells`` (numbers of values or bins).
+
+        The result has the same shape. This is the inverse of :meth:`cells`.
+        """
         from scipy.special import ndtr, ndtri
 
         ends = ndtr(np.concatenate([[-np.inf], self.thresholds, [np.inf]]))

@@ -50,7 +50,7 @@ class OneHot(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> OneHot:
-        """Return the layout, as vectors, of encoded rows of this ``layout``."""
+        """Return where scalars and one-hot blocks lie in the vectors of encoded rows of this ``layout``."""
         columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
         return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
 
@@ -221,9 +221,9 @@ def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
 
 
 def places_of(scalars: Any) -> Floats:
-    """Convert ``scalars``, from -1 to 1, to places of numbers within their tokens, 0 to 1, float64, same shape.
+    """Convert a network's ``scalars`` (-1 to 1) to places of numbers (0 to 1), float64, of the same shape.
 
-    A token is the code of a group of values. NaN gives 0.5.
+    A place is a number's position within its token, or code (:class:`~fedsynth.models.encoders.Places`). NaN gives 0.5.
     """
     found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
     return found

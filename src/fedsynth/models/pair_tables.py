@@ -45,13 +45,13 @@ class Margin:
 
     @property
     def of_ordered(self) -> Array:
-        """Shares of the ordered groups, normalised to sum 1, shape ``(ordered,)``."""
+        """Shares of the groups (bins) in a meaningful order, normalised to sum 1, shape ``(ordered,)``."""
         held = self.shares[: self.ordered]
         among: Array = held / held.sum()
         return among
 
     def scores(self) -> Array:
-        """Return the ordered groups' normal scores, shape ``(ordered,)``, with weighted mean 0.
+        """Return the normal scores of the groups in a meaningful order, shape ``(ordered,)``, with weighted mean 0.
 
         A group's score is the mean of a standard normal variable over the interval that stands for the group.
         """

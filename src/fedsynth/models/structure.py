@@ -107,9 +107,10 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
 
     ``weights[i, j]`` is the value of parent j for column i, such as their mutual information (symmetric; the diagonal
     is ignored); the values of parents add up, and parents of value 0 or less are left out. ``sizes`` holds each
-    column's number of codes; a column and its parents together have at most ``max_cells`` combinations of codes. The
-    objective is that of the FedBN thesis. The optimum is exact for up to 20 columns, and for one parent with any number
-    of columns; otherwise the search is heuristic. Raises :class:`InvalidParameter` for a negative ``most``.
+    column's number of codes (values or bins); a column and its parents together have at most ``max_cells`` combinations
+    of codes. The objective is that of the FedBN thesis. The optimum is exact for up to 20 columns, and for one parent
+    with any number of columns; otherwise the search is heuristic. Raises :class:`InvalidParameter` for a negative
+    ``most``.
     """
     if most < 0:
         raise InvalidParameter(f"a column cannot have {most} parents; give 0 or more")
@@ -162,7 +163,7 @@ class Choices:
         return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
-        """Return the best network for ``order``, a permutation of all columns in which parents come first."""
+        """Return the network of largest total weight whose parents come first in ``order``, a list of all columns."""
         parents: list[Parents] = [()] * len(order)
         before = 0
         for column in order:
@@ -171,7 +172,7 @@ class Choices:
         return Structure(tuple(order), tuple(parents))
 
     def worth(self, order: Sequence[int]) -> float:
-        """Return the total weight of the best network for ``order``, a permutation of all columns."""
+        """Return the total weight of the best network whose parents come first in ``order``, a list of all columns."""
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]

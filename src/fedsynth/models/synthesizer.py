@@ -103,11 +103,11 @@ class ModelAxis(Protocol):
         """
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return the axis as named arrays, to be saved."""
+        """Return this axis (conversion of codes to values) as named arrays, to be saved."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
-        """Restore the axis from the named arrays of :meth:`to_arrays`."""
+        """Restore an axis (conversion of codes to values) from the named arrays of :meth:`to_arrays`."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Bins:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
-        """Return the axis of the schema's own codes; ``arrays`` is not needed."""
+        """Return the conversion of the schema's own codes to values; ``arrays`` is not needed."""
         return cls()
 
 
