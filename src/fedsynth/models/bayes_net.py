@@ -35,9 +35,13 @@ _MOST_ROWS = 1 << 20  # most states of the parents in one conditional table; see
 
 @dataclass(frozen=True, eq=False)
 class BayesianNetwork:
-    """Columns given their parents; ``conditionals[j]`` has one axis per parent of column j (sorted), then its own axis.
+    """A Bayesian network of discrete columns: each column's distribution given its parents, as tables.
 
-    Each conditional distribution sums to one. ``total`` is the estimated number of records.
+    Columns are numbered from 0 in the schema's order and hold integer codes from 0. ``structure`` lists each column's
+    parents. ``conditionals[j]`` is the table of column j, float64, with one axis for each of its parents (ascending)
+    and column j's own axis last, along which it sums to one. ``total`` is the estimated number of records. Raises
+    :class:`InvalidParameter` for tables that do not fit their parents, and for parents with more than 2^20 states
+    together.
     """
 
     structure: Structure
@@ -59,20 +63,22 @@ class BayesianNetwork:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of codes of each column."""
+        """Number of codes (values or bins) of each column."""
         return tuple(table.shape[-1] for table in self.conditionals)
 
     @classmethod
     def of_tables(
         cls, structure: Structure, tables: Mapping[Parents, Array], total: float, *, zeros: Zeros | None = None
     ) -> BayesianNetwork:
-        """Estimate the conditional probabilities from ``tables``, counts by sorted clique.
+        """Estimate a network from noisy counts: ``tables`` of the columns of ``structure``, for about ``total`` rows.
 
-        For each column, the smallest table that contains the column and its parents is used. Entries may be negative:
-        tables are first projected on the non-negative tables of sum ``total``. They are then scaled until their column
-        counts equal the 1-way tables, where these are given, because the noise that projection leaves in rare cells
-        adds up in the column counts. Cells in ``zeros`` get probability 0 if their clique lies within a column and its
-        parents.
+        Tables are counts of rows by clique (sorted tuple of column numbers), with axes in the clique's order. For each
+        column, the smallest table that contains the column and its parents is used. Entries may be negative: tables are
+        first projected on the non-negative tables of sum ``total``. They are then scaled until their column counts
+        equal the 1-way tables, where these are given, because the noise that projection leaves in rare cells adds up in
+        the column counts. ``zeros`` maps cliques to masks of cells that no row can be in
+        (:data:`~fedsynth.models.estimate.Zeros`); such cells get probability 0 if their clique lies within a column and
+        its parents. Raises :class:`InvalidParameter` if no table contains a column together with its parents.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -93,15 +99,19 @@ class BayesianNetwork:
         return cls(structure, tuple(conditionals), total)
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's codes, shape ``(rows,)``, in the narrowest unsigned type; parents are drawn first."""
+        """Draw ``rows`` rows, parents before children, and return one array of integer codes per column, in order.
+
+        Arrays have shape ``(rows,)`` and the narrowest unsigned dtype.
+        """
         return self.completed({}, rows, rng)
 
     def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | Kept | None:
-        """Return a sampler of the network's rows given evidence; ``None`` if it has no such rows.
+        """Return a sampler of the network's rows given ``evidence`` (by column); ``None`` if it has no such rows.
 
-        Evidence on a column changes only the distribution of that column and its ancestors. These form a graphical
-        model with the evidence as additional factors; all other columns are sampled as usual. If the junction tree of
-        that model would be too large, rejection sampling is used.
+        Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). It changes only the
+        distribution of its column and that column's ancestors. These form a graphical model with the evidence as
+        additional factors; all other columns are sampled as usual. If the junction tree of that model would have more
+        than 2^23 cells, rejection sampling (:class:`~fedsynth.models.evidence.Kept`) is used.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -123,7 +133,11 @@ class BayesianNetwork:
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Sample the columns that are not ``known``; the ancestors of known columns must be known, too."""
+        """Sample the remaining columns of rows in which some columns are ``known``, and return all columns' codes.
+
+        ``known`` maps columns to integer codes, shape ``(rows,)``; the ancestors of known columns must be known, too.
+        The result has one array of shape ``(rows,)`` per column, in the order of the columns.
+        """
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))
             for column, size in enumerate(self.sizes)
@@ -141,7 +155,11 @@ class BayesianNetwork:
         return result
 
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Array:
-        """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0."""
+        """Return each row's log probability in nats, shape ``(rows,)``; -inf for rows of probability 0.
+
+        ``codes`` holds one array of integer codes (values or bins), shape ``(rows,)``, per column, in the order of the
+        columns.
+        """
         result = np.zeros(len(codes[0]))
         with np.errstate(divide="ignore"):
             for column, table in enumerate(self.conditionals):
@@ -150,14 +168,14 @@ class BayesianNetwork:
         return result
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the network as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        """Return the network, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
         parents = [list(parents) for parents in self.structure.parents]
         meta = {"order": list(self.structure.order), "parents": parents, "total": self.total}
         return meta, {f"conditional{column}": table for column, table in enumerate(self.conditionals)}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> BayesianNetwork:
-        """Restore the network from the output of :meth:`to_arrays`."""
+        """Restore the network from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
         structure = Structure(tuple(meta["order"]), tuple(tuple(parents) for parents in meta["parents"]))
         tables = tuple(arrays[f"conditional{column}"] for column in range(len(structure.parents)))
         return cls(structure, tables, float(meta["total"]))
@@ -186,9 +204,11 @@ class BayesianNetwork:
 
 @dataclass(frozen=True, eq=False)
 class GivenNetwork:
-    """Rows of a ``network`` given evidence: first ``columns``, by the model ``above``, then all their non-ancestors.
+    """Sampler of a Bayesian network's rows given evidence, that is, conditions on columns.
 
-    ``columns`` are the columns with evidence and all their ancestors; ``above`` is their distribution given evidence.
+    :meth:`BayesianNetwork.given` makes it. ``network`` is the Bayesian network, ``columns`` are the columns with
+    evidence and all their ancestors; ``above``, a graphical model over them in this order, is their distribution given
+    the evidence. The other columns are then drawn from the network as usual.
     """
 
     network: BayesianNetwork
@@ -196,7 +216,10 @@ class GivenNetwork:
     above: MarkovRandomField
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's codes, shape ``(rows,)``."""
+        """Draw ``rows`` rows that meet the evidence (conditions on columns); return one array of codes per column.
+
+        Arrays hold integers, shape ``(rows,)``, in the order of the columns.
+        """
         return self.network.completed(dict(zip(self.columns, self.above.sample(rows, rng), strict=True)), rows, rng)
 
 

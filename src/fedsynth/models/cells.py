@@ -41,12 +41,13 @@ _EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot d
 
 
 def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
-    """Draw evenly spread uniform numbers: one in [0, 1) for each entry of ``groups``, shape ``(entries,)``.
+    """Draw uniform numbers, one per row, that are evenly spread within each group: sampling with less variance.
 
-    ``groups`` are integers from 0 to below 2^20. Each draw is uniform by itself. The draws of one group, and those of
-    neighbouring groups together, are evenly spread: the entries of a group, in random order, take successive points of
-    an additive recurrence of the golden ratio with a random start. Frequencies of samples drawn with them deviate from
-    their probabilities by about one row instead of the square root of the number of rows. Draws are multiples of
+    ``groups`` holds each row's group, an integer from 0 to below 2^20. Returns float64 numbers in [0, 1), shape
+    ``(rows,)``. Each draw is uniform by itself. The draws of one group, and those of neighbouring groups together, are
+    evenly spread: the rows of a group, in random order, take successive points of an additive recurrence of the golden
+    ratio with a random start. Frequencies of samples drawn with them deviate from their probabilities by about one row
+    instead of the square root of the number of rows; this holds within blocks of 2^20 rows. Draws are multiples of
     2^-32, so that a group's number can be added without rounding.
     """
     if len(groups) > _BLOCK:
@@ -69,12 +70,16 @@ def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Fine cells of one column, with the group, the estimated count and its variance for each.
+    """Adaptive bins of one column: fine cells with estimated counts, and groups of cells that are the bins of a model.
 
-    The fine cells are the codes of a category, or the cells of ``grid`` and one more for missing values if the column
-    admits them. ``groups`` are numbered from 0 without gaps. Fine cells with the same entry in ``whole`` were one cell
-    in the last release; its count is split evenly between them. All arrays have shape ``(fine cells,)``. If the first
-    ``in_order`` fine cells are ordered, their neighbours may be smoothed; 0 for none.
+    The fine cells are the codes of a category, or the intervals of ``grid`` (ascending, :class:`Grid`) for a number or
+    time, followed by one cell for missing values if the column admits them. All arrays have shape ``(fine cells,)``:
+    ``groups`` holds each cell's group, numbered from 0 without gaps; ``counts`` its estimated number of rows;
+    ``variances`` the variance of that estimate, infinite if nothing is known. Counts come from released (published,
+    usually noisy) tables, never from rows. Cells with the same number in ``whole`` were one cell when counts were last
+    released: its count is split evenly between them, and ``variances`` is that of their sum. The first ``in_order``
+    cells are in a meaningful order, so that neighbours may be smoothed; 0 if there is none. As the axis of a model
+    (:class:`~fedsynth.models.synthesizer.ModelAxis`), it converts group numbers to values: :meth:`drawn`.
     """
 
     groups: Integers
@@ -87,7 +92,12 @@ class Cells:
 
     @classmethod
     def of(cls, column: Column) -> Cells:
-        """Return the column's public cells before any release: each is its own group, with unknown counts."""
+        """Return the fine cells (:class:`Cells`) of ``column`` before its rows are counted, with unknown counts.
+
+        Each cell is its own group. A number or time gets about 32 cells between its public bounds, or one for each
+        value if there are at most 128 values; a category one cell per code. Unknown counts are 1 with infinite
+        variance.
+        """
         grid = None
         if isinstance(column, Numeric | Datetime):
             grid = Grid.coarse(column.bin_edges, column.per_unit, START, SINGLE)
@@ -98,7 +108,11 @@ class Cells:
 
     @classmethod
     def levels(cls, column: Column) -> list[Cells]:
-        """Return the column's public cells and up to ``LEVELS`` - 1 successive refinements of them."""
+        """Return the fine cells (:class:`Cells`) in which ``column`` is counted first, at several resolutions.
+
+        The first resolution is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of
+        the one before; a category has one. All counts are unknown (1, with infinite variance).
+        """
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
             grid = found[-1].grid
@@ -110,7 +124,10 @@ class Cells:
 
     @classmethod
     def of_bins(cls, column: Column) -> Cells:
-        """Return the schema's own bins (or values) as cells, each its own group, with uniform counts."""
+        """Return the schema's own bins or values of ``column`` as fine cells (:class:`Cells`) with counts of 1.
+
+        Each is its own group.
+        """
         if not isinstance(column, Numeric | Datetime):
             return cls.of(column)
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
@@ -121,12 +138,15 @@ class Cells:
         return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
     def axis(self, column: int) -> Axis:
-        """Return the axis of contingency tables over these groups, for the column at position ``column``."""
+        """Return the partition of the column's values into groups, which a query sends to sites to count rows by it.
+
+        ``column`` is the column's position in the schema.
+        """
         own = np.array_equal(self.groups, np.arange(len(self.groups)))
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that sampling needs; the inverse of :meth:`from_arrays`."""
+        """Return, to be saved, the arrays that sampling needs; :meth:`from_arrays` restores the cells from them."""
         found = {"groups": self.groups, "counts": self.counts}
         if self.grid is not None:
             found |= self.grid.to_arrays()
@@ -134,12 +154,20 @@ class Cells:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
-        """Restore cells from the output of :meth:`to_arrays`."""
+        """Restore cells (adaptive bins, :class:`Cells`) for sampling from the arrays of :meth:`to_arrays`.
+
+        Variances, which are not stored, become infinite.
+        """
         groups = np.asarray(arrays["groups"], dtype=np.int64)
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
     def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
-        """Return the probability of a condition given each group (or place), and the cells given the condition."""
+        """Translate a condition on the values of ``column``: return evidence on the groups, and new cells to draw from.
+
+        The evidence holds, for each group, the probability that a row of the group meets the condition; for a number or
+        time, it also covers a value's place within its group (:class:`~fedsynth.models.evidence.Placed`). The returned
+        cells have the same groups, but :meth:`drawn` draws from them only values that meet the condition.
+        """
         begin, end, grid = *np.zeros((2, len(self.groups))), self.grid
         if isinstance(condition, Between):
             assert grid is not None
@@ -158,26 +186,32 @@ class Cells:
 
     @property
     def shares(self) -> Array:
-        """Each fine cell's share of its group; uniform in a group without counts, as in sampling."""
+        """Each fine cell's share of its group's estimated rows, shape ``(fine cells,)``; see :class:`Cells`.
+
+        The shares within a group sum to 1; they are equal if the group has no rows.
+        """
         rows = np.bincount(self.groups, weights=self.counts)[self.groups]
         even = 1 / np.bincount(self.groups)[self.groups]
         return np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
 
     def covers(self, column: Column) -> bool:
-        """Return whether the fine cells are the schema's own bins or values."""
+        """Return whether the fine cells (:class:`Cells`) are the schema's own bins or values of ``column``."""
         if not isinstance(column, Numeric | Datetime):
             return True
         return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
 
     @property
     def size(self) -> int:
-        """Number of groups."""
+        """Number of groups, the bins of a model (:class:`Cells`)."""
         return int(self.groups.max()) + 1
 
     def ordered(self, column: Column) -> int:
-        """Return how many of the first groups are ordered: of a number, of ordered or integer values, or of two groups.
+        """Return how many of the groups, from the first, are in an order in which a correlation has a meaning.
 
-        Missing values are not ordered, nor is a union of rare values unless it holds the highest values.
+        The result is 0 for none. Ordered are the groups of numbers and times, and those of a category whose values are
+        integers or declared ordered. An unordered category with two groups counts as ordered. Missing values are not
+        ordered, nor is the group of merged rare values unless it holds the highest values. ``column`` is the schema's
+        column that the cells belong to.
         """
         if self.grid is not None:
             return self.size - (len(self.groups) > len(self.grid))
@@ -189,13 +223,14 @@ class Cells:
         return int(min([values.max() + 1, *others, *backwards]))
 
     def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
-        """Update the cells by noisy ``counts`` of the fine cells; the estimates sum to ``total``.
+        """Return the cells with estimates updated by newly released noisy ``counts``, projected to sum to ``total``.
 
-        First, the sums over each former cell (``whole``) are averaged with its previous estimate by inverse variance,
-        and projected on the simplex of sum ``total``. Then the counts within each former cell are projected on the
-        simplex of that average. ``variance`` is one number, or an array over the fine cells that is constant within
-        each former cell. With ``even``, differences between neighbouring ordered cells are smoothed out unless they
-        exceed the noise.
+        ``counts`` has one entry per fine cell (:class:`Cells`), in rows, with noise of ``variance`` (rows squared): one
+        number, or an array over the fine cells that is constant within each former cell. A former cell is one of the
+        last release, of which several fine cells may be parts (``whole``). First, the sums over each former cell are
+        averaged with its previous estimate by inverse variance, and projected on the simplex (made non-negative, of sum
+        ``total``). Then the counts within each former cell are projected on the simplex of that average. With ``even``,
+        differences between neighbouring ordered cells are smoothed out unless they exceed the noise.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
@@ -216,16 +251,22 @@ class Cells:
         return replace(self, whole=np.arange(len(found)), counts=found, variances=variances)
 
     def sums_of(self, finer: Grid, counts: Array) -> Array:
-        """Sum the counts of a nested ``finer`` grid (last entry: missing values) to counts of the fine cells."""
+        """Sum counts over the cells of a ``finer`` grid to counts of these fine cells, which that grid subdivides.
+
+        ``counts`` has one entry for each cell of ``finer`` and, if the column admits missing values, a last one for
+        these. Returns float64, shape ``(fine cells,)``. Only for numbers and times.
+        """
         assert self.grid is not None
         at = np.searchsorted(self.grid.upper, finer.upper)
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
         return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
     def cut(self, finer: Grid, least: float) -> Cells:
-        """Split the cells with at least ``least`` rows according to a nested ``finer`` grid.
+        """Split each cell with at least ``least`` estimated rows into its parts in a ``finer`` grid; keep the others.
 
-        Afterwards every fine cell is its own group.
+        Cells are the fine cells of :class:`Cells`; the finer grid subdivides theirs. A cell's count is divided evenly
+        between its parts until :meth:`told` updates them. Every cell of the result is its own group. Only for numbers
+        and times.
         """
         assert self.grid is not None
         grid, size = self.grid, len(self.grid)
@@ -240,10 +281,11 @@ class Cells:
         )
 
     def grouped(self, least: float, most: int) -> Cells:
-        """Merge the cells into at most ``most`` groups of at least ``least`` rows each, if the column has enough rows.
+        """Merge the fine cells (:class:`Cells`) into at most ``most`` groups of at least ``least`` estimated rows.
 
-        The lightest group repeatedly joins its lighter neighbour. Values of a category are neighbours if their counts
-        are similar. A single value with many rows stays alone. Missing numbers are never merged with others.
+        Returns the same cells with new ``groups``; a group holds fewer rows only if the column does. The lightest group
+        repeatedly joins its lighter neighbour. Values of a category are neighbours if their counts are similar. A
+        single value with many rows stays alone. Missing numbers form one more group, which may hold fewer rows.
         """
         free = len(self.groups) if self.grid is None else len(self.grid)
         order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
@@ -256,9 +298,12 @@ class Cells:
         return replace(self, groups=groups)
 
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Draw, for each of ``groups``, a code of the category or a number (NaN if missing) within that group.
+        """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
 
-        An entry of the form group + place (0 <= place < 1) gives the value at that place of the group.
+        Groups are numbers of bins (:class:`Cells`). Within a group, fine cells are drawn in proportion to their counts.
+        An entry of the form group + place (float64, place from 0 to below 1) is not random: it gives the value at that
+        place of the group, below which that share of its rows lies. Returns integer codes for a category, float64
+        numbers (NaN for missing) otherwise, shape ``(rows,)``.
         """
         order, cumulative = self._within
         if groups.dtype == np.float64:
@@ -272,10 +317,12 @@ class Cells:
         return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
 
     def unions(self, least: float, most: int) -> Integers:
-        """Return a union number for each group, such that there are at most ``most`` unions of at least ``least`` rows.
+        """Merge the groups (bins, :class:`Cells`) into larger unions, for coarser tables; return each group's union.
 
-        The procedure is that of :meth:`grouped`, with groups instead of fine cells. A category's groups below ``least``
-        form one union.
+        Unions are numbered from 0 without gaps, shape ``(groups,)``, int64. Unions hold at least ``least`` estimated
+        rows, as far as the rows suffice. Numbers and times have at most ``most`` unions, merged as in :meth:`grouped`,
+        and one more for missing values. Of a category, all groups below ``least`` form one union, and ``most`` is
+        ignored.
         """
         rows = np.bincount(self.groups, weights=self.counts).astype(np.float64)
         if self.grid is None:
@@ -303,7 +350,11 @@ class Cells:
 
 
 def rare_together(rows: Array, least: float) -> Integers:
-    """Return groups of values with these ``rows``: one each, but all values below ``least`` share the last group."""
+    """Return a group number for each value of a category: one group per value, but one for all rare values together.
+
+    ``rows`` holds the values' estimated rows; values below ``least`` are rare and share the last group. A single rare
+    value keeps its own group. Groups are int64, numbered from 0 without gaps, shape ``(values,)``.
+    """
     rare = rows < least
     if rare.sum() < 2:
         return np.arange(len(rows))

@@ -20,34 +20,50 @@ _LISTED = 20  # most values of a category listed in an error
 
 @dataclass(frozen=True)
 class Is:
-    """The category has this code; missing values have the last code."""
+    """Condition on a categorical or boolean column: the value has this ``code``.
+
+    The code is the value's position in the column's list of values, or the last code for a missing value.
+    """
 
     code: int
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return drawn codes, all replaced by the required code."""
+        """Return an array like ``values`` in which every entry is the required ``code``.
+
+        Sampling calls it on the column's codes in rows that were drawn given the condition.
+        """
         return np.full_like(values, self.code)
 
 
 @dataclass(frozen=True)
 class Between:
-    """The number (or time, in units since 1970) is from ``low`` to ``high``, both of which the column admits."""
+    """Condition on a numeric or datetime column: the value lies from ``low`` to ``high``, both included.
+
+    Both are numbers within the column's bounds, in the column's own unit; times count the column's time units since
+    1970 (UTC).
+    """
 
     low: float
     high: float
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return drawn numbers clipped to the interval, which rounding at a cell's edge may have left."""
+        """Return ``values`` clipped to the interval, which rounding at the edge of a bin may have left.
+
+        Sampling calls it on the column's numbers in rows that were drawn given the condition.
+        """
         found: NDArray[Any] = np.clip(values, self.low, self.high)
         return found
 
 
 @dataclass(frozen=True)
 class Missing:
-    """The number is missing."""
+    """Condition on a numeric or datetime column: the value is missing."""
 
     def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return an array of missing numbers of the same shape."""
+        """Return an array like ``values`` in which every entry is NaN (missing).
+
+        Sampling calls it on the column's numbers in rows that were drawn given the condition.
+        """
         return np.full_like(values, np.nan)
 
 
@@ -55,12 +71,13 @@ Condition = Is | Between | Missing
 
 
 def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
-    """Check conditions (by column name) and return them by position.
+    """Check conditions on sampled rows against the schema, and return them by position in ``schema.stored``.
 
-    The condition on a category is one of its values; on a column of numbers or times, a value or ``(low, high)``,
-    both included; ``None`` requires a missing value. Values are read as in a table. Raises :class:`SchemaError` for an
-    unknown column or value, with a list of the known ones, and for a derived column, since models do not represent its
-    values.
+    ``asked`` maps a column's name to what its values must be: a category's value; a number or time; an interval ``(low,
+    high)`` of these, both ends included; or ``None`` for a missing value. Values are spelled as in a table. An end of
+    an interval beyond the column's bounds is moved to the bound. Raises :class:`SchemaError` for an unknown column (the
+    message names similar ones), a value that the column does not have, an empty interval, and a column that is stored
+    as a difference from or ratio to another column, since models represent only that difference or ratio.
     """
     found: dict[int, Condition] = {}
     for name, value in asked.items():
@@ -75,9 +92,12 @@ def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condi
 
 
 def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
-    """Parse conditions of the form ``column=value`` or ``column=low..high``, where an end may be omitted.
+    """Parse the ``--where`` options of the command line, for :func:`read_conditions` or ``Synthesizer.sample``.
 
-    Raises :class:`InvalidParameter` for other texts and for a repeated column.
+    Each of ``texts`` is ``column=value``, or ``column=low..high`` for a numeric or datetime column; an end left out is
+    the column's bound. Returns the condition by column name: the value as text, or the pair (low, high). Values are not
+    checked here. Raises :class:`InvalidParameter` for a text without ``=`` and for a repeated column, and
+    :class:`SchemaError` for a column that is unknown or stored as a difference from or ratio to another column.
     """
     found: dict[str, Any] = {}
     for text in texts:

@@ -28,9 +28,13 @@ _PROJECTIONS = 100  # iterations of Higham's method
 
 
 def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array, std: float) -> Array:
-    """Return the correlation matrix of the axes, shape ``(l, l)``, from noisy mean products of their cells' ``scores``.
+    """Estimate a Gaussian copula's correlation matrix, shape ``(l, l)``, from noisy sums over encoded rows.
 
-    ``products`` is the lower triangle without the diagonal, row by row; each has noise of standard deviation ``std``.
+    Each of the l columns has one normal axis. ``axes`` are these axes, and ``scores`` has a number for each cell of
+    each column, by which rows are encoded. ``products`` are the noisy means over rows of the product of two columns'
+    scores: the lower triangle without the diagonal, row by row, flat. Each has noise of standard deviation ``std``. The
+    result is corrected for discretisation (:func:`latent_correlation`), shrunk according to the noise and positive
+    definite.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
@@ -43,12 +47,13 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 
 
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
-    """Return the latent correlations for which the scores have the mean ``products``, shape ``(l, l)``.
+    """Return the correlations of normal latents for which the scores have the mean ``products``, shape ``(l, l)``.
 
-    Discretising a normal axis into cells shrinks correlations. For latent correlation r, the mean product of two
-    columns' scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r
-    because the scores increase along their axes, so it can be inverted for each pair. The diagonal of ``products`` is
-    not used.
+    ``axes``, ``scores`` and ``products`` are those of :func:`fitted_correlation`, but ``products`` is a symmetric
+    matrix, whose diagonal is not used. Discretising a normal axis into cells shrinks correlations. For latent
+    correlation r, the mean product of two columns' scores is the series sum_k c_k d_k r^k in their Hermite coefficients
+    (Mehler's formula). It increases in r because the scores increase along their axes, so it can be inverted for each
+    pair.
     """
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
@@ -88,10 +93,11 @@ def _positive_part(matrix: Array) -> Array:
 
 
 def shrunk(correlation: Array, std: Array) -> Array:
-    """Shrink noisy correlations towards zero by a common factor, according to their noise (``std`` of each).
+    """Shrink noisy correlations towards zero by a common factor, according to the standard deviation ``std`` of each.
 
-    This is the positive-part James-Stein estimator. It costs no further privacy, and returns independent columns if
-    all correlations are explained by noise.
+    Both arguments are symmetric, shape ``(l, l)``; the result has ones on the diagonal. This is the positive-part
+    James-Stein estimator. It costs no further privacy, and returns independent columns if all correlations are
+    explained by noise.
     """
     below = np.tril_indices(len(correlation), -1)
     observed, noise = float((correlation[below] ** 2).sum()), float((std[below] ** 2).sum())
@@ -105,9 +111,10 @@ def shrunk(correlation: Array, std: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Evidence on one normal axis: the latent lies in one of several intervals, given by their probability levels.
+    """Evidence on a column with one normal axis: the latent point lies in one of several intervals.
 
-    ``low`` and ``high`` are the ends of the intervals as probabilities (0 to 1), ascending and without overlap.
+    ``low`` and ``high`` are the ends of the intervals as probabilities under the standard normal (0 to 1), ascending
+    and without overlap, shape ``(intervals,)``.
     """
 
     low: Array
@@ -115,18 +122,24 @@ class Region:
 
     @property
     def share(self) -> float:
-        """Probability of the evidence."""
+        """Probability of the evidence under the standard normal (0 to 1): the sum over the intervals."""
         return float((self.high - self.low).sum())
 
     @property
     def ends(self) -> tuple[Array, Array]:
-        """Ends of the intervals on the axis; infinite at probabilities 0 and 1."""
+        """Lower and upper ends of the intervals as points of the normal axis, each of shape ``(intervals,)``.
+
+        They are infinite at probabilities 0 and 1.
+        """
         from scipy.special import ndtri
 
         return ndtri(self.low), ndtri(self.high)
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1 for points, shape ``(rows, 1)``, inside an interval and 0 for others."""
+        """Return 1.0 for each point inside one of the intervals and 0.0 for others, shape ``(rows,)``.
+
+        ``codes`` holds the rows' points on the column's normal axis, shape ``(rows, 1)``.
+        """
         low, high = self.ends
         found: Array = np.any((codes >= low) & (codes <= high), axis=1).astype(np.float64)
         return found
@@ -134,13 +147,19 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class Admitted:
-    """Evidence on the two axes of a number: the value meets the condition."""
+    """Evidence on a number with two normal axes (:class:`Componentwise`): its value meets the ``condition``.
+
+    ``axis`` converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
+    """
 
     axis: Componentwise
     condition: Condition
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1 for points, shape ``(rows, 2)``, whose number meets the condition and 0 for others."""
+        """Return 1.0 for each point whose number meets the condition and 0.0 for others, shape ``(rows,)``.
+
+        ``codes`` holds the rows' points on the column's two normal axes, shape ``(rows, 2)``.
+        """
         numbers = self.axis.values(codes)
         if isinstance(self.condition, Between):
             return ((numbers >= self.condition.low) & (numbers <= self.condition.high)).astype(np.float64)
@@ -149,7 +168,12 @@ class Admitted:
 
 @dataclass(frozen=True, eq=False)
 class Cellwise:
-    """A column on one axis: cells of a category, or of numbers if there is a ``grid``; the last cell may be missing."""
+    """A copula's axis of one column: its cells are consecutive intervals of one standard normal variable.
+
+    ``axis`` holds the cells' order and shares. Without a ``grid``, the cells are the codes of a category; with one,
+    they are the grid's intervals of numbers or times, and the last cell may stand for missing values. It implements
+    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
+    """
 
     axis: NormalScores
     grid: Grid | None
@@ -157,12 +181,19 @@ class Cellwise:
     latents: ClassVar[int] = 1
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return codes, or numbers (NaN if missing), at points of the axis, shape ``(rows, 1)``."""
+        """Return the values at ``points`` of the normal axis, shape ``(rows,)``: codes, or numbers if there is a grid.
+
+        ``points`` has shape ``(rows, 1)``; a missing number is NaN. The point determines the cell and the place within
+        it, so nothing is drawn from ``rng``.
+        """
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 
     def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
-        """Return the part of the axis on which a condition holds, and the axis."""
+        """Return the part of the normal axis on which ``condition`` holds, as evidence, and this axis, unchanged.
+
+        ``column`` is the schema's column; it is not needed here.
+        """
         from scipy.special import ndtr
 
         size = len(self.axis.shares)
@@ -183,20 +214,23 @@ class Cellwise:
         return Region(low, high), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the axis as arrays; the inverse of :meth:`from_arrays`."""
+        """Return this axis (:class:`Cellwise`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
         return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
-        """Restore the axis from the output of :meth:`to_arrays`."""
+        """Restore an axis (:class:`Cellwise`) from the result of :meth:`to_arrays`."""
         return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
 class Componentwise:
-    """The published encoding of a number: a place within a mixture component, and an axis for the component.
+    """A copula's two axes of one number, as in Fed-TDA's paper: a place in a mixture component, and the component.
 
-    The last component, which is not part of the mixture, stands for missing values.
+    A value is the mean of a component of ``mixture`` plus the first latent variable times the component's standard
+    deviation. ``axis`` divides the second latent variable among the components and one last cell, which stands for
+    missing values. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
+    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
     """
 
     mixture: Mixture
@@ -206,28 +240,37 @@ class Componentwise:
     latents: ClassVar[int] = 2
 
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return numbers (NaN if missing) at points of both axes, shape ``(rows, 2)``."""
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        The axes (:class:`Componentwise`) determine the number, so ``rng`` is not used.
+        """
         return self.values(points)
 
     def values(self, points: Array) -> Array:
-        """Return the numbers at points of both axes; the decoding is deterministic."""
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        A point is a place within a mixture component and the component's own variable (:class:`Componentwise`).
+        """
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
         numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
     def given(self, column: Column, condition: Condition) -> tuple[Admitted, Componentwise]:
-        """Return the condition as evidence that is evaluated at points of the axes, and the axes."""
+        """Return ``condition`` as evidence that is evaluated at points of both axes, and these axes, unchanged.
+
+        ``column`` is the schema's column; it is not needed here.
+        """
         return Admitted(self, condition), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return both axes as arrays; the inverse of :meth:`from_arrays`."""
+        """Return both axes (:class:`Componentwise`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
         mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
         return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
-        """Restore the axes from the output of :meth:`to_arrays`."""
+        """Restore a number's axes (:class:`Componentwise`) from the result of :meth:`to_arrays`."""
         grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
         return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
 
@@ -241,9 +284,10 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """Jointly normal latents with ``correlation``, and the estimated ``total`` of records.
+    """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix, shape ``(l, l)``.
 
-    Column j has ``latents[j]`` consecutive latents: one for a :class:`Cellwise` axis, two for a :class:`Componentwise`.
+    Column j has ``latents[j]`` consecutive latents, which its axis converts to values: one for a :class:`Cellwise`
+    axis, two for a :class:`Componentwise`. ``total`` is the estimated number of records.
     """
 
     correlation: Array
@@ -253,17 +297,24 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the model of columns with these axes."""
+        """Return the copula of columns whose normal axes are ``margins``, one entry per column.
+
+        ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
+        """
         return cls(correlation, total, tuple(margin.latents for margin in margins))
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
-        """Draw ``rows`` points on each column's axes, shape ``(rows, latents)`` each."""
+        """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
+
+        The columns' axes (:class:`Cellwise`, :class:`Componentwise`) convert points to values.
+        """
         return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
 
     def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | Kept | None:
-        """Return a sampler of rows given evidence; ``None`` if some column has no such rows.
+        """Return a sampler of rows given ``evidence``: conditions on columns, by position.
 
-        Regions on one axis truncate the normal distribution; for columns with two latents, rejection sampling is used.
+        Returns ``None`` if some column has no such rows. Evidence on a column with one latent is a :class:`Region`,
+        which truncates the normal distribution; for columns with two latents, rejection sampling is used.
         """
         regions = {at: known for at, known in evidence.items() if isinstance(known, Region)}
         others = {at: known for at, known in evidence.items() if not isinstance(known, Region)}
@@ -275,27 +326,32 @@ class Copula:
         return Kept(found if regions else self, others) if others else found
 
     def split(self, z: Array) -> list[Array]:
-        """Split points of all latents, shape ``(rows, l)``, into the columns' parts."""
+        """Split points of all latent variables into the columns' parts, each of shape ``(rows, latents)``.
+
+        ``z`` has shape ``(rows, l)``, with a column's latent variables next to each other, in the order of the columns.
+        """
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the model as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         return {"total": self.total, "latents": list(self.latents)}, {"correlation": self.correlation}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
-        """Restore the model from the output of :meth:`to_arrays`."""
+        """Restore the model from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
         return cls(arrays["correlation"], meta["total"], tuple(meta["latents"]))
 
 
 @dataclass(frozen=True, eq=False)
 class TruncatedCopula:
-    """Rows of a copula whose ``columns``, of one latent each, lie in ``regions`` of their axes.
+    """Sampler of a copula's rows given evidence: some columns lie in intervals of their normal axes.
 
-    The latents are drawn one after the other from their normal distribution given the previous ones, truncated to their
-    regions. A row is kept with the product of the conditional probabilities of the regions of all columns but the first
-    (the first column's probability is the same for every row). This is exact: it is the proposal of Geweke,
-    Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of weights.
+    :meth:`Copula.given` makes it. ``columns`` are their positions, of one latent variable each, and ``regions`` their
+    intervals, in the same order. The latents are drawn one after the other from their normal distribution given the
+    previous ones, truncated to their regions. A row is kept with the product of the conditional probabilities of the
+    regions of all columns but the first (the first column's probability is the same for every row). This is exact: it
+    is the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of
+    weights.
     """
 
     copula: Copula
@@ -303,7 +359,10 @@ class TruncatedCopula:
     regions: tuple[Region, ...]
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return points of each column's axes; raises :class:`InvalidParameter` if too few rows are kept."""
+        """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
+
+        Raises :class:`InvalidParameter` if fewer than one in 10,000 of at least 100,000 drawn rows is kept.
+        """
         from scipy.special import ndtr, ndtri
 
         starts = np.cumsum((0, *self.copula.latents))[:-1]

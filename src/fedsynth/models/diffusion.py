@@ -54,13 +54,14 @@ _FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a
 
 
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
-    """The public hyperparameters of a denoising network.
+    """Public hyperparameters of a denoising network (FinDiff, FedTabDiff), which sites train.
 
-    The network has ``depth`` hidden layers of ``width``. Diffusion has ``steps`` steps with noise variances from 1e-4
-    to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal, which sampling ignores). Token
-    vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the column at position ``label``
-    is given to the network instead of being denoised (-1: no label). The network ``predicts`` the "row", or the
-    "noise" as published.
+    Diffusion adds noise to a row's point: a fixed random vector for each column's token (code of a value), and a normal
+    score for each number. The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
+    with noise variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal,
+    which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
+    column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
+    ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -73,9 +74,10 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     predicts: Literal["row", "noise"] = "row"
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the parameters: layers for time, row, trunk and head, then the table of labels.
+        """Return the shapes of the parameters, in order: layers for time and row, hidden layers, last layer, label.
 
-        Raises :class:`InvalidParameter` for a label that is not a column, and if no column is left to denoise.
+        They suit rows encoded in this ``layout``. A label has a table of trained vectors, one per token. Raises
+        :class:`InvalidParameter` for a label that is not a column, and if no column is left to denoise.
         """
         if self.label >= len(layout.tokens):
             raise InvalidParameter(
@@ -101,17 +103,25 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         )
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return flat initial parameters: Glorot uniform weights, zero biases, and N(0, 1) vectors of labels."""
+        """Return random initial parameters as one flat vector, float32, for rows of this ``layout``.
+
+        Weights are Glorot uniform, biases zero, and the vectors of a label's tokens N(0, 1).
+        """
         shapes = self.shapes(layout)
         layers = shapes[: 10 + 2 * self.depth]
         tables = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes[len(layers) :]]
         return np.concatenate([part.ravel() for part in (*glorot(layers, rng), *tables)])
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return each row's loss: the mean squared error of the predicted noise over the dimensions of its point.
+        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        For a network that predicts rows, the loss is the mean over columns of the cross-entropy of a token, or the
-        squared error of a number's normal score. Each row's time (uniform over all steps) and noise are drawn here.
+        The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and
+        positions of rows in the batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch is
+        encoded in this ``layout``. For a network that predicts noise, the loss is the mean squared error over the
+        dimensions of the row's point. For one that predicts rows, it is the mean over token vectors and numbers of the
+        cross-entropy of a token and the squared error of a number's normal score. Each row's time (uniform over all
+        steps) and noise are drawn from ``rng`` here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is
+        missing.
         """
         from fedsynth.privacy import dpsgd  # noqa: F401  (imported first: its error tells what to install)
 
@@ -147,9 +157,12 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return of
 
     def outputs(self, tape: Tape, x: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
-        """Return the network's output for noisy points ``x``: their noise, or logits of tokens, then normal scores.
+        """Return the network's output for noisy points ``x``: their noise, or logits of tokens and normal scores.
 
-        ``features`` are those of the times, shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` are tokens.
+        ``x`` has shape ``(rows, dimensions)``, and so has the noise; the other output, of a network that predicts rows,
+        has one logit per token of each embedded column, then one score per number. ``features`` are those of the rows'
+        times (:func:`time_features`), shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` are the rows' tokens of the label
+        column; ``tape`` holds the parameters of the forward pass.
         """
         from torch.nn.functional import leaky_relu, silu
 
@@ -161,7 +174,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return tape.linear(8 + 2 * self.depth, hidden)
 
     def points_of(self, layout: Layout, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """Return the expected points of rows from the ``outputs`` of a network that predicts rows."""
+        """Return the expected points of rows, shape ``(rows, dimensions)``, for a network that predicts rows.
+
+        ``outputs`` are those of :meth:`outputs`, for rows of this ``layout``. ``vectors`` are the tokens' vectors
+        (:meth:`vectors`), as a tensor. Each column's vector is averaged over its tokens' probabilities.
+        """
         from torch import bmm, cat
 
         parts = []
@@ -171,7 +188,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return cat([*parts, outputs[:, self.logits(layout) :]], 1)
 
     def blocks(self, layout: Layout) -> list[Block]:
-        """Return the embedded columns in blocks with the same number of tokens, which are processed together."""
+        """Return the columns with token vectors in blocks with the same number of tokens, to be processed together.
+
+        Tokens are codes of values. The columns are those of :meth:`embedded`, in this order, for rows of this
+        ``layout``.
+        """
         found: list[Block] = []
         for size, group in itertools.groupby(layout.tokens[at] for at in self.embedded(layout)):
             first, begin = (found[-1].first + found[-1].columns, found[-1].end) if found else (0, 0)
@@ -179,47 +200,68 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return found
 
     def by_block(self, layout: Layout, outputs: Tensor) -> list[Tensor]:
-        """Return the logits of each block, shape ``(rows, columns, tokens)``."""
+        """Return the logits in a network's ``outputs`` for each block of columns, each ``(rows, columns, tokens)``.
+
+        ``outputs`` are those of :meth:`outputs` for rows of this ``layout``, and the blocks those of :meth:`blocks`.
+        """
         return [
             outputs[:, block.begin : block.end].unflatten(1, (block.columns, block.tokens))
             for block in self.blocks(layout)
         ]
 
     def logits(self, layout: Layout) -> int:
-        """Return the total number of tokens of all embedded columns."""
+        """Return the number of logits in an output of the network, for rows of this ``layout``.
+
+        There is one for each token (code of a value) of the columns in :meth:`embedded`.
+        """
         return sum(layout.tokens[at] for at in self.embedded(layout))
 
     @property
     def variances(self) -> Array:
-        """Variance of the noise added in each step, shape ``(steps,)``."""
+        """Variance of the noise added in each step of diffusion (beta in Ho et al.), shape ``(steps,)``."""
         scale = 1000 / self.steps if self.scaled else 1.0
         found: Array = np.minimum(np.linspace(FIRST * scale, LAST * scale, self.steps), _MOST_VARIANCE)
         return found
 
     @property
     def signal(self) -> Array:
-        """Share of the variance that is still signal after each step, shape ``(steps,)``."""
+        """Share of a noisy row's variance that is still signal after each step of diffusion, shape ``(steps,)``.
+
+        It is the cumulative product of 1 - :attr:`variances`, alpha-bar in Ho et al.
+        """
         found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
         return found
 
     def embedded(self, layout: Layout) -> list[int]:
         """Return the positions of the columns with token vectors: all with at least two tokens, except the label.
 
-        Columns with fewer tokens come first.
+        Tokens are codes of values, and ``layout`` says how many each column has. Columns with fewer tokens come first.
         """
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
 
     def dimensions(self, layout: Layout) -> int:
-        """Return the dimension of a row's point."""
+        """Return the dimension of the points that stand for rows of this ``layout``.
+
+        A point holds a vector for the token (code of the value) of each column in :meth:`embedded`, and one score per
+        number.
+        """
         return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
 
     def vectors(self, layout: Layout) -> NDArray[np.float32]:
-        """Return the vectors of all embedded columns' tokens, column by column; they are equal on every machine."""
+        """Return the fixed random vector of each token (code of a value), float32, shape ``(tokens, embedding)``.
+
+        Tokens come column by column, in the order of :meth:`embedded` for rows of this ``layout``. The vectors are
+        equal on every machine.
+        """
         return _vectors(self.logits(layout), self.embedding, self.seed)
 
     def points(self, layout: Layout, batch: Batch) -> NDArray[np.float32]:
-        """Return rows as points, shape ``(rows, dimensions)``."""
+        """Return encoded rows as points, the input of diffusion: vectors of tokens, then normal scores of numbers.
+
+        ``batch`` holds the rows, in this ``layout``. Scores are bounded by +-5.2. The points are float32, shape
+        ``(rows, dimensions)``.
+        """
         from scipy.special import ndtri
 
         columns = self.embedded(layout)
@@ -245,7 +287,11 @@ def _vectors(tokens: int, width: int, seed: int) -> NDArray[np.float32]:
 
 @lru_cache(8)
 def time_features(steps: int) -> NDArray[np.float32]:
-    """Return cosines and sines of each time at frequencies from 1 down to about 1e-4, shape ``(steps, 64)``."""
+    """Return the features by which a network reads a diffusion step's time, for all ``steps``, shape ``(steps, 64)``.
+
+    They are cosines and sines of the time, counted in steps, at frequencies from 1 down to about 1e-4; float32,
+    read-only.
+    """
     half = FEATURES // 2
     angles = np.arange(steps)[:, None] * 10_000.0 ** (-np.arange(half) / half)
     found: NDArray[np.float32] = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -258,9 +304,11 @@ def time_features(steps: int) -> NDArray[np.float32]:
 
 
 class Block(NamedTuple):
-    """``columns`` consecutive embedded columns, starting with number ``first``, of ``tokens`` tokens each.
+    """Columns with the same number of tokens (codes of values), which a diffusion network processes together.
 
-    Their tokens start at position ``begin`` among those of all embedded columns.
+    The block has ``columns`` columns of ``tokens`` tokens each, consecutive in the order of :meth:`Diffusion.embedded`.
+    The first has number ``first`` in this order; its tokens start at position ``begin`` among those of all embedded
+    columns.
     """
 
     first: int
@@ -270,12 +318,16 @@ class Block(NamedTuple):
 
     @property
     def end(self) -> int:
-        """End of the block's tokens, where those of the next block begin."""
+        """Position after the block's last token among those of all embedded columns: where the next block begins."""
         return self.begin + self.columns * self.tokens
 
 
 class Step(NamedTuple):
-    """A denoising step at ``time``: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise)."""
+    """One denoising step of a sampler: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise).
+
+    x is a row as a noisy point, the vector that diffusion works on. ``time`` is the step of diffusion, from 0, to which
+    the network's prediction refers; fresh noise is standard normal.
+    """
 
     time: int
     keep: float
@@ -284,7 +336,10 @@ class Step(NamedTuple):
 
 
 def ddpm(network: Diffusion) -> list[Step]:
-    """Return the steps of DDPM (Ho et al.), last first; fresh noise has the step's variance, and is 0 at step 0."""
+    """Return all steps of the DDPM sampler (Ho et al.) for ``network``, in sampling order: from the noisiest to time 0.
+
+    Fresh noise has the variance of the step, and is 0 at time 0.
+    """
     beta, signal = network.variances, network.signal
     keep = 1 / np.sqrt(1 - beta)
     remove = -keep * beta / np.sqrt(1 - signal)
@@ -293,7 +348,10 @@ def ddpm(network: Diffusion) -> list[Step]:
 
 
 def ddim(network: Diffusion, steps: int) -> list[Step]:
-    """Return ``steps`` evenly spaced steps of DDIM (Song et al., eta = 0), without fresh noise."""
+    """Return ``steps`` evenly spaced steps of the DDIM sampler (Song et al., eta = 0), from the noisiest to time 0.
+
+    There are at most as many as ``network`` has; one step starts from the noisiest time. No fresh noise is added.
+    """
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
         times = np.array([network.steps - 1])
@@ -315,10 +373,14 @@ def draw(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> Batch:
-    """Sample rows with these ``labels`` (without a label: that many rows) by these ``steps``.
+    """Sample encoded rows from a trained network, by denoising random points in these ``steps``.
 
-    ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the
-    network in bfloat16 if that is at least twice as fast. The same ``rng`` gives the same rows on the same machine.
+    The steps are those of a sampler (:func:`ddpm`, :func:`ddim`). ``weights`` are the parameters of ``network`` for
+    rows of this ``layout``, flat. ``labels`` are the tokens of the label column, one for each row to sample, or, for a
+    network without label, the number of rows. ``device`` "auto" is the configured device
+    (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the network in bfloat16 if that is at least twice
+    as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine. Raises
+    :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
     """
     from fedsynth.privacy.dpsgd import Tape, split  # imported first: its error tells what to install
 
@@ -395,7 +457,10 @@ def _drawn(network: Diffusion, layout: Layout, outputs: Tensor, chance: Generato
 
 @lru_cache
 def bfloat16_is_faster(device: str) -> bool:
-    """Measure once whether matrix products in bfloat16 take at most half the time of float32 on a device."""
+    """Return whether matrix products in bfloat16 take at most half the time of float32 on ``device`` ("cpu" or "cuda").
+
+    It is measured at the first call and remembered.
+    """
     import torch
 
     def seconds(kind: torch.dtype) -> float:
@@ -416,10 +481,13 @@ def bfloat16_is_faster(device: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class TabularDiffusion:
-    """Rows sampled from a trained ``network``, with flat ``weights`` (float32) and the estimated ``total`` of records.
+    """A model that samples rows from a trained diffusion network.
 
-    ``label_shares`` (float64, of sum 1) are the frequencies of the tokens of the network's label; empty without label.
-    ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's steps.
+    ``network`` are its hyperparameters, ``layout`` is that of the encoded rows, ``weights`` are the parameters, flat,
+    float32, and ``total`` is the estimated number of records. ``label_shares`` (float64, of sum 1) are the frequencies
+    of the tokens (codes of values) of the label column, the one that the network is given instead of denoising it; they
+    are drawn first. Empty without label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's
+    steps. Raises :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
     """
 
     network: Diffusion
@@ -450,7 +518,13 @@ class TabularDiffusion:
             )
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's tokens, plus the place within the token for numbers, shape ``(rows,)``."""
+        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
+
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
+        within the token is from 0 to below 1. With a label column, each of its tokens occurs as often as its share
+        demands, up to one row. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or the configured GPU, is
+        missing.
+        """
         labels: NDArray[np.int64] | int = rows
         if len(self.label_shares):
             # Evenly spread points in random order: each label occurs as often as its share demands, up to one row.
@@ -460,10 +534,10 @@ class TabularDiffusion:
         return codes_of(draw(self.network, self.layout, self.weights, path, labels, rng), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows given evidence; ``None`` if it excludes all tokens of some column.
+        """Return a sampler of rows given ``evidence``: conditions on columns, by position.
 
-        Evidence on a categorical label changes the label's shares, which is exact. Other evidence is imposed by
-        rejection sampling.
+        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. Evidence on a categorical
+        label changes the label's shares, which is exact. Other evidence is imposed by rejection sampling.
         """
         for at, known in evidence.items():
             if not known.likelihood(np.arange(self.layout.tokens[at])).any():
@@ -477,7 +551,7 @@ class TabularDiffusion:
         return Kept(model, others) if others else model
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return the model as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "tokens": list(self.layout.tokens),
@@ -490,7 +564,10 @@ class TabularDiffusion:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularDiffusion:
-        """Restore the model from the output of :meth:`to_arrays`, exactly."""
+        """Restore the model, exactly, from both results of :meth:`to_arrays`.
+
+        A missing entry raises ``KeyError``, an invalid one :class:`InvalidParameter`.
+        """
         try:
             network = msgspec.convert(meta["network"], Diffusion)
         except msgspec.ValidationError as error:

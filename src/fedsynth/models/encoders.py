@@ -32,10 +32,12 @@ _BELOW_1 = 1 - 2.0**-38  # largest place; the last token plus this place stays b
 
 
 class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """Places of a number's fine cells within their groups; all arrays have one entry for each cell of the grid.
+    """Where a number lies within its token (code), from shares of fine cells: part of an :class:`Encoder`.
 
-    Cell i holds the values above ``lower[i]``, up to and including its cut point ``upper[i]``. Of the rows of its
-    group, the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it.
+    The shares come from released (published, usually noisy) counts. A token is a group of fine cells (intervals). A
+    number's place in it, from 0 to 1, is the share of the token's rows below the number. All arrays have one entry for
+    each cell, ascending. Cell i holds the values above ``lower[i]``, up to and including its cut point ``upper[i]``. Of
+    the rows of its token, the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it.
     """
 
     lower: Floats
@@ -44,7 +46,11 @@ class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     share: Floats
 
     def check(self, at: int) -> None:
-        """Raise :class:`InvalidParameter` unless every number has a place from 0 to 1."""
+        """Raise :class:`InvalidParameter` unless the four arrays fit together and give places from 0 to 1 only.
+
+        :class:`Places` describes them; in addition, lower must not exceed upper. ``at`` is the column's position, for
+        the message.
+        """
         if len({self.lower.shape, self.upper.shape, self.begin.shape, self.share.shape}) > 1 or self.lower.ndim != 1:
             raise InvalidParameter(f"the places of column {at} need four equally long lists, with one entry per cell")
         if not (self.lower <= self.upper).all():
@@ -53,7 +59,11 @@ class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
             raise InvalidParameter(f"places of column {at} must lie between 0 and 1")
 
     def of(self, cells: Integers, numbers: Floats) -> Floats:
-        """Return the place (0 to 1) of each of ``numbers``, given their ``cells``."""
+        """Return the place (0 to 1) of each of ``numbers`` within its token, given the numbers' fine ``cells``.
+
+        All arrays have shape ``(rows,)``. Within a cell, places increase linearly; a cell of width 0 counts as its
+        middle.
+        """
         lower, upper = self.lower[cells], self.upper[cells]
         wide = upper > lower
         with np.errstate(over="ignore", invalid="ignore"):
@@ -64,9 +74,12 @@ class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """Encoder of one column: ``groups`` has the token of each fine cell (code, or cell of the grid and missing).
+    """How sites encode one column for a neural network: as tokens and, for a number, places within tokens.
 
-    ``places`` is given for numbers only.
+    A token is the integer code of a value or of a group of values. ``groups`` holds the token, numbered from 0, of each
+    fine cell: of each code of a category, or of each interval of a number or time and a last one for missing values if
+    the column admits them. ``places`` is given for numbers and times only. Nothing in it is fitted to rows: it is made
+    from released (published, usually noisy) counts and public bounds.
     """
 
     groups: Integers
@@ -74,7 +87,10 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @classmethod
     def of(cls, cells: Cells) -> Encoder:
-        """Make the encoder of a column from the released counts of its cells."""
+        """Make the encoder of a column from its adaptive bins, ``cells``, whose groups become tokens.
+
+        Their released counts determine the places of numbers.
+        """
         if cells.grid is None:
             return cls(cells.groups)
         size = len(cells.grid)
@@ -89,15 +105,22 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def tokens(self) -> int:
-        """Number of tokens."""
+        """Number of tokens, the codes that networks read."""
         return int(self.groups.max()) + 1
 
     def axis(self, at: int) -> Axis:
-        """Return the axis of contingency tables over these tokens, for the column at position ``at``."""
+        """Return the partition of the values into tokens (codes that networks read), by which a query counts rows.
+
+        ``at`` is the column's position in the schema.
+        """
         return Axis(at, None if self.places is None else self.places.upper, self.groups)
 
     def check(self, at: int, column: Column) -> None:
-        """Raise :class:`InvalidParameter` unless every value of the column at ``at`` has a token and a place."""
+        """Raise :class:`InvalidParameter` unless every value of ``column`` has a token and, if a number, a place.
+
+        A token is the code that networks read; a place is a number's position within its token. ``at`` is the column's
+        position, for the message. More than 2^14 tokens are refused, too.
+        """
         if column.is_number != (self.places is not None):
             raise InvalidParameter(f"column {at}: give places for numeric and datetime columns, and only for these")
         if self.places is not None:
@@ -107,7 +130,12 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
             raise InvalidParameter(f"column {at} has {self.tokens} tokens; at most {MOST_TOKENS} are allowed")
 
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> tuple[Integers, Floats | None]:
-        """Return the tokens of rows, and for numbers their places (0.5 if missing)."""
+        """Return the tokens (codes for networks) of rows, int64, and the places of numbers within them.
+
+        For a category, ``None`` stands for the places. Both have shape ``(rows,)``; places are float64 from 0 to 1, 0.5
+        for missing values. ``codes`` are the schema's codes of the column. ``numbers`` are its values in float64 (NaN:
+        missing), which numbers and times need.
+        """
         if self.places is None:
             return self.groups[codes], None
         assert numbers is not None
@@ -123,9 +151,11 @@ Encoders = Annotated[tuple[Encoder, ...], msgspec.Meta(min_length=1, max_length=
 
 
 class Batch(NamedTuple):
-    """Encoded rows: ``tokens`` (rows, columns), int64, and ``places`` (rows, numbers), float64 in [0, 1].
+    """Encoded rows, the input of neural networks: ``tokens``, int64, and ``places``, float64 from 0 to 1.
 
-    Numbers are in the schema's order.
+    ``tokens`` has shape ``(rows, columns)``: the code of each value, from 0. ``places`` has shape ``(rows, numbers)``:
+    for each numeric or datetime column, in the schema's order, the place of the value within its token
+    (:class:`Places`).
     """
 
     tokens: Integers
@@ -133,20 +163,27 @@ class Batch(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Layout of encoded rows: the number of ``tokens`` of each column, and the positions of the ``numbers``."""
+    """Layout of encoded rows (:class:`Batch`): the number of ``tokens`` (codes) of each column, and which are numbers.
+
+    ``numbers`` holds the positions of the numeric and datetime columns, ascending.
+    """
 
     tokens: tuple[int, ...]
     numbers: tuple[int, ...]
 
     @classmethod
     def of(cls, encoders: Sequence[Encoder]) -> Layout:
-        """Return the layout of rows encoded by ``encoders``."""
+        """Return the layout of rows encoded by ``encoders``, one for each column."""
         numbers = tuple(at for at, encoder in enumerate(encoders) if encoder.places is not None)
         return cls(tuple(encoder.tokens for encoder in encoders), numbers)
 
 
 def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
-    """Raise :class:`InvalidParameter` unless there is a valid encoder for every stored column."""
+    """Raise :class:`InvalidParameter` unless ``encoders`` has one valid encoder for every stored column of ``schema``.
+
+    Sites call it before they encode rows. More than 2^18 tokens (codes that networks read) of all columns together are
+    refused, too.
+    """
     if len(encoders) != len(schema.stored):
         raise InvalidParameter(f"{len(encoders)} encoders do not fit {len(schema.stored)} columns; give one per column")
     for at, (encoder, column) in enumerate(zip(encoders, schema.stored, strict=True)):
@@ -158,7 +195,10 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
 
 
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> Batch:
-    """Encode the ``rows`` (positions or a slice) of a table."""
+    """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
+
+    ``encoders`` has one encoder for each column. The table must hold the numbers of all numeric and datetime columns.
+    """
     tokens, places = [], []
     for at, encoder in enumerate(encoders):
         numbers = table.numbers[at][rows] if at in table.numbers else None
@@ -172,7 +212,12 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
 
 
 def codes_of(batch: Batch, layout: Layout) -> list[NDArray[Any]]:
-    """Return rows as codes on axes (:class:`~fedsynth.models.cells.Cells`): tokens, plus the place for numbers."""
+    """Convert encoded rows, drawn by a network, to the codes that a synthesizer's axes turn into values.
+
+    These axes are :class:`~fedsynth.models.cells.Cells`. Returns one array per column, shape ``(rows,)``: int64 tokens
+    for a category, and token + place in float64 for a number, with the place (position within the token) from 0 to
+    below 1.
+    """
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):
         found[at] = found[at] + np.clip(batch.places[:, number], 0, _BELOW_1)

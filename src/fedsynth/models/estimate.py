@@ -47,9 +47,12 @@ _PAIR_CELLS = 1 << 20  # ... but fewer in large models, where one pair does as w
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """A noisy marginal: ``values`` of shape (sizes of ``clique``), each with noise of standard deviation ``std``.
+    """A noisy contingency table (marginal) of some columns, with its noise level: the input of :func:`estimate`.
 
-    ``clique`` is sorted. Values are numbers of rows; they may be negative and need not sum to the total.
+    ``clique`` is the sorted tuple of the columns' positions. ``values`` has one axis per column, in this order, as long
+    as the column has codes. Its entries are numbers of rows; they may be negative and need not sum to the total. Each
+    has independent noise of standard deviation ``std``, in rows. Raises :class:`FedsynthError` for an unsorted clique,
+    a std that is not positive, and values that are not finite or have the wrong number of axes.
     """
 
     clique: Clique
@@ -66,14 +69,21 @@ class Measurement:
             raise FedsynthError(f"clique {self.clique}: pass finite values with one axis per column")
 
     def onto(self, clique: Clique) -> Measurement:
-        """Return the marginal on a subset of the columns, with its noise level."""
+        """Return the marginal on ``clique``, a sorted subset of the columns, with the noise level of its sums.
+
+        Raises :class:`FedsynthError` for any other clique.
+        """
         others = tuple(axis for axis, column in enumerate(self.clique) if column not in clique)
         cells = math.prod(self.values.shape[axis] for axis in others)
         return Measurement(clique, self.values.sum(axis=others), self.std * math.sqrt(cells))
 
 
 def loss(model: MarkovRandomField, measurements: Sequence[Measurement]) -> float:
-    """Return the sum of ((marginal - values) / std)^2 / 2 over all cells, which :func:`estimate` minimises."""
+    """Return half the squared distance of a ``model`` from noisy tables, in units of their noise.
+
+    This is the objective of :func:`estimate`: the sum of ((the model's marginal - values) / std)^2 / 2 over all cells
+    of all ``measurements``.
+    """
     tables = model.marginals(m.clique for m in measurements)
     return sum(float((((tables[m.clique] - m.values) / m.std) ** 2).sum()) / 2 for m in measurements)
 
@@ -90,22 +100,26 @@ def estimate(
     quiet_blocks: int = 5,
     zeros: Zeros | None = None,
 ) -> MarkovRandomField:
-    """Fit the model of ``total`` rows, with the measured cliques as factors, to ``measurements``.
+    """Fit a graphical model of ``total`` rows to noisy tables: Private-PGM, with the measured cliques as factors.
 
-    Minimises :func:`loss`, in at most ``iterations`` steps (of about one message passing each). The fit ends earlier if
-    a restart from the best point no longer lowers the loss by ``tolerance`` times the loss (or times 1, if that is
-    more: half a unit of chi-square is noise). Measurements of one clique are first merged by inverse variance; this
-    changes the loss by a constant, so the minimiser stays the same. ``warm_start`` is a model whose cliques all lie in
-    measured cliques; the default start is the product of measured one-way marginals.
+    ``sizes`` holds the number of codes (values or bins) of each column; cliques of ``measurements`` are tuples of
+    positions in it. The fit minimises :func:`loss`, in at most ``iterations`` steps (of about one message passing
+    each). It ends earlier if a restart from the best point no longer lowers the loss by ``tolerance`` times the loss
+    (or times 1, if that is more: half a unit of chi-square is noise). Measurements of one clique are first merged by
+    inverse variance; this changes the loss by a constant, so the minimiser stays the same. ``warm_start`` is a model
+    whose cliques all lie in measured cliques; the default start is the product of measured one-way marginals.
 
     With ``noise_stop`` above 0 the fit ends as soon as the loss is at most ``noise_stop`` times half the number of
     measured cells (half that number is the expected loss of the true table), or as soon as ``quiet_blocks`` successive
-    blocks each lower it by less than a thousandth. Further fitting would fit the noise, including empty cells that
-    noise made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits (on one machine,
-    with a fixed number of BLAS threads).
+    blocks (of three steps) each lower it by less than a thousandth. Further fitting would fit the noise, including
+    empty cells that noise made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits
+    (on one machine, with a fixed number of BLAS threads).
 
-    ``zeros`` are cells in which no row can lie: their cliques become factors with log potential -1000 in these cells,
-    and noise in such cells of measured tables is not fitted.
+    ``zeros`` (:data:`Zeros`) are cells in which no row can lie: their cliques become factors with log potential -1000
+    in these cells, and noise in such cells of measured tables is not fitted.
+
+    Raises :class:`FedsynthError` for measurements that do not fit ``sizes``, and for a ``warm_start`` of other column
+    sizes or with a clique that lies in no measured clique.
     """
     zeros = zeros or {}
     found = _checked(sizes, measurements)
@@ -126,21 +140,29 @@ def estimate(
 
 
 def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
-    """Return a mask, of shape ``shape``, of the structural zeros in a clique's table; ``None`` if there are none."""
+    """Return a boolean mask of the cells of a clique's table in which no row can lie; ``None`` if there are none.
+
+    ``zeros`` maps cliques (sorted tuples of column positions) to masks of such cells; those of cliques within
+    ``clique`` apply. ``shape`` is that of the clique's table, and of the mask.
+    """
     parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
     return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
 
 
 def without(values: Floats, clique: Clique, zeros: Zeros) -> Floats:
-    """Return the table of a clique with its structural zeros set to 0."""
+    """Return ``values``, the table of a ``clique``, with its structural zeros (cells that no row can be in) set to 0.
+
+    ``zeros`` maps cliques to masks of such cells (:data:`Zeros`). Without any, ``values`` itself is returned.
+    """
     mask = forbidden(zeros, clique, values.shape)
     return values if mask is None else np.where(mask, 0.0, values)
 
 
 def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tuple[Any, Any]:
-    """Return the inverse-variance weighted mean of several estimates of the same numbers, and the mean's variance.
+    """Return the inverse-variance weighted mean of several estimates of the same numbers, and the variance of the mean.
 
-    Values and variances are numbers or arrays that broadcast; an estimate of infinite variance has weight 0.
+    ``values`` and ``variances`` have one entry for each estimate, a number or an array; all broadcast together. The
+    errors of the estimates must be independent. An estimate of infinite variance has weight 0.
     """
     weights = [1 / np.asarray(variance) for variance in variances]
     total = sum(weights)
@@ -148,7 +170,11 @@ def inverse_variance_mean(values: Sequence[Any], variances: Sequence[Any]) -> tu
 
 
 def merged(measurements: Sequence[Measurement]) -> dict[Clique, tuple[Floats, float]]:
-    """Merge measurements of the same clique: values and variance by clique, in the order of first appearance."""
+    """Average repeated measurements of the same clique by inverse variance, and return one table per clique.
+
+    The result maps each clique, in the order of first appearance, to its table (rows per cell) and the variance of each
+    of its cells (rows squared).
+    """
     by_clique: dict[Clique, list[Measurement]] = {}
     for measurement in measurements:
         by_clique.setdefault(tuple(int(column) for column in measurement.clique), []).append(measurement)

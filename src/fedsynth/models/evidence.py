@@ -29,37 +29,58 @@ _LARGEST = 1 << 18  # most rows drawn at a time
 
 
 class Evidence(Protocol):
-    """Evidence on one column, on the model's axis."""
+    """Interface: a condition on one column's values, expressed in the codes that a model draws for that column.
+
+    The column's axis, which converts the model's codes to values, makes it
+    (:meth:`fedsynth.models.synthesizer.ModelAxis.given`). The model then uses it to draw only rows that meet the
+    condition (:meth:`fedsynth.models.synthesizer.Model.given`).
+    """
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the probability (0 to 1) that the condition holds, for each drawn code."""
+        """Return, for each drawn code, the probability (0 to 1) that the row meets the condition, shape ``(rows,)``.
+
+        ``codes`` is what the model drew for this column: integer codes or numbers of the form group + place
+        (:class:`Placed`), both of shape ``(rows,)``, or points on latent normal axes, shape ``(rows, latents)``.
+        """
 
 
 class Sampler(Protocol):
-    """A sampler of rows on axes: a model, or a model given evidence."""
+    """Interface of everything that draws rows as codes: a model, or a model given evidence (conditions on columns)."""
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Return rows by axis: codes, shape ``(rows,)``, or points on latent axes, shape ``(rows, latents)``."""
+        """Draw ``rows`` rows and return one array per column, in the schema's order.
+
+        An array holds the model's codes, shape ``(rows,)``, or, for a copula, points on the column's latent normal
+        axes, shape ``(rows, latents)``. The column's axis (:class:`fedsynth.models.synthesizer.ModelAxis`) converts
+        them to values.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Evidence on codes: ``values[i]`` is the probability of the condition given code i."""
+    """Evidence on a column of integer codes: ``values[i]`` is the probability that code i meets the condition."""
 
     values: Array
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the values of these codes; an entry group + place has the value of its group."""
+        """Return the condition's probability for each of ``codes``, shape ``(rows,)``.
+
+        An entry of the form group + place (float64, see :class:`Placed`) has the probability of its group.
+        """
         found: Array = self.values[codes.astype(np.int64, copy=False)]
         return found
 
 
 @dataclass(frozen=True, eq=False)
 class Placed(Weights):
-    """Evidence on groups of cells and on places within them (an entry group + place, 0 <= place < 1).
+    """Evidence on a numeric column that a model draws as a group of cells, with or without a place in the group.
 
-    Cell i, in the order of places, ends at ``ends[i]``. The condition holds on its part from ``begin[i]`` to ``end[i]``
-    (0 to 1). Among the rows that meet the condition, the cell ends at ``after[i]``.
+    A group is a set of intervals (cells, :class:`~fedsynth.models.cells.Cells`) that share one code. A model may draw
+    the group's number i as an integer, or i + place in float64: the place, from 0 to below 1, is the share of the
+    group's rows below the value. ``values[i]`` is the probability of the condition given group i. The other arrays have
+    one entry per cell, shape ``(cells,)``, in ascending order of group + place: cell c ends at ``ends[c]``, and the
+    condition holds from the fraction ``begin[c]`` to the fraction ``end[c]`` (0 to 1) of the cell. ``after[c]`` is the
+    cell's end, again as group + place, if only the rows that meet the condition are counted.
     """
 
     ends: Array
@@ -68,7 +89,10 @@ class Placed(Weights):
     after: Array
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return the values of groups; for places, 1 where the condition holds and 0 elsewhere."""
+        """Return the condition's probability for each of ``codes``, shape ``(rows,)``: exactly 0 or 1 for places.
+
+        Integer codes are groups and have the probabilities ``values``; float64 codes have the form group + place.
+        """
         if codes.dtype != np.float64:
             return super().likelihood(codes)
         cell, share = self._cells(codes)
@@ -76,7 +100,12 @@ class Placed(Weights):
         return inside.astype(np.float64)
 
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Convert places to the same values' places among the rows that meet the condition; keep plain groups."""
+        """Convert each group + place to the same value's group + place among only the rows that meet the condition.
+
+        Needed after rejection sampling, because the axis given the condition
+        (:meth:`~fedsynth.models.cells.Cells.given`) counts only these rows. All ``codes``, shape ``(rows,)``, must meet
+        the condition. Returns a new array of the same shape; integer codes are groups and are returned unchanged.
+        """
         if codes.dtype != np.float64:
             return codes
         cell, share = self._cells(codes)
@@ -95,16 +124,21 @@ class Placed(Weights):
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Rejection sampling: rows of a ``model``, each kept with the likelihood of the ``evidence``.
+    """Rejection sampling: draws rows from ``model`` and keeps each with the probability that it meets the ``evidence``.
 
-    The distribution is exact; sampling is slow if such rows are rare.
+    ``evidence`` maps a column's position in the schema to a condition on its codes. The rows follow the model's
+    conditional distribution exactly; sampling is slow if few rows meet the conditions.
     """
 
     model: Sampler
     evidence: Mapping[int, Evidence]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
-        """Return rows; raises :class:`InvalidParameter` if fewer than one in 10,000 is kept."""
+        """Draw until ``rows`` rows are kept, and return one array of codes per column, in the schema's order.
+
+        Arrays have the shapes that the model draws (:meth:`Sampler.sample`). Raises :class:`InvalidParameter` if fewer
+        than one in 10,000 of at least 100,000 drawn rows is kept.
+        """
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
             drawn = self.model.sample(many, rng)
@@ -119,11 +153,12 @@ class Kept:
 
 
 def keep(rows: int, draw: Callable[[int], tuple[Drawn, NDArray[np.bool_]]], least: int = 1) -> list[NDArray[Any]]:
-    """Return the first ``rows`` kept rows; ``draw(many)`` returns drawn rows and a mask of those to keep.
+    """Draw rows until ``rows`` of them are kept, for rejection sampling; return one array per column, cut to ``rows``.
 
-    ``draw`` is called as often as necessary, for at least ``least`` rows at a time.
-
-    Raises :class:`InvalidParameter` if fewer than one row in 10,000 is kept.
+    ``draw(many)`` draws ``many`` rows and returns their columns (arrays whose first axis is the rows) and a mask, shape
+    ``(many,)``, of the rows to keep. It is called as often as necessary, for ``least`` to 2^18 rows at a time, and more
+    rows are requested the fewer were kept before. Raises :class:`InvalidParameter` if fewer than one in 10,000 of at
+    least 100,000 drawn rows is kept.
     """
     parts: list[list[NDArray[Any]]] = []
     held = drawn = 0

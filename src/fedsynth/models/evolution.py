@@ -21,14 +21,23 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Individuals: ``orders`` (individuals, columns) and ``sets`` (individuals, columns, candidate parents)."""
+    """Individuals of a genetic search for the structure of a Bayesian network, as arrays.
+
+    An individual is an order of the columns with a few candidate parents for each column. ``orders``, shape
+    ``(individuals, columns)``, lists column numbers; ``sets``, shape ``(individuals, columns, candidates)``, the
+    numbers of the candidates of each column (not of each place in the order). Only candidates that come earlier in the
+    order are parents.
+    """
 
     orders: Integers
     sets: Integers
 
     @classmethod
     def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
-        """Draw random orders; candidates are earlier columns, and later ones only if there are too few of these."""
+        """Draw ``count`` individuals: random orders of ``columns`` columns, and ``degree`` candidate parents of each.
+
+        Candidates are random columns earlier in the order, and later ones only if there are too few of these.
+        """
         orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
         before = _before(orders)
         keys = rng.random(before.shape) + before
@@ -39,18 +48,18 @@ class Population:
         return len(self.orders)
 
     def take(self, which: Integers) -> Population:
-        """Return some of the individuals."""
+        """Return the individuals at the positions ``which``, in this order, as a population."""
         return Population(self.orders[which], self.sets[which])
 
     def joined(self, other: Population) -> Population:
-        """Return both populations as one."""
+        """Return the individuals of both populations, those of ``other`` last."""
         return Population(np.concatenate([self.orders, other.orders]), np.concatenate([self.sets, other.sets]))
 
     def parents(self) -> NDArray[np.bool_]:
-        """Return a mask of parents, shape (individuals, columns, columns): the last axis is the parent.
+        """Return who is whose parent as a mask, shape ``(individuals, columns, columns)``; the last axis is the parent.
 
-        The columns at places 1 to k of an order (k: number of candidates) take all earlier columns as parents; later
-        columns take their candidates that come earlier.
+        The columns at places 1 to k of an order (counted from 0; k is the number of candidates) take all earlier
+        columns as parents; later columns take their candidates that come earlier.
         """
         before = _before(self.orders)
         early = np.argsort(self.orders, axis=1) <= self.sets.shape[2]
@@ -58,12 +67,20 @@ class Population:
         return found
 
     def fitness(self, weights: Array) -> Array:
-        """Return each individual's fitness: the sum of ``weights[i, j]`` over columns i and their parents j."""
+        """Return each individual's fitness: the sum of ``weights[i, j]`` over columns i and their parents j.
+
+        ``weights``, shape ``(columns, columns)``, holds the value of a parent, such as the mutual information of both
+        columns.
+        """
         found: Array = (self.parents() * weights).sum(axis=(1, 2))
         return found
 
     def next(self, elite: Population, rng: np.random.Generator) -> Population:
-        """Return the next generation, of the same size: the unchanged elite and its offspring."""
+        """Return the next generation: the individuals of ``elite``, unchanged, and their crossed and mutated offspring.
+
+        ``elite`` are the individuals that breed, usually the fittest of this population; offspring make up the rest of
+        a population of the same size.
+        """
         bred = elite.take(rng.integers(len(elite), size=(len(self) - len(elite),)))
         return elite.joined(bred._crossed(elite, rng)._flipped(rng)._swapped(rng))
 
@@ -124,12 +141,14 @@ def migrate(
     population: int,
     selection: int,
 ) -> Population:
-    """Return the best individual (a population of one) of islands with their own ``weights``.
+    """Search for a network's structure by genetic algorithms on islands; return the best individual.
 
-    A column has at most ``degree`` candidate parents. Of an island's ``population``, the best ``selection`` individuals
-    breed. In each of the ``rounds``, every island receives the best individuals of the others, breeds ``interval``
-    generations and sends out its best individual. Finally the individual with the highest mean fitness over all islands
-    wins.
+    The result is a population of one, which :func:`structure_of` turns into a network. ``weights`` holds one matrix per
+    island, shape ``(columns, columns)``: entry (i, j) is the value of parent j for column i, and an individual's
+    fitness on the island is the sum over its parents. A column has at most ``degree`` candidate parents. Of an island's
+    ``population`` individuals, the best ``selection`` breed. In each of the ``rounds``, every island receives the best
+    individuals that the others sent in the previous round, breeds ``interval`` generations and sends out its best
+    individual. Finally the individual with the highest mean fitness over all islands wins.
     """
     columns = len(weights[0])
     degree = min(degree, columns - 1)
@@ -157,7 +176,12 @@ def migrate(
 
 
 def structure_of(individual: Population, weights: Array, sizes: Sequence[int], max_cells: float) -> Structure:
-    """Return an individual's network; the lightest parents are left out so that tables have at most ``max_cells``."""
+    """Return the network of an ``individual`` (a population of one) whose tables have at most ``max_cells`` cells.
+
+    A column's parents of positive weight are added from the heaviest to the lightest, except those with which the
+    column and its parents together would exceed that number. ``weights[i, j]`` is the value of parent j for column i;
+    ``sizes`` holds each column's number of codes (values or bins).
+    """
     chosen = individual.parents()[0]
     parents = []
     for column in range(len(chosen)):

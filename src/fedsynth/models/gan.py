@@ -64,26 +64,33 @@ _BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 
 
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
-    """The critic, which distinguishes rows from fakes: layers of the widths ``hidden`` on a row's vector and condition.
+    """Hyperparameters of CTGAN's critic, which distinguishes rows from fakes (generated rows); sites train it.
 
-    CTGAN's dropout is left out, so that a row's condition is the only randomness in its loss.
+    It has hidden layers of the widths ``hidden``; its input is a row's vector and condition (one token of the row, that
+    is, code of a value, as a one-hot vector over all tokens). CTGAN's dropout is left out, so that a row's condition is
+    the only randomness in its loss. It implements :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the layers; the last layer gives the score."""
+        """Return the shapes of the layers' parameters, for rows of this ``layout``; the last layer gives the score."""
         coded = OneHot.of(layout)
         return layers((coded.width + coded.hot, *self.hidden, 1))
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return each row's loss as a real row, log(1 + exp(-score)), given its token in a uniformly drawn column.
+        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        All columns with more than one token take part. A number's token is its mode, so rare atoms are conditions, too.
+        The loss of a real row is log(1 + exp(-score)). The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a
+        forward pass with certain parameters) and positions of rows in the batch (a slice or tensor), and returns their
+        losses, shape ``(rows,)``. The batch is encoded in this ``layout``. A row's condition is its own token (code of
+        a value) in a column that ``rng`` draws here, once, uniformly from all columns with more than one token. A
+        number's token is its mode, so rare atoms are conditions, too. Raises :class:`~fedsynth.errors.Unsupported` if
+        PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
@@ -101,7 +108,11 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
         return loss
 
     def scores(self, tape: Tape, x: Tensor, condition: Tensor) -> Tensor:
-        """Return the score of each vector with its condition, shape ``(rows,)``; large scores mean real rows."""
+        """Return the score of each row, shape ``(rows,)``; large scores mean real rows.
+
+        ``x`` are rows as vectors, shape ``(rows, width)`` (:class:`~fedsynth.models.one_hot.OneHot`), ``condition``
+        their conditions as one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
+        """
         from torch import cat
         from torch.nn.functional import leaky_relu
 
@@ -111,28 +122,34 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 
 
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
-    """The generator, which makes fakes from ``noise`` normal numbers and a condition, by residual layers as in CTGAN.
+    """Hyperparameters of CTGAN's generator, which makes fakes (generated rows); the server alone trains it.
 
-    ``hidden`` are the widths of the layers; each layer's output is concatenated with its input. With CTGAN's BatchNorm,
-    each row of a batch would change all others, and sampled rows would depend on running means. Here each row is
-    normalised by itself (LayerNorm without weights), so layers keep their scale however large the weights grow.
+    Its inputs are ``noise`` normal numbers and a condition (a token that the row should have, as a one-hot vector over
+    all tokens). ``hidden`` are the widths of its residual layers: each layer's output is concatenated with its input,
+    as in CTGAN. With CTGAN's BatchNorm, each row of a batch would change all others, and sampled rows would depend on
+    running means. Here each row is normalised by itself (LayerNorm without weights), so layers keep their scale however
+    large the weights grow.
     """
 
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
     hidden: Widths = (256, 256)
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the layers; the last layer gives scalars and logits."""
+        """Return the shapes of the layers' parameters, for rows of this ``layout``; the last gives the outputs."""
         coded = OneHot.of(layout)
         inputs = itertools.accumulate(self.hidden, initial=self.noise + coded.hot)
         return tuple(shape for pair in zip(inputs, (*self.hidden, coded.width), strict=True) for shape in dense(*pair))
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
-        """Return scalars before their tanh, followed by logits, shape ``(rows, width)``."""
+        """Return fakes as vectors of scalars before their tanh, followed by logits, shape ``(rows, width)``.
+
+        They are laid out as :class:`~fedsynth.models.one_hot.OneHot`. ``noise`` are standard normal, shape ``(rows,
+        noise)``; ``condition`` are one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
+        """
         from torch import cat
         from torch.nn.functional import layer_norm
 
@@ -147,9 +164,11 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
 
 
 def shares_of(cells: Sequence[Cells]) -> Floats:
-    """Return the share of each token in its column by released counts, flat, one block per column.
+    """Return the share of each token (code of a value) in its column, to draw a GAN's conditions from.
 
-    Columns with one token have no block. In a column without counts, all tokens have equal shares.
+    Shares follow from released (published, usually noisy) counts. There is one entry of ``cells``
+    (:class:`~fedsynth.models.cells.Cells`) per column, whose groups are its tokens. The result is flat, with one block
+    per column in order; columns with one token have no block. In a column without counts, all tokens have equal shares.
     """
     parts = [np.zeros(0)]
     for column in cells:
@@ -160,9 +179,12 @@ def shares_of(cells: Sequence[Cells]) -> Floats:
 
 
 def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Generator) -> Integers:
-    """Draw each row's condition, its position among all tokens, shape ``(rows, 1)``; ``(rows, 0)`` without columns.
+    """Draw a condition (a token that the row should have) for each of ``rows`` rows, to generate fakes.
 
-    The column is drawn uniformly, its token according to the shares.
+    The column is drawn uniformly, its token in proportion to ``shares`` (those of :func:`shares_of`). ``coded`` is the
+    layout of rows as vectors, with one block of entries per column and one entry per token. Returns each token's
+    position among the tokens of all blocks, int64, shape ``(rows, 1)``; ``(rows, 0)`` if no column has more than one
+    token.
     """
     if not coded.columns:
         return np.zeros((rows, 0), dtype=np.int64)
@@ -176,7 +198,11 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
 
 
 def check_shares(shares: Floats, layout: Layout) -> None:
-    """Raise :class:`InvalidParameter` for shares from which conditions of this layout cannot be drawn."""
+    """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares``.
+
+    For rows of this ``layout``, :func:`draw_conditions` needs one finite, non-negative number per token (code of a
+    value), flat, with a positive one in each column, for the columns that have more than one token.
+    """
     coded = OneHot.of(layout)
     if shares.shape != (coded.hot,) or not (np.isfinite(shares).all() and (shares >= 0).all()):
         raise InvalidParameter(f"conditions need one non-negative, finite share for each of {coded.hot} tokens")
@@ -190,11 +216,15 @@ def check_shares(shares: Floats, layout: Layout) -> None:
 
 @dataclass
 class Adversaries:
-    """Training of both networks at the server, from released sums alone; deterministic given ``rng``.
+    """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
 
-    ``shares`` are released (:func:`shares_of`). ``clip`` bounds the gradients of fakes as well as those of rows:
-    clipping only one side would tell the critic that the other side matters more. ``fakes`` is the number of fakes
-    generated in each step, separately for each network.
+    ``critic`` and ``generator`` are the networks, ``critic_weights`` and ``generator_weights`` their current
+    parameters, flat, float32, for rows encoded in this ``layout``. ``shares`` are the released shares of tokens
+    (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds the L2 norm of
+    the gradients of fakes as well as those of rows: clipping only one side would tell the critic that the other side
+    matters more. ``fakes`` is the number of fakes (generated rows) in each step, separately for each network; ``rate``
+    is the learning rate of both optimisers, ``critic_adam`` and ``generator_adam``. Raises :class:`InvalidParameter`
+    for arguments that do not fit together.
     """
 
     critic: Critic
@@ -220,16 +250,21 @@ class Adversaries:
         self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Update the critic, then the generator; return the critic's weights for the sites' next answer.
+        """Update the critic, then the generator; return the critic's weights, flat, float32, for the next query.
 
-        ``real`` is the released sum of clipped gradients divided by the expected number of rows, flat.
+        ``real`` is the sites' part of the critic's gradient: the released (noisy) sum of its clipped gradients over
+        rows, divided by the expected number of rows; flat. Fakes are generated from ``rng``.
         """
         self.critic_weights = self.critic_adam.step(self.critic_weights, real + self.critic_fake_gradient(rng))
         self.generator_weights = self.generator_adam.step(self.generator_weights, self.generator_gradient(rng))
         return self.critic_weights
 
     def critic_fake_gradient(self, rng: np.random.Generator) -> Floats:
-        """Return the mean of the critic's clipped gradients of log(1 + exp(score)) over fresh fakes, flat."""
+        """Return the mean of the critic's clipped gradients over newly generated rows (fakes), flat, float64.
+
+        A fake's loss is log(1 + exp(score)). Their noise and conditions (tokens that they should have) are drawn from
+        ``rng``.
+        """
         require_torch()
         import torch
         from torch.nn.functional import softplus
@@ -248,9 +283,10 @@ class Adversaries:
         return clipped_sum(loss, parameters, self.fakes, self.clip) / self.fakes
 
     def generator_gradient(self, rng: np.random.Generator) -> Floats:
-        """Return the gradient of the generator's mean loss over fresh fakes, flat.
+        """Return the gradient of the generator's mean loss over newly generated rows (fakes), flat, float64.
 
-        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition's column.
+        A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition, a token that it should have in
+        some column. Noise and conditions are drawn from ``rng``.
         """
         require_torch()
         import torch
@@ -288,9 +324,13 @@ class Adversaries:
 
 @dataclass(frozen=True, eq=False)
 class TabularGAN:
-    """Rows sampled from a trained generator; conditions are drawn according to the released ``shares``.
+    """A model that samples rows from a trained generator (CTGAN), with conditions drawn by ``shares``.
 
-    Tokens are drawn from the softmax of their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise.
+    A condition is a token (code of a value) that the row should have. ``network`` are the generator's hyperparameters,
+    ``layout`` is that of the encoded rows, ``weights`` are the parameters, flat, float32, ``shares`` the released
+    shares of tokens (:func:`shares_of`) and ``total`` is the estimated number of records. Tokens are drawn from the
+    softmax of their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises
+    :class:`InvalidParameter` for weights or shares that do not fit the network.
     """
 
     network: Generator
@@ -306,9 +346,12 @@ class TabularGAN:
         check_shares(self.shares, self.layout)
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Return rows by axis: tokens, plus the place within the token (from 0 to below 1) for numbers.
+        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        All randomness comes from ``rng``; ``device`` evaluates the network ("auto": the configured device).
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
+        within the token is from 0 to below 1. All randomness comes from ``rng``; ``device`` evaluates the network
+        ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was
+        named, is missing.
         """
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
@@ -323,11 +366,14 @@ class TabularGAN:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return a rejection sampler; ``None`` if the evidence excludes all tokens of some column."""
+        """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
+
+        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
+        """
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, and the weights and shares as arrays."""
+        """Return the network and its layout as JSON values, weights and shares as arrays, for :meth:`from_arrays`."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
@@ -337,6 +383,9 @@ class TabularGAN:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularGAN:
-        """Restore the model from the output of :meth:`to_arrays`, exactly."""
+        """Restore the model, exactly, from both results of :meth:`to_arrays`.
+
+        A missing entry raises ``KeyError``, an invalid one ``ValueError``.
+        """
         network, layout = msgspec.convert(meta["network"], Generator), msgspec.convert(meta["layout"], Layout)
         return cls(network, layout, arrays["weights"], arrays["shares"], float(meta["total"]))

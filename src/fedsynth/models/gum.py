@@ -25,10 +25,10 @@ _WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 
 
 def simplex(noisy: Floats, total: float) -> Floats:
-    """Return the nearest non-negative array (L2) with sum ``total``; takes any shape.
+    """Return the nearest non-negative array (L2) with sum ``total``, of the same shape: to project noisy counts.
 
-    Unlike clipping and rescaling, it adds no mass to empty cells on average (Duchi et al., ICML 2008, doi
-    10.1145/1390156.1390191).
+    ``total`` must be positive. Unlike clipping and rescaling, it adds no mass to empty cells on average (Duchi et al.,
+    ICML 2008, doi 10.1145/1390156.1390191).
     """
     flat = np.sort(noisy.ravel())[::-1]
     excess = np.cumsum(flat) - total
@@ -41,16 +41,18 @@ def simplex(noisy: Floats, total: float) -> Floats:
 def consistent(
     measured: Sequence[Measurement], total: float, rounds: int = 10, *, zeros: Zeros | None = None
 ) -> dict[Clique, Floats]:
-    """Return the ``measured`` tables made non-negative, with common sum ``total`` and equal 1-way marginals.
+    """Return noisy tables made non-negative, with common sum ``total`` (rows) and equal 1-way marginals, by clique.
 
-    In each round, every column's counts are set to the inverse-variance mean of the tables' counts, the differences are
-    spread evenly over each table's cells, and all tables are projected on the simplex. Pass noisy tables unclipped:
-    clipping them first would add mass wherever noise is positive. Ends early if tables agree to a thousandth of a
-    row per cell. Tables of the same clique are merged by inverse variance.
+    In each of at most ``rounds`` rounds, every column's counts are set to the inverse-variance mean of the tables'
+    counts, the differences are spread evenly over each table's cells, and all tables are projected on the simplex. Pass
+    noisy tables unclipped: clipping them first would add mass wherever noise is positive. Ends early if tables agree to
+    a thousandth of a row per cell. Tables of the same clique (sorted tuple of columns) are first merged by inverse
+    variance.
 
-    Cells in ``zeros`` stay empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but
-    all its columns have 1-way tables, a table is added for it: the one of maximum entropy that is consistent with the
-    tables on subsets of the clique. Rows that GUM changes until they match all tables then respect these zeros.
+    ``zeros`` maps cliques to masks of cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`). These stay
+    empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but all its columns have
+    1-way tables, a table is added for it: the one of maximum entropy that is consistent with the tables on subsets of
+    the clique. Rows that GUM changes until they match all tables then respect these zeros.
     """
     zeros = zeros or {}
     found = merged(measured)
@@ -128,12 +130,14 @@ def _along(values: Floats, clique: Clique, column: int) -> Floats:
 
 @dataclass(frozen=True)
 class GradualUpdate:
-    """GUM: changes rows until their tables match ``targets`` (counts that sum to the number of rows).
+    """GUM, the gradual update method: changes rows until their contingency tables match ``targets``.
 
-    Each sweep visits the targets, worst first. Rows in cells with too many rows are freed; the freed rows fill cells
-    with too few rows, either by overwriting the target's columns or by copying a whole row that is already in the
-    cell. Copying preserves the other targets better. Overwriting is needed for empty cells, and is used for half of the
-    other rows in every second sweep, to mix rows.
+    ``sizes`` holds each column's number of codes (values or bins). ``targets`` are consistent tables by clique (tuple
+    of positions in ``sizes``), scaled here to the number of rows. Each of the ``sweeps`` visits the targets, worst
+    first. Rows in cells with too many rows may be changed; these fill cells with too few rows, either by overwriting
+    the target's columns or by copying a whole row that is already in the cell. Copying preserves the other targets
+    better. Overwriting is needed for empty cells, and is used for half of the other rows in every second sweep, to mix
+    rows. Raises :class:`InvalidParameter` for fewer than one sweep.
     """
 
     sizes: tuple[int, ...]
@@ -146,7 +150,10 @@ class GradualUpdate:
             raise InvalidParameter(f"sweeps must be at least 1, not {self.sweeps}")
 
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return rows that match the targets, codes of shape ``(columns, rows)``; ``start`` is not modified."""
+        """Return rows that nearly match the targets, made from the rows ``start``, which are not modified.
+
+        Both are codes of shape ``(columns, rows)`` and of the same dtype; the returned rows are in random order.
+        """
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
         rows: NDArray[Any] = np.array(start.T, order="C")  # whole rows are copied, so each is contiguous
@@ -215,9 +222,10 @@ class GradualUpdate:
 
 @dataclass(frozen=True, eq=False)
 class GradualRows:
-    """A model that samples rows by GUM from consistent tables, among them the 1-way table of every column.
+    """A model that samples rows by GUM (the gradual update method): independent columns, changed until tables match.
 
-    ``total`` is the estimated number of records.
+    ``update`` holds the tables, which must be consistent and include the 1-way table of every column; ``total`` is the
+    estimated number of records.
     """
 
     update: GradualUpdate
@@ -225,7 +233,10 @@ class GradualRows:
     kind: ClassVar[str] = "gradual"
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return each column's codes, shape ``(rows,)``: independent columns, changed sweep by sweep."""
+        """Draw ``rows`` rows and return each column's codes, shape ``(rows,)``, in column order.
+
+        The columns are first drawn independently from their 1-way tables, then changed by :class:`GradualUpdate`.
+        """
         sizes, targets = self.update.sizes, self.update.targets
         start = np.empty((len(sizes), rows), dtype=np.min_scalar_type(max(sizes) - 1))
         for column, size in enumerate(sizes):
@@ -233,9 +244,10 @@ class GradualRows:
         return list(self.update.rows(start, rng))
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return a rejection sampler, since the probability of a row is unknown.
+        """Return a sampler, by rejection, of rows given ``evidence``: conditions on columns, by position.
 
-        Returns ``None`` if a column's own table has no such rows.
+        The probability of a row is unknown, so nothing faster is possible. Returns ``None`` if a column's own table has
+        no rows that meet its condition (:class:`~fedsynth.models.evidence.Evidence`).
         """
         for column, known in evidence.items():
             if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
@@ -243,7 +255,7 @@ class GradualRows:
         return Kept(self, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the tables as JSON values and arrays; the inverse of :meth:`from_arrays`."""
+        """Return the tables as JSON values and named arrays, from which :meth:`from_arrays` restores the model."""
         cliques = [list(clique) for clique in self.update.targets]
         meta = {
             "sizes": list(self.update.sizes),
@@ -255,7 +267,7 @@ class GradualRows:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GradualRows:
-        """Restore the model from the output of :meth:`to_arrays`."""
+        """Restore the model from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
         tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(meta["cliques"])}
         return cls(GradualUpdate(tuple(meta["sizes"]), tables, meta["sweeps"]), meta["total"])
 

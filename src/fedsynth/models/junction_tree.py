@@ -25,7 +25,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
-    """Return the cliques that are contained in no other, each sorted, in sorted order."""
+    """Return the cliques (sets of columns) that are contained in no other, as sorted tuples in sorted order."""
     kept: list[Clique] = []
     holders: defaultdict[int, list[int]] = defaultdict(list)  # by column, the masks of the kept cliques that contain it
     for clique in sorted({tuple(sorted(clique)) for clique in cliques}, key=lambda c: (-len(c), c)):
@@ -38,24 +38,26 @@ def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
 
 
 def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> int:
-    """Return the number of cells of the junction tree of ``cliques`` over columns with ``sizes`` values.
+    """Return the number of cells of the junction tree that a graphical model with these ``cliques`` needs.
 
-    The number is the sum over the maximal cliques of the triangulated graph; a column in no clique counts its own
-    cells. AIM's size filter multiplies it by 8 bytes.
+    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. The number is
+    the sum over the maximal cliques of the triangulated graph; a column in no clique counts its own cells. A cell takes
+    8 bytes: AIM's limit on the model's size is in these terms.
     """
     sizes = tuple(sizes)
     return _cells(sizes, _triangulate(sizes, _neighbours(len(sizes), map(_mask, cliques))))
 
 
 class GrownTree:
-    """Sizes of the junction trees of a fixed set of cliques plus one more clique, for many candidates in turn.
+    """Sizes of the junction trees of fixed ``cliques`` plus one more clique, for many candidates in turn.
 
-    Simplicial columns (whose neighbours are pairwise adjacent) of the fixed cliques are eliminated only once. In the
-    elimination tree, the parent of a column is the first of its neighbours to be eliminated after it. An additional
-    clique affects only the elimination of its own columns and of their ancestors in this tree; only these remain and
-    are triangulated anew, as in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the
-    clique that is simplicial without the clique stays simplicial with it; the set of columns that simplicial
-    elimination removes does not depend on their order, and neither do the cliques that they leave.
+    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. Simplicial
+    columns (whose neighbours are pairwise adjacent) of the fixed cliques are eliminated only once. In the elimination
+    tree, the parent of a column is the first of its neighbours to be eliminated after it. An additional clique affects
+    only the elimination of its own columns and of their ancestors in this tree; only these remain and are triangulated
+    anew, as in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is
+    simplicial without the clique stays simplicial with it; the set of columns that simplicial elimination removes does
+    not depend on their order, and neither do the cliques that they leave.
     """
 
     def __init__(self, sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> None:
@@ -81,12 +83,15 @@ class GrownTree:
         self._all_cells = sum(self._cells.values())
 
     def holds(self, clique: Sequence[int]) -> bool:
-        """Return whether one of the fixed cliques contains ``clique``."""
+        """Return whether one of the fixed cliques, those of the constructor, contains all columns of ``clique``."""
         mask = _mask(clique)
         return any(mask & other == mask for other in self._holders[clique[0]])
 
     def cells(self, clique: Sequence[int]) -> int:
-        """Return the number of cells of the junction tree of the fixed cliques and ``clique``."""
+        """Return the number of cells (8 bytes each) of the junction tree of the fixed cliques and ``clique``.
+
+        The fixed cliques are those of the constructor.
+        """
         mask, left = _mask(clique), self._rest
         for column in clique:
             left |= self._above[column]
@@ -210,11 +215,14 @@ def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool
 
 @dataclass(frozen=True)
 class Node:
-    """One clique of a junction tree and the memory layout of its table.
+    """One clique of a junction tree, its place in the tree, and the memory layout of its table.
 
-    ``axes`` are its columns in memory order. They form two parts: the separator, which are the columns shared with the
-    parent, and the rest. The part with more cells comes last, so that inner loops are long; within each part, columns
-    are sorted by their number of values, ascending.
+    ``clique`` is the sorted tuple of its columns. ``parent`` and ``children`` are indices of nodes
+    (:attr:`JunctionTree.nodes`); the root has parent -1. ``axes`` are the columns in memory order, and ``shape`` their
+    numbers of codes. They form two parts: the separator, which are the columns shared with the parent (``separator``,
+    in memory order; it comes first if ``separator_first``), and the rest. The part with more cells comes last, so that
+    inner loops are long; within each part, columns are sorted by their number of codes, ascending. ``factors`` are the
+    indices of the model's factors that are assigned to this node, whose marginals are read from it.
     """
 
     clique: Clique
@@ -228,19 +236,26 @@ class Node:
 
     @property
     def block(self) -> tuple[int, int]:
-        """The shape of the table as a matrix: (separator, rest) or (rest, separator)."""
+        """Shape of the table as a matrix: (separator, rest) if ``separator_first``, otherwise (rest, separator).
+
+        The separator are the columns shared with the parent; each of their cells has a row or column of the matrix.
+        """
         split = len(self.separator) if self.separator_first else len(self.axes) - len(self.separator)
         return math.prod(self.shape[:split]), math.prod(self.shape[split:])
 
     @property
     def rest_axis(self) -> int:
-        """The axis of :attr:`block` for the columns outside the separator."""
+        """Axis (0 or 1) of the table as a matrix (:attr:`block`) for the columns not shared with the parent."""
         return 1 if self.separator_first else 0
 
 
 @dataclass(frozen=True)
 class JunctionTree:
-    """The plan of message passing for a set of factors (maximal cliques, sorted); parents precede their children."""
+    """The plan of message passing for a graphical model; made by :func:`junction_tree`, used by :func:`pass_messages`.
+
+    ``sizes`` holds each column's number of codes (values or bins); ``factors`` are the model's maximal cliques, sorted
+    tuples of columns in sorted order; ``nodes`` are the cliques of the tree, parents before their children.
+    """
 
     sizes: tuple[int, ...]
     factors: tuple[Clique, ...]
@@ -248,20 +263,21 @@ class JunctionTree:
 
     @property
     def cells(self) -> int:
-        """Total number of cells of all node tables."""
+        """Total number of cells of all node tables, 8 bytes each."""
         return sum(math.prod(node.shape) for node in self.nodes)
 
     def shape(self, clique: Sequence[int]) -> tuple[int, ...]:
-        """Return the sizes of the columns of ``clique``, in the clique's order."""
+        """Return the numbers of codes (values or bins) of the columns of ``clique``, in the clique's order."""
         return tuple(self.sizes[column] for column in clique)
 
 
 @lru_cache(maxsize=64)
 def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> JunctionTree:
-    """Plan the junction tree of ``factors`` (in the form that :func:`maximal` returns) over all columns.
+    """Plan the junction tree of ``factors`` (in the form that :func:`maximal` returns) over all columns; cached.
 
-    The tree is a maximum spanning tree by separator size, grown from the clique with most cells; components of the
-    graph are joined by empty separators, so that there is one tree.
+    ``sizes`` holds each column's number of codes (values or bins). The tree is a maximum spanning tree by separator
+    size, grown from the clique with most cells; components of the graph are joined by empty separators, so that there
+    is one tree.
     """
     graph = _neighbours(len(sizes), map(_mask, factors))
     masks = sorted(_triangulate(sizes, graph), key=lambda m: (-_cells(sizes, [m]), _columns(m)))
@@ -309,14 +325,21 @@ def _node(
 
 
 def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) -> NDArray[Scalar]:
-    """Return a view of ``array`` (axes ``columns``) that broadcasts over a table with axes ``axes``."""
+    """Return a view of ``array`` that broadcasts over a table with more columns, to add or multiply both.
+
+    ``columns`` names the axes of ``array``, and ``axes`` those of the table, which include them. The view has the axes
+    in the table's order, with length 1 for the other columns.
+    """
     positions = [columns.index(column) for column in axes if column in columns]
     index = tuple(slice(None) if column in columns else None for column in axes)
     return array.transpose(positions)[index]
 
 
 def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats:
-    """Sum ``table`` (memory order ``axes``) over all columns but ``columns``; return a new C-ordered array."""
+    """Sum ``table`` over all its columns but ``columns``, and return a new array with axes in the order of ``columns``.
+
+    ``axes`` names the axes of ``table``, in order. The result is C-ordered.
+    """
     if len(columns) == len(axes):
         return np.array(table.transpose([axes.index(column) for column in columns]), order="C")
     # einsum, since its loops over short inner axes are 4 times faster than those of add.reduce
@@ -330,10 +353,11 @@ def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats
 class Messages:
     """A calibrated junction tree, from which the marginal of every node follows by one product.
 
-    ``tables[v]`` (shape ``nodes[v].block``) is exp(log potential - its maximum per separator cell).
-    ``scales[v]``, the inverse of its sum per separator cell, turns it into the conditional distribution of the rest
-    given the separator. ``separators[v]`` is the separator's marginal (both are flat over the separator's cells),
-    and ``log_partition`` the log of the normaliser.
+    :func:`pass_messages` makes it. All tuples have one entry for each node of ``tree``. ``tables[v]`` (shape
+    ``nodes[v].block``) is exp(log potential - its maximum per separator cell), where the separator are the columns
+    shared with the parent. ``scales[v]``, the inverse of its sum per separator cell, turns it into the conditional
+    distribution of the rest given the separator. ``separators[v]`` is the separator's marginal in rows (both are flat
+    over the separator's cells), and ``log_partition`` the natural log of the normaliser.
     """
 
     tree: JunctionTree
@@ -343,14 +367,22 @@ class Messages:
     log_partition: float
 
     def belief(self, index: int, out: Floats | None = None) -> Floats:
-        """Return the marginal of node ``index``, with one axis for each entry of its ``axes``."""
+        """Return the marginal of node ``index``, in rows, with one axis for each entry of the node's ``axes``.
+
+        These are its columns in memory order (:class:`Node`). ``out``, an array of the shape :attr:`Node.block`,
+        receives the result if given.
+        """
         node = self.tree.nodes[index]
         weights = self.separators[index] * self.scales[index]
         weights = weights[:, None] if node.separator_first else weights
         return np.multiply(self.tables[index], weights, out=out).reshape(node.shape)
 
     def conditional(self, index: int) -> Floats:
-        """Return the distribution of the rest given the separator of node ``index``, in the shape of its belief."""
+        """Return the distribution of a node's other columns given its separator, the columns shared with the parent.
+
+        ``index`` is the node's. The array has one axis for each entry of the node's ``axes`` and sums to one for each
+        cell of the separator.
+        """
         node = self.tree.nodes[index]
         scales = self.scales[index]
         table = self.tables[index] * (scales[:, None] if node.separator_first else scales)
@@ -358,7 +390,10 @@ class Messages:
 
 
 def workspace(tree: JunctionTree) -> tuple[list[Floats], Floats]:
-    """Allocate table buffers for :func:`pass_messages` and a scratch table of the size of the largest node."""
+    """Allocate the memory of :func:`pass_messages` for repeated use: one table per node, and one scratch table.
+
+    Tables have the shape :attr:`Node.block`; the scratch table is flat and as large as the largest of them.
+    """
     flat = np.empty(tree.cells)
     tables, start = [], 0
     for node in tree.nodes:
@@ -374,11 +409,12 @@ def pass_messages(
     total: float,
     buffers: tuple[list[Floats], Floats] | None = None,
 ) -> tuple[Messages, list[Floats]]:
-    """Calibrate the tree for the log potentials ``factors`` (shapes of ``tree.factors``).
+    """Calibrate the tree for a model's log potentials; return the messages and the marginals of all factors.
 
-    Returns the messages and the marginals of the factors, each with sum ``total``. The computation is in log space
-    with a maximum per separator cell, so potentials may span any finite range. ``buffers`` (from
-    :func:`workspace`) are overwritten and used by the returned messages.
+    ``factors`` holds one table of log potentials (finite) for each of ``tree.factors``, with an axis for each of its
+    columns. The marginals have the same order and shapes and sum to ``total`` (rows) each. The computation is in log
+    space with a maximum per separator cell, so potentials may span any finite range. ``buffers`` (from
+    :func:`workspace`) are overwritten and used by the returned messages, which the next call with them invalidates.
     """
     tables, scratch = workspace(tree) if buffers is None else buffers
     scales: list[Any] = [None] * len(tree.nodes)

@@ -22,11 +22,11 @@ _EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's safeguard for component
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Prior of each column's mixture: arrays of shape ``(columns,)``, or numbers shared by all columns.
+    """Prior of each column's Gaussian mixture: arrays of shape ``(columns,)``, or numbers shared by all columns.
 
-    ``concentration`` is that of the stick-breaking weights. ``mean`` is the prior mean of the components, with
-    ``precision`` in rows. ``degrees`` of freedom and ``scale`` (1 / W_0, an expected variance) belong to the prior of
-    the components' precisions. ``floor`` is added to every variance.
+    ``concentration`` is that of the stick-breaking weights (Dirichlet process). ``mean`` is the prior mean of the
+    components, worth ``precision`` rows. ``degrees`` of freedom and ``scale`` (1 / W_0, an expected variance) belong to
+    the Wishart prior of the components' precisions. ``floor`` is added to every variance.
     """
 
     mean: Array
@@ -39,9 +39,11 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums of an E step over rows: of responsibilities r, r x and r x^2, shape ``(columns, T)``, and the log evidence.
+    """What an E step adds up over rows: all that the sites of a federation need to send to fit mixtures.
 
-    Sums over parts of the rows add up to the sums over all rows, so a federation needs nothing else. Sites compute them
+    ``counts``, ``first`` and ``second`` are the sums of r, r x and r x^2, where r is the probability that a row's value
+    x belongs to a component, shape ``(columns, T)`` for T components. ``evidence``, shape ``(columns,)``, is the sum of
+    the rows' log normalisers, in nats. Sums over parts of the rows add up to the sums over all rows. Sites compute them
     in :class:`fedsynth.methods.tda_sums.MixtureSums`.
     """
 
@@ -53,7 +55,12 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Variational parameters: Beta(``a``, ``b``) of each stick, and a normal-Wishart of each component."""
+    """Variational parameters of each column's mixture, all of shape ``(columns, T)`` for T components.
+
+    Component t has a stick of distribution Beta(``a``, ``b``), from which the weights follow, and a normal-Wishart
+    distribution: a mean around ``mean`` worth ``precision`` rows, and a precision (inverse variance) with ``degrees``
+    of freedom and expectation ``degrees / scale``.
+    """
 
     a: Array
     b: Array
@@ -63,7 +70,11 @@ class Posterior:
     scale: Array
 
     def coefficients(self) -> Array:
-        """Return c with ln rho = c_0 + c_1 x + c_2 x^2, shape ``(3, columns, T)``: the only input of an E step."""
+        """Return c such that component t of a column has the log weight c_0 + c_1 x + c_2 x^2 for a value x.
+
+        The shape is ``(3, columns, T)``. The log weight is ln rho in Bishop's notation, before normalisation over
+        components. These numbers are the only input of an E step, and all that the server sends to sites.
+        """
         from scipy.special import digamma
 
         stick, rest = digamma(self.a) - digamma(self.a + self.b), digamma(self.b) - digamma(self.a + self.b)
@@ -74,7 +85,7 @@ class Posterior:
         return np.stack([constant - curvature * self.mean**2 / 2, curvature * self.mean, -curvature / 2])
 
     def mixture(self) -> tuple[Mixture, ...]:
-        """Return each column's point estimate, without components of negligible weight."""
+        """Return each column's point estimate of its mixture, without components of weight 0.005 or less."""
         stick = self.a / (self.a + self.b)
         weights = stick * np.cumprod(np.concatenate([np.ones_like(stick[:, :1]), 1 - stick[:, :-1]], axis=1), axis=1)
         weights /= weights.sum(axis=1, keepdims=True)
@@ -88,14 +99,17 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """A Gaussian mixture of one column: ``weights``, ``means`` and standard ``deviations``, shape ``(T,)``."""
+    """A Gaussian mixture of one column: ``weights`` of sum 1, ``means`` and standard ``deviations``.
+
+    All have shape ``(T,)`` for T components.
+    """
 
     weights: Array
     means: Array
     deviations: Array
 
     def cdf(self, x: Array) -> Array:
-        """Return the probability of values up to ``x``."""
+        """Return the probability of values up to ``x``, for each entry of an array of any shape; same shape."""
         from scipy.special import ndtr
 
         standard = (x[..., None] - self.means) / self.deviations
@@ -103,19 +117,22 @@ class Mixture:
         return below
 
     def places(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
-        """Return each value's distance from the mean of its most likely component, in deviations, and the component."""
+        """Return each value's signed distance from the mean of its likeliest component, and that component's index.
+
+        Distances are in standard deviations of the component; ``x`` and both results have shape ``(values,)``.
+        """
         with np.errstate(over="ignore"):  # an overflow to infinity is a correct distance
             standard = (x[:, None] - self.means) / self.deviations
             likeliest = (np.log(self.weights) - np.log(self.deviations) - standard**2 / 2).argmax(axis=1)
         return standard[np.arange(len(x)), likeliest], likeliest
 
     def scaled(self, centre: float, half: float) -> Mixture:
-        """Return the mixture of ``centre + half * x``."""
+        """Return the mixture of ``centre + half * x`` for x of this mixture, which undoes a scaling of values."""
         return Mixture(self.weights, centre + half * self.means, half * self.deviations)
 
 
 def m_step(sums: Sums, prior: Prior) -> Posterior:
-    """Return the posterior determined by the sums of an E step."""
+    """Return the posterior of all columns' mixtures after an M step: from the ``sums`` of an E step and the prior."""
     n = sums.counts + _EMPTY
     centre = sums.first / n
     variance = np.maximum(sums.second / n - centre**2, 0) + prior.floor[:, None]
@@ -133,9 +150,10 @@ def m_step(sums: Sums, prior: Prior) -> Posterior:
 
 
 def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
-    """Return the evidence lower bound of each column, in nats, after an E step under ``posterior``.
+    """Return the evidence lower bound of each column's fit, in nats, to decide when to stop; shape ``(columns,)``.
 
-    Without a variance floor, no E or M step lowers it.
+    ``evidence`` is that of the sums (:class:`Sums`) of an E step under ``posterior``, before the next M step. Without a
+    variance floor, no E or M step lowers the bound.
     """
     from scipy.special import betaln, digamma, gammaln
 
@@ -153,9 +171,11 @@ def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
 
 
 def started(values: Sequence[Array], counts: Sequence[Array], components: int) -> tuple[Sums, Prior]:
-    """Return the initial sums and the prior of a fit to columns whose ``values`` (ascending) occur ``counts`` times.
+    """Return the initial sums and the prior of a fit to several columns, for the first M step.
 
-    The initial sums are those of :func:`quantile_start`. The prior is scikit-learn's: the column's mean and variance.
+    ``values[j]`` are the distinct values of column j (ascending), and ``counts[j]`` their numbers of rows;
+    ``components`` is the largest number of components of a mixture. The initial sums are those of
+    :func:`quantile_start`. The prior is scikit-learn's: the column's mean and variance.
     """
     rows = [max(1.0, float(held.sum())) for held in counts]
     means = [float(held @ x) / n for x, held, n in zip(values, counts, rows, strict=True)]
@@ -167,8 +187,9 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
 
 
 def quantile_start(values: Array, counts: Array, components: int) -> Sums:
-    """Return the sums of a hard assignment of one column's values to the nearest of ``components`` quantiles.
+    """Return the sums of a hard assignment of one column's values to the nearest of ``components`` of its quantiles.
 
+    ``values`` (ascending) occur ``counts`` times. The arrays have shape ``(components,)``, without the axis of columns.
     Equal components would stay equal for ever, and random ones would not be reproducible. Several quantiles at one
     heavy value count once; the remaining components start without rows.
     """

@@ -39,10 +39,14 @@ _GATHER = 1 << 16  # rows whose likelihood is computed at a time: their cell num
 
 
 class MarkovRandomField:
-    """The distribution proportional to exp(sum of log potentials), times ``total`` rows; immutable.
+    """A discrete graphical model of rows: exact marginals, sampling and likelihoods by junction tree; immutable.
 
-    ``potentials[i]`` belongs to ``factors[i]`` (sorted columns, axes in that order). Factors contained in others
-    are merged into them, and a column in no factor is uniform. Potentials must be finite.
+    The probability of a row is proportional to exp(sum of log potentials). ``sizes`` holds each column's number of
+    codes (values or bins); ``total`` is the estimated number of records, by which marginals are multiplied.
+    ``potentials[i]``, float64, is a table over the columns ``factors[i]`` (a sorted tuple of positions), with one axis
+    for each. The attributes of these names hold the model's maximal factors: factors contained in others are merged
+    into them, and a column in no factor is uniform. Raises :class:`FedsynthError` for invalid sizes or total,
+    potentials that do not fit their factors, and potentials that are not finite (use -1e3 for the log of zero).
     """
 
     kind: ClassVar[str] = "graphical"
@@ -76,12 +80,12 @@ class MarkovRandomField:
 
     @cached_property
     def cliques(self) -> tuple[Clique, ...]:
-        """The maximal cliques of the junction tree."""
+        """The maximal cliques of the junction tree, each a sorted tuple of column positions."""
         return tuple(node.clique for node in self._tree.nodes)
 
     @property
     def cells(self) -> int:
-        """The number of cells of the junction tree."""
+        """Number of cells of all tables of the junction tree, 8 bytes each: what the model costs in memory and time."""
         return self._tree.cells
 
     @cached_property
@@ -94,7 +98,7 @@ class MarkovRandomField:
 
     @property
     def log_partition(self) -> float:
-        """The log of the sum over all rows of exp(sum of log potentials)."""
+        """The log of the sum over all rows of exp(sum of log potentials), in nats."""
         return self._messages.log_partition
 
     @cached_property
@@ -113,14 +117,15 @@ class MarkovRandomField:
     # ---------------------------------------------------------------------------------------------- marginals
 
     def marginal(self, clique: Sequence[int]) -> Floats:
-        """Return the expected counts of any subset of columns, axes in the given order, with sum ``total``.
+        """Return the expected counts of a set of columns, in rows: axes in the order of ``clique``, of sum ``total``.
 
-        The arrays are read-only, because the last used 64 MB of results are cached.
+        ``clique`` holds distinct column positions; others raise :class:`FedsynthError`. The arrays are read-only,
+        because the last used 64 MB of results are cached.
         """
         return self.marginals([clique])[tuple(clique)]
 
     def marginals(self, cliques: Iterable[Sequence[int]]) -> dict[Clique, Floats]:
-        """Return :meth:`marginal` for many cliques; work that they share along the tree is done once."""
+        """Return :meth:`marginal` for many ``cliques``, as a mapping from each clique; shared work is done once."""
         asked = [tuple(int(column) for column in clique) for clique in cliques]
         known: dict[Clique, Floats] = {}
         missing = []
@@ -203,12 +208,12 @@ class MarkovRandomField:
     # ------------------------------------------------------------------------------------------------- rows
 
     def sample(self, rows: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
-        """Return one array of codes per column, shape ``(rows,)``, of the narrowest unsigned type.
+        """Draw ``rows`` rows and return one array of codes per column, shape ``(rows,)``, in column order.
 
-        Forward sampling along the tree. Among the rows with equal separator values, each value of the rest
-        occurs its expected number of times, rounded up or down at random without bias (systematic sampling),
-        so counts follow their expectation more closely than with independent draws. This holds within chunks of a
-        million rows. Rows come in random order.
+        The dtype is the narrowest unsigned one. Forward sampling along the tree. Among the rows with equal separator
+        values (those of the columns shared with the parent clique), each value of the rest occurs its expected number
+        of times, rounded up or down at random without bias (systematic sampling), so counts follow their expectation
+        more closely than with independent draws. This holds within chunks of a million rows. Rows come in random order.
         """
         columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
         conditionals = [self._conditional(index) for index in range(len(self._tree.nodes))]
@@ -252,7 +257,8 @@ class MarkovRandomField:
     def log_likelihood(self, codes: Sequence[NDArray[Any]]) -> Floats:
         """Return the log probability of each row, in nats, shape ``(rows,)``.
 
-        ``codes`` has one array per column.
+        ``codes`` has one array of integer codes, shape ``(rows,)``, for every column; another number of arrays raises
+        :class:`FedsynthError`.
         """
         if len(codes) != len(self.sizes):
             raise FedsynthError(f"{len(codes)} columns of codes for {len(self.sizes)}; pass every column")
@@ -265,7 +271,11 @@ class MarkovRandomField:
         return result
 
     def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
-        """Return the model given evidence, with one more factor per column; ``None`` if it has no such rows."""
+        """Return the model given ``evidence`` (conditions by column position); ``None`` if it has no such rows.
+
+        Each condition (:class:`~fedsynth.models.evidence.Evidence`) becomes, exactly, one more factor, the probability
+        of meeting it given the column's code.
+        """
         factors, potentials = list(self.factors), list(self.potentials)
         for column, known in evidence.items():
             factors.append((column,))
@@ -276,7 +286,7 @@ class MarkovRandomField:
     # --------------------------------------------------------------------------------------------- on disk
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return JSON values and named arrays from which :meth:`from_arrays` restores the model exactly."""
+        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it exactly."""
         meta = {
             "sizes": list(self.sizes),
             "total": self.total,
@@ -286,7 +296,7 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Restore the model from the output of :meth:`to_arrays`."""
+        """Restore the model from both results of :meth:`to_arrays`; raises :class:`FedsynthError` for anything else."""
         try:
             factors = [tuple(int(column) for column in factor) for factor in meta["factors"]]
             potentials = [np.asarray(arrays[f"potential_{i}"], np.float64) for i in range(len(factors))]
@@ -296,7 +306,10 @@ class MarkovRandomField:
 
 
 def log_potential(probability: Floats) -> Floats:
-    """Return the logarithm of probabilities, but at least -1000, since potentials must be finite."""
+    """Return natural logarithms of probabilities, for the factors of a graphical model; same shape.
+
+    They are at least -1000, which stands for the log of zero, since potentials must be finite.
+    """
     with np.errstate(divide="ignore"):
         return np.maximum(np.log(probability), LEAST)
 
@@ -304,7 +317,13 @@ def log_potential(probability: Floats) -> Floats:
 def fold(
     sizes: Sequence[int], factors: tuple[Clique, ...], cliques: Sequence[Clique], potentials: Sequence[Floats]
 ) -> tuple[Floats, ...]:
-    """Return one log potential per factor: the sum over the cliques that no earlier factor contains."""
+    """Express log potentials over other cliques as potentials of the given ``factors``, for the same distribution.
+
+    ``factors`` and ``cliques`` are tuples of column positions, and ``sizes`` holds each column's number of codes.
+    ``potentials[i]`` belongs to ``cliques[i]``. Each is added to the first factor that contains its clique. Returns one
+    table per factor, zero where nothing was added. Raises :class:`FedsynthError` if no factor contains a clique, or a
+    potential's shape does not fit.
+    """
     folded = tuple(np.zeros([sizes[column] for column in factor]) for factor in factors)
     for clique, potential in zip(cliques, potentials, strict=True):
         home = next((i for i, factor in enumerate(factors) if set(clique) <= set(factor)), None)

@@ -21,35 +21,55 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Network(Protocol):
-    """A network that sites train, with a loss for each single row."""
+    """Interface of a neural network that sites train: public hyperparameters, with a loss for each single row.
+
+    Its weights are a separate flat vector. A query for training (:class:`fedsynth.methods.training.NetworkTraining`)
+    names the network; sites compute the losses of their own encoded rows.
+    """
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the trained parameters, in order."""
+        """Return the shapes of the trained parameters, in the order in which the flat vector of weights holds them.
+
+        ``layout`` says how many tokens (codes of values) each column of an encoded row has, and which columns are
+        numbers.
+        """
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return initial weights, flat."""
+        """Return random initial weights as one flat vector, float32, for rows of this ``layout``."""
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return the loss of each row of a batch; ``rng`` draws each row's own randomness (noise, time)."""
+        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
+
+        ``batch`` holds rows encoded in this ``layout``. ``rng`` draws each row's own randomness (noise, time) here,
+        once. The result takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and
+        positions in the batch (a slice or tensor), and returns the losses of these rows, shape ``(rows,)``. Raises
+        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        """
 
 
 def size_of(shapes: Shapes) -> int:
-    """Return the total number of weights."""
+    """Return the total number of weights in parameters of these ``shapes``."""
     return sum(math.prod(shape) for shape in shapes)
 
 
 def numbers_of_row(shapes: Shapes) -> int:
-    """Return the number of layer inputs and outputs for one row, which training must keep in memory."""
+    """Return the number of layer inputs and outputs for one row, which training must keep in memory.
+
+    ``shapes`` are those of the network's parameters; only matrices count, each as its inputs plus its outputs.
+    """
     return sum(sum(shape) for shape in shapes if len(shape) == 2)
 
 
 def dense(inputs: int, outputs: int) -> Shapes:
-    """Return the shapes of a linear layer: its weight (outputs, inputs) and its bias (outputs,)."""
+    """Return the shapes of a linear layer's parameters: weight ``(outputs, inputs)`` and bias ``(outputs,)``."""
     return (outputs, inputs), (outputs,)
 
 
 def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]]:
-    """Return initial weights after Glorot & Bengio (AISTATS 2010): uniform matrices, zero biases."""
+    """Return initial parameters of a network, float32, of these ``shapes``, after Glorot & Bengio (AISTATS 2010).
+
+    Matrices are uniform, with a variance that depends on their size; biases (vectors) are zero.
+    """
     found = []
     for shape in shapes:
         reach = math.sqrt(6 / sum(shape)) if len(shape) == 2 else 0.0
@@ -58,10 +78,12 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
 
 
 class Adam:
-    """Adam (Kingma & Ba, arXiv 1412.6980) at the server, in float64 and one operation at a time.
+    """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, in float64 and one operation at a time.
 
-    A run that resumes on another machine thus requests exactly the same weights, unless the server computes gradients
-    itself: the gradients of a GAN's fakes differ in the last bits between machines.
+    ``cells`` is the number of weights, ``learning_rate`` the step size; ``betas`` are the decay rates of both moments,
+    which start at zero and are kept between steps. A run that resumes on another machine thus requests exactly the same
+    weights, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the last bits between
+    machines.
     """
 
     def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:
@@ -70,7 +92,7 @@ class Adam:
         self.first, self.second, self.steps = np.zeros(cells), np.zeros(cells), 0
 
     def step(self, weights: NDArray[np.float32], slope: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the weights after one step against the gradient ``slope``."""
+        """Return the weights, float32, after one step against the gradient ``slope``; both have shape ``(cells,)``."""
         self.steps += 1
         beta1, beta2 = self.betas
         self.first = beta1 * self.first + (1 - beta1) * slope

@@ -27,9 +27,10 @@ _NARROW = 1e-12  # intervals of smaller probability are treated as points
 
 @dataclass(frozen=True, eq=False)
 class NormalScores:
-    """One column's cells on a standard normal axis: their ``order`` along the axis, and the ``shares`` by cell.
+    """One column's cells (values or bins) as consecutive intervals of a standard normal axis.
 
-    The paper's interval-based encoding (ICDM) orders cells by ascending frequency.
+    An interval has the probability of its cell. ``order[i]`` is the cell at place i along the axis; ``shares``, by
+    cell, sum to 1. Fed-TDA's interval-based encoding (ICDM) orders cells by ascending frequency.
     """
 
     order: Integers
@@ -37,23 +38,30 @@ class NormalScores:
 
     @classmethod
     def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
-        """Make the axis from shares (normalised here), in the cells' own order unless another is given."""
+        """Make the normal axis of cells with these ``shares`` (or counts: they are normalised), in this ``order``.
+
+        Cells are a column's values or bins; ``order`` lists their numbers, and by default they keep their own order. If
+        the shares sum to 0 or less, all cells get equal shares.
+        """
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
         return cls(np.arange(len(shares)) if order is None else order, shares / total if total > 0 else even)
 
     @property
     def thresholds(self) -> Array:
-        """Boundaries between successive intervals of the axis, shape ``(cells - 1,)``; infinite next to empty ends."""
+        """Boundaries between the cells' intervals on the normal axis, ascending, shape ``(cells - 1,)``.
+
+        They are infinite where the cells at an end of the axis have share 0.
+        """
         from scipy.special import ndtri
 
         thresholds: Array = ndtri(np.clip(np.cumsum(self.shares[self.order])[:-1], 0, 1))
         return thresholds
 
     def scores(self) -> Array:
-        """Return each cell's score, by cell: the mean of a standard normal over its interval, at most ``FARTHEST``.
+        """Return each cell's score, by cell: the mean of a standard normal over its interval, clipped to +-3.719.
 
-        This is deterministic, while the paper draws a random point of the interval: the expectation of every product of
+        This is deterministic, while Fed-TDA draws a random point of the interval: the expectation of every product of
         two columns is the same, and runs are reproducible. A cell with share 0 has the score of the point where it
         lies.
         """
@@ -70,7 +78,10 @@ class NormalScores:
         return scores
 
     def cells(self, z: Array) -> tuple[Integers, Array]:
-        """Return the cell at each point of the axis, and the point's relative place within its interval (0 to 1)."""
+        """Return the cell (value or bin) at each point ``z`` of the axis, and the point's place (0 to 1) in it.
+
+        All have shape ``(points,)``. Places are shares of probability: uniform for standard normal points.
+        """
         from scipy.special import ndtr
 
         thresholds = self.thresholds
@@ -81,7 +92,10 @@ class NormalScores:
         return self.order[place], inside
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
-        """Draw a normal point in each cell's interval: the inverse of :meth:`cells`."""
+        """Draw a standard normal point in the interval of each of ``cells`` (numbers of values or bins).
+
+        The result has the same shape. This is the inverse of :meth:`cells`.
+        """
         from scipy.special import ndtr, ndtri
 
         ends = ndtr(np.concatenate([[-np.inf], self.thresholds, [np.inf]]))
@@ -92,10 +106,12 @@ class NormalScores:
         return points
 
     def coefficients(self, scores: Array) -> Array:
-        """Return Hermite coefficients 1 to 300 of the step function that maps each point to its cell's score.
+        """Return Hermite coefficients 1 to 300 of the step function from points of the axis to scores of cells.
 
-        For the normalised polynomials h_k and normal density f, the integral of h_k f over (a, b) is
-        (h_(k-1)(a) f(a) - h_(k-1)(b) f(b)) / sqrt(k), so each threshold contributes its step times one such term.
+        They give the correlation that discretising loses (:func:`~fedsynth.models.copula.latent_correlation`).
+        ``scores`` holds a number for each cell, in the order of cells. Returns shape ``(300,)``. For the normalised
+        polynomials h_k and normal density f, the integral of h_k f over (a, b) is ``(h_(k-1)(a) f(a) - h_(k-1)(b) f(b))
+        / sqrt(k)``, so each threshold contributes its step times one such term.
         """
         thresholds = self.thresholds
         finite = np.isfinite(thresholds)
@@ -113,12 +129,13 @@ class NormalScores:
 
 
 def correspondence_order(table: Array, rows: Array, columns: Array, std: float) -> Integers:
-    """Return the order of one column's levels by their association with other columns, shape ``(levels,)``.
+    """Order the values of an unordered category so that values with similar associations are neighbours.
 
-    ``table`` holds noisy counts of the levels against the levels of one or more other columns, side by side;
-    ``rows`` and ``columns`` are the known counts of both, and ``std`` is the noise in each cell. Levels are ordered
-    along the first axis of a correspondence analysis (Benzécri 1973) that weights cells by the sum of their sampling
-    and noise variances and shrinks rare levels towards the middle.
+    ``table`` holds noisy counts of the category's values (rows of the table) against the values of one or more other
+    columns, side by side; ``rows`` and ``columns`` are the known numbers of rows of the former and the latter values,
+    and ``std`` is the standard deviation of the noise in each cell. Returns the values' codes in their new order, shape
+    ``(values,)``. They are ordered along the first axis of a correspondence analysis (Benzécri 1973) that weights cells
+    by the sum of their sampling and noise variances and shrinks rare values towards the middle.
     """
     expected = np.outer(rows, columns) / max(rows.sum(), 1.0)
     residual = (table - expected) / np.sqrt(expected + std**2 + _NARROW)

@@ -37,7 +37,12 @@ _AT_ONCE = 4096  # rows sampled together
 
 
 class OneHot(NamedTuple):
-    """Layout of a row's vector: ``numbers`` scalars, then a block of ``sizes[i]`` for each column ``columns[i]``."""
+    """Layout of a row as a real vector, as in CTGAN: scalars for numbers, then a one-hot block for each column.
+
+    A vector has ``numbers`` scalars from -1 to 1 (the places of numbers within their tokens), then a block of
+    ``sizes[i]`` entries, one for each token (code of a value), for the column at position ``columns[i]``. Columns with
+    only one token have no block.
+    """
 
     numbers: int
     columns: tuple[int, ...]
@@ -45,27 +50,30 @@ class OneHot(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> OneHot:
-        """Return the vector layout for rows with this layout."""
+        """Return where scalars and one-hot blocks lie in the vectors of encoded rows of this ``layout``."""
         columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
         return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
 
     @property
     def hot(self) -> int:
-        """Total length of all blocks."""
+        """Total length of all one-hot blocks of a vector."""
         return sum(self.sizes)
 
     @property
     def width(self) -> int:
-        """Length of a vector."""
+        """Length of a vector that stands for a row: its scalars and its one-hot blocks."""
         return self.numbers + self.hot
 
     @property
     def starts(self) -> list[int]:
-        """Start of each block, relative to the start of the first block."""
+        """Start of each one-hot block of a vector, relative to the start of the first block."""
         return list(itertools.accumulate(self.sizes, initial=0))[:-1]
 
     def blocks(self, x: Any) -> list[Any]:
-        """Return a view of each block of vectors, shape ``(rows, size)``."""
+        """Return views of the one-hot blocks of vectors, each of shape ``(rows, size)``.
+
+        ``x`` holds the vectors, an array or tensor of shape ``(rows, width)``.
+        """
         return [
             x[:, self.numbers + at : self.numbers + at + size] for at, size in zip(self.starts, self.sizes, strict=True)
         ]
@@ -77,9 +85,12 @@ def require_torch() -> None:
 
 
 class Vectors:
-    """Rows of a batch as vectors, computed on request, since one-hot vectors of all rows would exhaust the memory.
+    """Rows of a ``batch`` as real vectors (:class:`OneHot`), made on request: all at once would exhaust the memory.
 
-    ``tokens`` has a column for each block; ``hot`` has the positions of their ones among all blocks.
+    Calling it with rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor of shape
+    ``(rows, width)``. Attributes: ``coded`` is the layout of the vectors; ``tokens`` has a column for each one-hot
+    block; ``hot`` has the positions of their ones among all blocks, both of shape ``(rows, blocks)``; ``scalars``,
+    shape ``(rows, numbers)``, are from -1 to 1. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
     """
 
     def __init__(self, layout: Layout, batch: Batch) -> None:
@@ -98,26 +109,40 @@ class Vectors:
 
 
 def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
-    """Return ``scalars`` (rows, numbers) followed by ``size`` zeros, with ones at the positions ``hot``."""
+    """Return vectors: ``scalars``, followed by ``size`` entries that are 1 at the positions ``hot`` and 0 elsewhere.
+
+    ``scalars`` has shape ``(rows, numbers)``; ``hot``, shape ``(rows, ones)``, counts from the first entry after them.
+    The result has shape ``(rows, numbers + size)``.
+    """
     x = scalars.new_zeros(len(scalars), scalars.shape[1] + size)
     x[:, : scalars.shape[1]] = scalars
     return x.scatter_(1, hot + scalars.shape[1], 1.0)
 
 
 def layers(widths: Sequence[int]) -> Shapes:
-    """Return the shapes of consecutive linear layers, starting with ``widths[0]`` inputs."""
+    """Return the shapes of the parameters of consecutive linear layers.
+
+    ``widths`` holds the first layer's number of inputs, then each layer's number of outputs.
+    """
     return tuple(shape for pair in itertools.pairwise(widths) for shape in dense(*pair))
 
 
 def perceptron(tape: Tape, at: int, x: Tensor, many: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply ``many`` linear layers to ``x``, each followed by an activation; parameters start at position ``at``."""
+    """Apply ``many`` linear layers to ``x``, shape ``(rows, inputs)``, each followed by ``activation``.
+
+    ``tape`` holds the parameters of the forward pass; the first layer's weight is at position ``at``, its bias at the
+    next, and so on.
+    """
     for layer in range(many):
         x = activation(tape.linear(at + 2 * layer, x))
     return x
 
 
 def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return PyTorch's default initial weights, flat: weights and biases uniform within 1 / sqrt(inputs)."""
+    """Return PyTorch's default initial weights, flat, float32: weights and biases uniform within +-1 / sqrt(inputs).
+
+    ``shapes`` alternates the weight and the bias of each linear layer.
+    """
     parts = []
     for weight, bias in zip(shapes[::2], shapes[1::2], strict=True):
         reach = 1 / math.sqrt(max(1, weight[1]))
@@ -128,9 +153,11 @@ def linear_default(shapes: Shapes, rng: np.random.Generator) -> NDArray[np.float
 def computing(
     weights: NDArray[np.float32], shapes: Shapes, forward: Callable[..., Tensor], device: Device
 ) -> Callable[..., NDArray[np.float32]]:
-    """Return a function of float32 arrays that evaluates ``forward(tape, *tensors)`` of a trained network.
+    """Return a function that evaluates a trained network on NumPy arrays: float32 in, float32 out, without gradients.
 
-    ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`).
+    ``weights`` are flat and are split by ``shapes``. The function computes ``forward(tape, *tensors)``, where ``tape``
+    holds the weights. ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`). Raises
+    :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
     """
     require_torch()
     import torch
@@ -151,9 +178,11 @@ def computing(
 
 
 def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.random.Generator | None) -> Integers:
-    """Return a token for each column from a network's ``outputs``, shape ``(rows, columns)``.
+    """Draw a token (code of a value) for each column of each row from a network's ``outputs``.
 
-    Tokens are drawn from the softmax of their block; without ``rng``, the largest logit is taken.
+    Returns int64, shape ``(rows, columns)``. ``outputs``, shape ``(rows, width)``, hold logits in the blocks of the
+    vector layout ``coded``. Tokens are drawn from the softmax of their block; without ``rng``, the largest logit is
+    taken. Columns without a block get token 0. ``layout`` is that of the encoded rows.
     """
     tokens = np.zeros((len(outputs), len(layout.tokens)), dtype=np.int64)
     for at, logits in zip(coded.columns, coded.blocks(outputs), strict=True):
@@ -166,20 +195,24 @@ def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.r
 
 
 def in_parts(rows: int, draw: Callable[[int], Batch]) -> Batch:
-    """Draw ``rows`` rows, a few thousand at a time."""
+    """Draw ``rows`` encoded rows in parts, to bound the memory; ``draw(many)`` returns ``many`` (at most 4096)."""
     parts = [draw(min(_AT_ONCE, rows - start)) for start in range(0, max(rows, 1), _AT_ONCE)]
     return Batch(np.concatenate([part.tokens for part in parts]), np.concatenate([part.places for part in parts]))
 
 
 def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Kept | None:
-    """Return a rejection sampler of a network's rows; ``None`` if the evidence excludes all tokens of some column."""
+    """Return a rejection sampler of a neural network's rows given ``evidence``: conditions on columns, by position.
+
+    Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. ``layout`` is that of the
+    ``model``'s rows.
+    """
     if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None
     return Kept(model, evidence)
 
 
 def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
-    """Raise :class:`InvalidParameter` for weights that do not fit a network with these shapes."""
+    """Raise :class:`InvalidParameter` unless ``weights`` are a flat, finite float32 vector that fits ``shapes``."""
     if weights.shape != (size_of(shapes),) or weights.dtype != np.float32 or not np.isfinite(weights).all():
         raise InvalidParameter(
             f"the network needs {size_of(shapes)} finite float32 weights, not {weights.shape} of {weights.dtype}; "
@@ -188,6 +221,9 @@ def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
 
 
 def places_of(scalars: Any) -> Floats:
-    """Return the places (0 to 1) of scalars (-1 to 1); 0.5 for NaN."""
+    """Convert a network's ``scalars`` (-1 to 1) to places of numbers (0 to 1), float64, of the same shape.
+
+    A place is a number's position within its token, or code (:class:`~fedsynth.models.encoders.Places`). NaN gives 0.5.
+    """
     found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
     return found

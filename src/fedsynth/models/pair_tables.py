@@ -34,9 +34,10 @@ _FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what t
 
 @dataclass(frozen=True, eq=False)
 class Margin:
-    """One column of a pair: the ``shares`` of its groups, of which the first ``ordered`` groups are ordered.
+    """The distribution of one column of a pair over its groups (bins), and how many of them are in a meaningful order.
 
-    The other groups are missing values, or all groups of an unordered category, for which ``ordered`` is 0.
+    ``shares``, shape ``(groups,)``, sum to 1. The first ``ordered`` groups are ordered. The other groups are missing
+    values, or all groups of an unordered category, for which ``ordered`` is 0.
     """
 
     shares: Array
@@ -44,13 +45,16 @@ class Margin:
 
     @property
     def of_ordered(self) -> Array:
-        """Shares of the ordered groups, normalised to sum 1."""
+        """Shares of the groups (bins) in a meaningful order, normalised to sum 1, shape ``(ordered,)``."""
         held = self.shares[: self.ordered]
         among: Array = held / held.sum()
         return among
 
     def scores(self) -> Array:
-        """Return the ordered groups' centred normal scores, shape ``(ordered,)``."""
+        """Return the normal scores of the groups in a meaningful order, shape ``(ordered,)``, with weighted mean 0.
+
+        A group's score is the mean of a standard normal variable over the interval that stands for the group.
+        """
         found = NormalScores.of(self.of_ordered).scores()
         centred: Array = found - self.of_ordered @ found
         return centred
@@ -58,10 +62,12 @@ class Margin:
 
 @dataclass(frozen=True, eq=False)
 class PairTable:
-    """A denoised table: ``table`` in rows, and the effective number of estimated parameters, ``numbers``.
+    """A denoised table of two columns; made by :func:`denoised`.
 
-    ``strength`` is its distance (L1, in rows) from the table of independent columns. ``clear`` is true if any
-    association stands out of the noise. ``correlation`` is that of the copula, or 0 if there is none.
+    ``table`` holds rows per cell, shape ``(groups of the first column, groups of the second)``. ``numbers`` is the
+    effective number of parameters estimated from the noisy table, which determines the noise that is left. ``strength``
+    is the table's distance (L1, in rows) from that of independent columns. ``clear`` is true if any association stands
+    out of the noise. ``correlation`` is that of the Gaussian copula of two ordered columns, or 0 if noise hides it.
     """
 
     table: Array
@@ -71,16 +77,23 @@ class PairTable:
     correlation: float
 
     def measurement(self, pair: Clique, std: float) -> Measurement:
-        """Return the table as a measurement; ``std`` is the noise's standard deviation in a cell before denoising."""
+        """Return the table as a :class:`~fedsynth.models.estimate.Measurement`, with the noise level left in it.
+
+        ``pair`` holds the positions of both columns, ascending; ``std`` is the noise's standard deviation in a cell, in
+        rows, before denoising.
+        """
         return Measurement(pair, self.table, std * math.sqrt(min(1.0, self.numbers / self.table.size)))
 
 
 def denoised(values: Array, std: float, first: Margin, second: Margin, total: float) -> PairTable:
-    """Denoise a table of ``total`` rows with white noise of standard deviation ``std``.
+    """Denoise the table ``values`` of two columns (rows per cell), given the distributions of both columns.
 
-    In cells where the copula expects almost no rows, the remaining noise would dominate, and a fit keeps only its
-    positive part: far from the diagonal, this reduces the correlation. The remainder is therefore Wiener filtered,
-    under the prior that deviations from the copula are proportional to it.
+    The table is of about ``total`` rows. Each cell has independent noise of standard deviation ``std``, in rows.
+    ``first`` is the distribution along the table's first axis, ``second`` along the second. The result is the table
+    expected of its columns (:func:`expected`) plus a low-rank remainder (:func:`low_rank`). In cells where the copula
+    expects almost no rows, the remaining noise would dominate, and a fit keeps only its positive part: far from the
+    diagonal, this reduces the correlation. If there is a correlation, the remainder is therefore Wiener filtered, under
+    the prior that deviations from the copula are proportional to it.
     """
     base, correlation = expected(values, std, first, second, total)
     rest, rank = low_rank(values - base, std)
@@ -95,12 +108,13 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 
 
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
-    """Return an estimate of how far two columns are from independence, and their correlation (0 if not significant).
+    """Return an estimate of how far two columns are from independence, and their correlation (0 if noise hides it).
 
     The distance is the L2 distance, in rows, between the exact table and the table of independent columns. ``values``
-    is the noisy table, ``std`` the standard deviation of its noise, ``first`` and ``second`` are the margins of its
-    columns and ``total`` is its number of rows. The squared distance of the noisy table is reduced by the expected
-    square of the noise. If the correlation is significant, the estimate is at least the distance of its copula.
+    is the noisy table, shape ``(groups of first, groups of second)``, ``std`` the standard deviation of the noise in
+    each cell, ``first`` and ``second`` are the margins of its columns and ``total`` is its number of rows. The squared
+    distance of the noisy table is reduced by the expected square of the noise. If the correlation is significant, the
+    estimate is at least the distance of its copula's table.
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
@@ -109,10 +123,11 @@ def dependence(values: Array, std: float, first: Margin, second: Margin, total: 
 
 
 def expected(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[Array, float]:
-    """Return the table expected for columns with these margins, and its correlation (see :func:`dependence`).
+    """Return the table (rows per cell) expected of two columns with these margins, and their correlation.
 
     For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
-    significant (``CLEAR``). Otherwise it is the table of independent columns (correlation 0).
+    significant (beyond 3 standard deviations of its noise). Otherwise it is the table of independent columns
+    (correlation 0), as it always is for groups that are not ordered. The arguments are those of :func:`dependence`.
     """
     independent: Array = total * np.outer(first.shares, second.shares)
     own, first_scores, second_scores = _correlation(values, std, first, second, total)
@@ -160,7 +175,11 @@ def _correlation(values: Array, std: float, first: Margin, second: Margin, total
 
 
 def copula_shares(first: Array, second: Array, correlation: float) -> Array:
-    """Return the Gaussian copula's share of each cell, given the shares of each margin's groups in order."""
+    """Return the share of each cell under a Gaussian copula of two ordered columns, shape ``(groups, groups)``.
+
+    ``first`` and ``second`` are the shares of each column's groups, in order, of sum 1; ``correlation`` lies strictly
+    between -1 and 1.
+    """
     from scipy.special import ndtr, ndtri
 
     starts = np.cumsum(first) - first
@@ -177,10 +196,11 @@ def copula_shares(first: Array, second: Array, correlation: float) -> Array:
 
 
 def low_rank(values: Array, std: float) -> tuple[Array, int]:
-    """Return the low-rank matrix below white noise of ``std``, and its rank.
+    """Estimate the low-rank matrix behind a noisy one, and return it with its rank.
 
-    Singular values below the noise's edge are set to 0. The others are reduced by the amount that noise adds to them,
-    which is optimal for the squared error (Gavish & Donoho 2017, doi 10.1109/TIT.2017.2653801).
+    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry. Singular values below
+    the noise's edge are set to 0. The others are reduced by the amount that noise adds to them, which is optimal for
+    the squared error (Gavish & Donoho 2017, doi 10.1109/TIT.2017.2653801).
     """
     rows, columns = values.shape
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)
@@ -191,12 +211,12 @@ def low_rank(values: Array, std: float) -> tuple[Array, int]:
 
 
 def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Integers]) -> Measurement:
-    """Return ``fine``, a noisy table, combined by least squares with ``coarse``, the same over unions of its groups.
+    """Return the noisy table ``fine``, combined by least squares with a table ``coarse`` over unions of its groups.
 
-    The noise of the two tables is independent. ``unions[column][group]`` is the number of the union that holds
-    ``group``. All fine cells that one coarse cell covers change by the same amount: by a part of the difference between
-    the coarse cell and their sum, which is the larger the less noise ``coarse`` has. The standard deviation returned is
-    the root mean square over the cells.
+    Both are of the same columns. ``unions[column][group]`` is the number of the union that holds ``group``. The noise
+    of the two tables is independent. All fine cells that one coarse cell covers change by the same amount: by a part of
+    the difference between the coarse cell and their sum, which is the larger the less noise ``coarse`` has. The
+    standard deviation of the result is the root mean square over the cells.
     """
     of = [unions[column] for column in fine.clique]
     cell = np.ravel_multi_index(np.ix_(*of), coarse.values.shape)

@@ -16,17 +16,19 @@ Array = NDArray[np.float64]
 
 
 def piecewise_mean(counts: Array, variance: float, penalty: float, typical: float = 0.0) -> tuple[Array, Array]:
-    """Return the posterior mean of each cell's count, and the probability that the cell holds rows: both ``(cells,)``.
+    """Smooth noisy counts of neighbouring cells; return each cell's expected count and its probability of holding rows.
 
-    ``counts`` are unbiased with Gaussian noise of ``variance`` each. A partition of the cells into pieces has the
-    weight ``exp(-(squared error / variance + penalty * pieces) / 2)``; the error is that of the pieces' means. The sum
-    of the counts is preserved. Time and memory grow with the square of the number of cells.
+    ``counts``, shape ``(cells,)``, are unbiased with Gaussian noise of ``variance`` (rows squared) each; both results
+    have the same shape. The expectation is over all partitions of the cells into pieces of equal counts. A partition
+    has the weight ``exp(-(squared error / variance + penalty * pieces) / 2)``, where the error is that of the pieces'
+    means, so a larger ``penalty`` gives fewer pieces. The sum of the counts is preserved. Time and memory grow with the
+    square of the number of cells.
 
-    With a ``typical`` count of non-empty cells, a piece may also be empty. An empty piece has no free parameter; a
-    non-empty one has a height, spread over counts of the typical size, so its weight is divided by the Occam factor
-    ``1 + typical / deviation``, where the deviation is that of the piece's mean. Noise in cells beyond all rows then
-    averages to nothing, while it would add up to rows if each height were as likely as zero. The sum of the counts is
-    then not preserved.
+    With a ``typical`` count of non-empty cells (in rows), a piece may also be empty. An empty piece has no free
+    parameter; a non-empty one has a height, spread over counts of the typical size, so its weight is divided by the
+    Occam factor ``1 + typical / deviation``, where the deviation is that of the piece's mean. Noise in cells beyond all
+    rows then averages to nothing, while it would add up to rows if each height were as likely as zero. The sum of the
+    counts is then not preserved. Without ``typical``, all probabilities of holding rows are 1.
     """
     cells = len(counts)
     ends = np.arange(cells + 1)

@@ -28,10 +28,13 @@ SWEEPS = 4  # of the Gibbs sampler, which starts at the groups' medians, close t
 
 @dataclass(frozen=True, eq=False)
 class RankedGroups:
-    """Rows of ``groups``; places within the groups of some ``columns`` follow their ``correlation``.
+    """A graphical model of groups (bins) in which numbers are also correlated within their groups.
 
-    The first ``ordered[i]`` groups of ``columns[i]`` are intervals of a number in ascending order; the others, such as
-    missing values, have no meaningful places. ``correlation`` is that of the columns' normal scores, positive definite.
+    ``groups`` draws the group of every column. For the numeric columns at the positions ``columns``, a row also gets a
+    place within its group: from 0 to below 1, the share of the group's rows with a smaller value. Places follow a
+    latent normal vector with the correlation matrix ``correlation`` (positive definite, in the order of ``columns``).
+    The first ``ordered[i]`` groups of ``columns[i]`` are intervals of its values in ascending order; the others, such
+    as missing values, have no meaningful places.
     """
 
     groups: MarkovRandomField
@@ -58,7 +61,11 @@ class RankedGroups:
         return found
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
-        """Return rows by axis: groups, plus the place within the group (from 0 to below 1) for the ``columns``."""
+        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
+
+        A column's array holds its groups as integers. For those of ``columns`` it holds group + place in float64, where
+        the place within the group is from 0 to below 1.
+        """
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
         low, high = np.full((2, len(self.columns), rows), np.inf)
         low *= -1
@@ -71,19 +78,25 @@ class RankedGroups:
         return drawn
 
     def given(self, evidence: Mapping[int, Evidence]) -> RankedGroups | None:
-        """Return the model given evidence; ``None`` if it has no such rows."""
+        """Return the model given ``evidence`` (conditions by column position); ``None`` if it has no such rows.
+
+        The groups (bins) follow their conditional distribution exactly. Numbers' places within them are only
+        approximate: the same correlation is applied to what the evidence leaves of each column, so a number restricted
+        to a narrow interval depends more on the other numbers than it should. :class:`~fedsynth.models.evidence.Kept`
+        is exact.
+        """
         groups = self.groups.given(evidence)
         return None if groups is None else RankedGroups(groups, self.columns, self.ordered, self.correlation)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the model as JSON values and named arrays."""
+        """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
         meta, arrays = self.groups.to_arrays()
         head = {"groups": meta, "columns": list(self.columns), "ordered": list(self.ordered)}
         return head, {"correlation": self.correlation, **arrays}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RankedGroups:
-        """Restore the model from the output of :meth:`to_arrays`, exactly."""
+        """Restore the model, exactly, from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
         groups = MarkovRandomField.from_arrays(meta["groups"], arrays)
         return cls(groups, tuple(meta["columns"]), tuple(meta["ordered"]), np.asarray(arrays["correlation"]))
 

@@ -30,7 +30,12 @@ _SWEEPS = 10  # of local moves, if the search is not exact
 
 @dataclass(frozen=True)
 class Structure:
-    """Columns in an order in which parents come first, and the sorted parents of each *column* (not position)."""
+    """The directed graph of a Bayesian network over columns 0, 1, ...: each column's parents, and an order of sampling.
+
+    ``order`` lists all columns such that parents come first. ``parents[j]`` is the sorted tuple of the parents of
+    column j (not of the column at place j of the order). Raises :class:`InvalidParameter` for an order that is no
+    permutation of the columns or has a column before one of its parents.
+    """
 
     order: tuple[int, ...]
     parents: tuple[Parents, ...]
@@ -47,12 +52,15 @@ class Structure:
 
     @property
     def cliques(self) -> tuple[Parents, ...]:
-        """Each column with its parents, sorted, in the order of sampling."""
+        """Each column together with its parents, as a sorted tuple, in the order of sampling."""
         return tuple(tuple(sorted((column, *self.parents[column]))) for column in self.order)
 
 
 def mutual_information(table: Array) -> float:
-    """Return the mutual information, in nats, of the first axis and all others; the table is non-negative."""
+    """Return the mutual information, in nats, of the first axis of a table and all its other axes together.
+
+    The table holds non-negative counts or probabilities of any sum; a table of sum 0 gives 0.
+    """
     flat = table.reshape(len(table), -1)
     total = flat.sum()
     if not total > 0:
@@ -67,12 +75,13 @@ def mutual_information(table: Array) -> float:
 def dependences(
     one_way: Sequence[Measurement], pairs: Sequence[Measurement], total: float, rng: np.random.Generator
 ) -> Array:
-    """Return the mutual information, in nats, of every pair of columns, corrected for the bias due to noise.
+    """Return the estimated mutual information, in nats, of every pair of columns, corrected for the bias due to noise.
 
-    The matrix is symmetric with zeros on the diagonal; entries may be negative. Tables are first made consistent, which
-    removes more noise than clipping or projecting each table by itself. The remaining noise looks like dependence,
-    and more so for pairs with more cells. The same computation is therefore done on noisy tables of independent
-    columns, and its result subtracted.
+    ``one_way`` holds a noisy table of each column, ``pairs`` those of pairs, of about ``total`` rows. The matrix, shape
+    ``(columns, columns)``, is symmetric with zeros on the diagonal and for pairs without a table; entries may be
+    negative. Tables are first made consistent, which removes more noise than clipping or projecting each table by
+    itself. The remaining noise looks like dependence, and more so for pairs with more cells. The same computation is
+    therefore done on tables of independent columns with noise drawn from ``rng``, and its result subtracted.
     """
     known = consistent([*one_way, *pairs], total)
     share = {table.clique[0]: known[table.clique] / total for table in one_way}
@@ -96,10 +105,12 @@ def _outer(share: Mapping[int, Array], pair: Measurement) -> Array:
 def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: float = math.inf) -> Structure:
     """Return the network of largest total weight in which each column has at most ``most`` parents.
 
-    ``weights[i, j]`` is the value of parent j for column i (symmetric; the diagonal is ignored); the values of parents
-    add up, and parents of value 0 or less are left out. A column and its parents have at most ``max_cells`` cells
-    together. The objective is that of the FedBN thesis. The optimum is exact for up to ``EXACT`` columns, and for one
-    parent with any number of columns.
+    ``weights[i, j]`` is the value of parent j for column i, such as their mutual information (symmetric; the diagonal
+    is ignored); the values of parents add up, and parents of value 0 or less are left out. ``sizes`` holds each
+    column's number of codes (values or bins); a column and its parents together have at most ``max_cells`` combinations
+    of codes. The objective is that of the FedBN thesis. The optimum is exact for up to 20 columns, and for one parent
+    with any number of columns; otherwise the search is heuristic. Raises :class:`InvalidParameter` for a negative
+    ``most``.
     """
     if most < 0:
         raise InvalidParameter(f"a column cannot have {most} parents; give 0 or more")
@@ -113,13 +124,21 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
 
 @dataclass(frozen=True, eq=False)
 class Choices:
-    """Each column's possible sets of parents, best first, as (value, bit mask, set)."""
+    """Each column's possible sets of parents, best first: what the search for the best network looks up.
+
+    ``by_column[j]`` lists, for column j, tuples of the set's value, the set as a bit mask (bit i for column i), and the
+    set as a sorted tuple.
+    """
 
     by_column: tuple[tuple[tuple[float, int, Parents], ...], ...]
 
     @classmethod
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> Choices:
-        """Return the admissible sets of at most ``most`` parents; larger sets only of the ``EXACT`` heaviest."""
+        """List each column's sets of at most ``most`` parents of positive weight.
+
+        The arguments are those of :func:`best_structure`. Sets of two or more are formed only of the column's 20
+        heaviest candidates.
+        """
         found = []
         for column, row in enumerate(weights):
             able = [j for j in range(len(row)) if j != column and row[j] > 0 and sizes[column] * sizes[j] <= max_cells]
@@ -136,11 +155,15 @@ class Choices:
         return cls(tuple(found))
 
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
-        """Return the best set of parents among the columns ``before`` (bit mask), or the empty set if there is none."""
+        """Return the most valuable set of parents of ``column`` among the columns ``before`` it.
+
+        These are a bit mask (bit i for column i). The result is (value, bit mask, sorted tuple); the empty set, of
+        value 0, if no set qualifies.
+        """
         return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
-        """Return the best network for an order of the columns."""
+        """Return the network of largest total weight whose parents come first in ``order``, a list of all columns."""
         parents: list[Parents] = [()] * len(order)
         before = 0
         for column in order:
@@ -149,7 +172,7 @@ class Choices:
         return Structure(tuple(order), tuple(parents))
 
     def worth(self, order: Sequence[int]) -> float:
-        """Return the total weight of the best network for an order of the columns."""
+        """Return the total weight of the best network whose parents come first in ``order``, a list of all columns."""
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]

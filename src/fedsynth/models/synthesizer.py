@@ -48,65 +48,96 @@ _log = logging.getLogger(__name__)
 
 
 class Model(Sampler, Protocol):
-    """A distribution of rows on axes, independent of privacy and schema."""
+    """Interface of the fitted distribution of rows inside a :class:`Synthesizer`, independent of privacy and schema.
+
+    It draws integer codes, or points on latent axes, for each column; the columns' axes (:class:`ModelAxis`) convert
+    these to values. ``kind`` names the type of model in a saved file.
+    """
 
     kind: ClassVar[str]
 
     @property
     def total(self) -> float:
-        """The estimated number of records."""
+        """The estimated number of records: the default number of rows to sample."""
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows given evidence (by axis); ``None`` if the model has no such rows."""
+        """Return a sampler of rows that meet conditions on columns; ``None`` if the model has no such rows.
+
+        ``evidence`` maps a column's position in ``schema.stored`` to its condition, in terms of the model's codes
+        (:class:`~fedsynth.models.evidence.Evidence`).
+        """
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the model as JSON values and named arrays."""
+        """Return all that a file must hold to restore the model: values that JSON can express, and named arrays."""
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
-        """Restore the model from the output of :meth:`to_arrays`, exactly."""
+        """Restore the model, exactly, from both results of :meth:`to_arrays`: JSON values ``meta`` and ``arrays``.
+
+        Missing or invalid entries raise ``KeyError``, ``TypeError`` or ``ValueError``.
+        """
 
 
 class ModelAxis(Protocol):
-    """The axis of one column, which converts the model's codes to values."""
+    """Interface of the conversion between a model's codes for one column and the column's values.
+
+    A model may use finer, coarser or other codes than the schema, such as groups of cells or points of a normal axis.
+    ``kind`` names the type of axis in a saved file.
+    """
 
     kind: ClassVar[str]
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Convert codes to values: integers are codes of the schema, floats are numbers (NaN: missing)."""
+        """Convert the model's codes for this column, one per row, to values, shape ``(rows,)``.
+
+        Integers in the result are codes of the schema (bins or positions in a list of values); floats are numbers or
+        times themselves (NaN: missing). ``codes`` has shape ``(rows,)``, or ``(rows, latents)`` for points on latent
+        axes. ``rng`` draws values within a code, if a code stands for several.
+        """
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Return a condition on the column's values as evidence on the axis, and the axis given the condition."""
+        """Translate a condition on the values of ``column``: return evidence on the codes, and an axis to go with it.
+
+        The evidence is the probability that the condition holds given a code. The axis replaces this one for rows drawn
+        given the evidence: it converts their codes only to values that meet the condition.
+        """
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return the axis as named arrays."""
+        """Return this axis (conversion of codes to values) as named arrays, to be saved."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
-        """Restore the axis from the output of :meth:`to_arrays`."""
+        """Restore an axis (conversion of codes to values) from the named arrays of :meth:`to_arrays`."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The axis of the schema's own bins or values: the model's codes are the schema's codes."""
+    """The axis of a column whose model uses the schema's own codes (bins or listed values).
+
+    An axis converts a model's codes to values (:class:`ModelAxis`).
+    """
 
     kind: ClassVar[str] = "bins"
 
     def drawn(self, codes: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-        """Return the codes unchanged: they are the schema's codes already, and nothing is drawn."""
+        """Return ``codes`` unchanged: they are the schema's codes already. ``rng`` is not used."""
         return codes
 
     def given(self, column: Column, condition: Condition) -> tuple[Evidence, ModelAxis]:
-        """Return evidence on the bins, and the bins as cells, which an interval can cut."""
+        """Translate a condition on the values of ``column``: return evidence on its bins, and an axis to go with it.
+
+        The evidence is the probability that the condition holds given a bin. The axis, unlike bins, can draw numbers
+        from the part of a bin that meets the condition.
+        """
         return Cells.of_bins(column).given(column, condition)
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Return no arrays, since the schema determines the axis."""
+        """Return no arrays: the schema alone determines how codes become values."""
         return {}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
-        """Return the axis; it needs no arrays."""
+        """Return the conversion of the schema's own codes to values; ``arrays`` is not needed."""
         return cls()
 
 
@@ -126,15 +157,17 @@ AXES = {axis.kind: axis for axis in _AXES}
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
-    """Return the axes of a model over the schema's own bins."""
+    """Return an axis (:class:`Bins`) for each column of ``schema.stored``, for a model of the schema's own codes."""
     return tuple(Bins() for _ in schema.stored)
 
 
 @dataclass(frozen=True, eq=False)
 class Synthesizer:
-    """A fitted generator of rows: a ``model`` over ``axes``, one for each stored column of the public ``schema``.
+    """A fitted generator of synthetic rows; every method's ``fit`` returns one, and :func:`load` reads a saved one.
 
-    ``info`` holds JSON values about the fit, such as the method and its measurements.
+    ``model`` draws codes, ``axes`` (one for each column of ``schema.stored``, the columns as sites encode them) convert
+    them to values, and the public ``schema`` turns these into the published table. ``info`` holds JSON values about the
+    fit, such as the method and its measurements.
     """
 
     schema: Schema
@@ -148,19 +181,22 @@ class Synthesizer:
         rng: np.random.Generator | int | None = None,
         conditions: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
-        """Return ``rows`` synthetic rows as a data frame (default: as many as the model's estimate of the total).
+        """Return ``rows`` synthetic rows as a data frame (default: as many as the estimated number of records).
 
-        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the axes, which
-        may be finer than the schema's bins. Sampling costs no privacy budget.
+        ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the model's axes,
+        which may be finer than the schema's bins. Sampling costs no privacy budget.
 
         ``conditions`` are requirements on all rows, by column: a category's value; a number or time, or an interval
         ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
-        conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
-        :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` if the model has no such rows,
-        none of them keeps to the rules, or fewer than one in 10,000 drawn rows is kept.
+        conditional distribution, directly if the model can, and by rejection sampling otherwise (only approximately for
+        :class:`~fedsynth.models.ranked.RankedGroups`, which the method ``auto`` fits). Raises :class:`SchemaError` for
+        unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and for conditions that cannot
+        be met: the model has no such rows, some of them still break a rule after 100 draws, or fewer than one in 10,000
+        drawn rows is kept.
 
-        If the schema has rules or derived columns, ``frame.attrs["redrawn"]`` is the share of rows that broke one and
-        were redrawn. A share above a fifth, and rows that still break a rule, cause a warning in the log.
+        If the schema has rules (forbidden combinations of values) or columns derived from others,
+        ``frame.attrs["redrawn"]`` is the share of rows (0 to 1) that broke one and were redrawn. A share above a fifth,
+        and rows that still break a rule, cause a warning in the log.
         """
         generator = np.random.default_rng(rng)
         drawn = self._drawn(rows, generator, conditions)
@@ -172,9 +208,11 @@ class Synthesizer:
         rng: np.random.Generator | int | None = None,
         conditions: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Return synthetic rows as codes, for metrics on codes; arguments are those of :meth:`sample`.
+        """Return synthetic rows as integer codes of the columns as sites encode them, for metrics on codes.
 
-        The table also holds the numbers of columns whose axes are finer than the schema's bins.
+        The columns are ``schema.stored``; a code is a bin or the position in a list of values. Arguments and errors are
+        those of :meth:`sample`. The table also holds the numbers of columns whose axes are finer than the schema's
+        bins.
         """
         return self._drawn(rows, np.random.default_rng(rng), conditions).table
 
@@ -194,8 +232,10 @@ class Synthesizer:
     ) -> pd.DataFrame:
         """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
+        ``target`` is the column's name; ``rows`` and ``rng`` are those of :meth:`sample`, and so is the data frame.
         Values to which the model gives no probability are left out, since nothing is known about their rows. Raises
-        :class:`InvalidParameter` for a numeric or datetime column.
+        :class:`InvalidParameter` for a numeric or datetime column and for fewer than one row, and :class:`SchemaError`
+        for an unknown column.
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
         column = self.schema.stored[at]
@@ -212,8 +252,10 @@ class Synthesizer:
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
         """A function that returns each row's log probability, in nats, for a table of stored or published rows.
 
-        The probability is that of the stored row. ``None`` unless the model is a graphical model over the schema's own
-        bins or over groups of them.
+        Its result has shape ``(rows,)``. Stored rows are under the synthesizer's own schema, as sites encode them and
+        :meth:`sample_table` returns them; published rows, under ``schema.plain()``, hold derived columns as values. The
+        probability is that of the stored row. ``None`` unless the model is a graphical model over the schema's own bins
+        or over groups of them.
         """
         model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
@@ -232,7 +274,7 @@ class Synthesizer:
         return of
 
     def save(self, path: Path | str) -> None:
-        """Write the synthesizer to one zip archive of JSON and arrays, atomically; :func:`load` reads it."""
+        """Write the synthesizer to a zip archive of JSON and arrays at ``path``, atomically; :func:`load` reads it."""
         meta, arrays = self.model.to_arrays()
         head = {
             "format": FORMAT,
@@ -347,7 +389,11 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
 
 
 def load(path: Path | str) -> Synthesizer:
-    """Return the generator that ``save`` wrote; executes nothing from the file."""
+    """Return the synthesizer that :meth:`Synthesizer.save` wrote to ``path``; executes nothing from the file.
+
+    Raises :class:`FedsynthError` for a file that is no complete model or was written in a format that this version does
+    not read, and ``OSError`` if there is none.
+    """
     try:
         head, arrays = unpack(Path(path).read_bytes())
     except FedsynthError as error:

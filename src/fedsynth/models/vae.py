@@ -44,10 +44,12 @@ if TYPE_CHECKING:
 
 
 class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="vae"):
-    """TVAE's network: an encoder with layers of the widths ``hidden``, and a decoder with the same widths in reverse.
+    """Hyperparameters of TVAE's network: an encoder to a latent code and a decoder; public, and trained by sites.
 
-    ``latent`` is the length of the code between them. ``factor`` is the weight of a row's reconstruction relative to
-    its Kullback-Leibler divergence. ``sigma`` is the fixed standard deviation of scalars (which range from -1 to 1).
+    The encoder has layers of the widths ``hidden``, the decoder the same in reverse. ``latent`` is the length of the
+    code between them. ``factor`` is the weight of a row's reconstruction relative to its Kullback-Leibler divergence.
+    ``sigma`` is the fixed standard deviation of scalars (numbers as values from -1 to 1). It implements
+    :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (128, 128)
@@ -56,21 +58,28 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     sigma: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.1
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the encoder, the heads for mean and log-variance, and the decoder."""
+        """Return the shapes of the parameters, in order: encoder, heads for mean and log-variance, decoder.
+
+        They suit rows encoded in this ``layout``.
+        """
         width, head = OneHot.of(layout).width, dense(self.hidden[-1], self.latent)
         decoder = layers((self.latent, *reversed(self.hidden), width))
         return (*layers((width, *self.hidden)), *head, *head, *decoder)
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return PyTorch's default initial weights of linear layers, flat."""
+        """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
-        """Return each row's loss: (factor * reconstruction + divergence) / number of columns.
+        """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        The reconstruction loss of a scalar x is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token its
-        cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable clip norm,
-        independent of the width of the table. The noise of each row's latent code is drawn here.
+        The loss is (factor * reconstruction + divergence) / number of columns. The function takes a
+        :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and positions of rows in the
+        batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch is encoded in this ``layout``.
+        The reconstruction loss of a scalar x is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a
+        value) its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable
+        clip norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng``
+        here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
@@ -88,13 +97,21 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return loss
 
     def encoded(self, tape: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mean and the log-variance of the latent codes of vectors, both ``(rows, latent)``."""
+        """Return the mean and the log-variance of the latent codes of vectors ``x``, both of shape ``(rows, latent)``.
+
+        ``x`` are rows as vectors, shape ``(rows, width)`` (:class:`~fedsynth.models.one_hot.OneHot`); ``tape`` holds
+        the parameters of the forward pass.
+        """
         many = len(self.hidden)
         inner = perceptron(tape, 0, x, many, lambda z: z.relu())
         return tape.linear(2 * many, inner), tape.linear(2 * many + 2, inner)
 
     def decoded(self, tape: Tape, code: Tensor) -> Tensor:
-        """Return scalars before their tanh, followed by logits, for latent codes ``(rows, latent)``."""
+        """Decode latent codes: return vectors of scalars before their tanh, followed by logits of tokens.
+
+        ``code`` has shape ``(rows, latent)``. The result's shape is ``(rows, width)``, laid out as
+        :class:`~fedsynth.models.one_hot.OneHot`; ``tape`` holds the parameters of the forward pass.
+        """
         many = len(self.hidden)
         return tape.linear(4 * many + 4, perceptron(tape, 2 * many + 4, code, many, lambda z: z.relu()))
 
@@ -110,10 +127,12 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 @dataclass(frozen=True, eq=False)
 class TabularVAE:
-    """Rows sampled from a trained autoencoder: latent codes from the normal distribution, decoded.
+    """A model that samples rows from a trained autoencoder: latent codes from the normal distribution, decoded.
 
-    With ``decoding`` "sample", tokens are drawn from their softmax; "argmax" takes the most likely token, as in the
-    published code.
+    ``network`` are its hyperparameters, ``layout`` is that of the encoded rows, ``weights`` are its parameters, flat,
+    float32, and ``total`` is the estimated number of records. With ``decoding`` "sample", tokens (codes of values) are
+    drawn from their softmax; "argmax" takes the likeliest token, as in the published code. Raises
+    :class:`InvalidParameter` for weights that do not fit the network, and for another ``decoding``.
     """
 
     network: AutoEncoder
@@ -130,9 +149,12 @@ class TabularVAE:
             raise InvalidParameter(f"decoding must be 'sample' or 'argmax', not {self.decoding!r}")
 
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
-        """Return rows by axis: tokens, plus the place within the token (from 0 to below 1) for numbers.
+        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        All randomness comes from ``rng``; ``device`` evaluates the network ("auto": the configured device).
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
+        within the token is from 0 to below 1. All randomness comes from ``rng``; ``device`` evaluates the network
+        ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was
+        named, is missing.
         """
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
@@ -146,11 +168,14 @@ class TabularVAE:
         return codes_of(in_parts(rows, draw), self.layout)
 
     def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
-        """Return a rejection sampler; ``None`` if the evidence excludes all tokens of some column."""
+        """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
+
+        Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
+        """
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, and the weights as an array."""
+        """Return the network and its layout as JSON values, and the weights as an array, for :meth:`from_arrays`."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
@@ -161,6 +186,9 @@ class TabularVAE:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularVAE:
-        """Restore the model from the output of :meth:`to_arrays`, exactly."""
+        """Restore the model, exactly, from both results of :meth:`to_arrays`.
+
+        A missing entry raises ``KeyError``, an invalid one ``ValueError``.
+        """
         network, layout = msgspec.convert(meta["network"], AutoEncoder), msgspec.convert(meta["layout"], Layout)
         return cls(network, layout, arrays["weights"], float(meta["total"]), meta["decoding"])
