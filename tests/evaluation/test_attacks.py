@@ -141,6 +141,18 @@ def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypa
     assert np.corrcoef(wide, exact)[0, 1] > 0.99
 
 
+def test_domias_of_sorted_rows_is_that_of_shuffled_ones():
+    rng = np.random.default_rng(6)
+    values, rest = rng.normal(1, 1, 4000), rng.normal(0, 1.5, 300)
+    suspects = Suspects(line(values[::40]), line(rest[:100]), line(rest[100:]))
+    space = MixedSpace.of(line(values))
+    ordered, mixed = (
+        np.concatenate(domias(suspects, Crowd.of(line(rows), space, rng, 4000), max_kernels=1000))
+        for rows in (np.sort(values), values)
+    )
+    assert np.corrcoef(ordered, mixed)[0, 1] > 0.9
+
+
 def test_domias_is_a_ratio_of_kernel_densities():
     rng = np.random.default_rng(3)
     synthetic, reference = rng.normal(1, 1, 300), rng.normal(0, 1.5, 200)

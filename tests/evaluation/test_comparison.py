@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from fedsynth.cli import app as cli
+from fedsynth.errors import InvalidParameter
 from fedsynth.evaluation.comparison import TESTS, Comparison, compared, paired, student, welch
 from fedsynth.evaluation.metrics import Run, likeness
 from fedsynth.evaluation.score import holm
@@ -127,6 +128,12 @@ def test_values_are_compared_arm_by_arm_and_adjusted_over_the_metrics():
     assert b.p["pooled"] == pytest.approx(2 * student(near, far))
     assert a.p["local"] == b.p["local"] == pytest.approx(2 * student(near, far))
     assert a.reference == (0.0, 0.0, 0.0)
+
+
+def test_one_repeat_is_no_comparison():
+    once = {arm: [{"a": 1.0}] for arm in ("federated", "pooled", "local")}
+    with pytest.raises(InvalidParameter, match="at least 2 repeats"):
+        compared("setting", once, [{"a": 0.0}])
 
 
 def test_rows_are_like_themselves():

@@ -6,6 +6,7 @@ import itertools
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,13 +14,14 @@ import pytest
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
-from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.report import render_report
 from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
+from fedsynth.evaluation.utility import utility
 from fedsynth.privacy.cost import Budget
-from fedsynth.rows import Table
+from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")
@@ -208,6 +210,37 @@ def test_what_cannot_be_compared_is_refused():
         Evidence(small(10, 0), small(10, 0, columns=2))
     with pytest.raises(SchemaError, match="no column"):
         evaluate(Evidence(small(10, 0), small(10, 1)), target="nobody")
+    with pytest.raises(InvalidParameter, match="at least 1 comparison"):
+        evaluate(Evidence(small(10, 0), small(10, 1)), repeats=0)
+    with pytest.raises(InvalidParameter, match="did you mean 'flaim'"):
+        evaluate(Evidence(small(10, 0), small(10, 1)), suites=("default", "flaimm"))
+
+
+def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
+    def without(*of: Any, suite: str, **options: Any) -> list[Score]:
+        if suite == "flaim":
+            raise Unsupported("its package is missing")
+        return utility(*of, suite=suite, **options)
+
+    monkeypatch.setattr("fedsynth.evaluation.evaluate.utility", without)
+    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    found = evaluate(evidence, metrics=("learning",), target="y", suites=("flaim", "default"), repeats=1)
+    assert [score for score in found.scores if score.family == "utility"]
+    assert any("not measured by the suite flaim: its package is missing" in note for note in found.notes)
+    with pytest.raises(Unsupported, match="its package is missing"):
+        evaluate(evidence, metrics=("learning",), target="y", suites=("flaim",), repeats=1)
+
+
+def test_attacks_look_for_the_rows_that_were_fitted():
+    """A copy of one site's rows leaks them all; among the rows of ten sites, a tenth of that is to be seen."""
+    site, others, holdout = small(200, 0), small(1800, 1), small(400, 2)
+    evidence = Evidence(concatenate([site, others]), site, holdout)
+    among, alone = (
+        evaluate(evidence, metrics=("membership-inference",), fitted=fitted).scores[0].synthetic.value
+        for fitted in (None, site)
+    )
+    assert alone > 0.9
+    assert among < 0.7
 
 
 def test_trials_compare_on_equal_terms():

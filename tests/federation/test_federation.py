@@ -114,6 +114,15 @@ def test_distinct_queries_over_different_sites_are_summed_in_one_exchange_a_turn
     assert (found[2].values == exact(odd, held[1::2])).all()
 
 
+def test_a_sum_over_a_site_of_another_federation_is_refused_and_free():
+    network = Network()
+    federation = start(network)
+    with pytest.raises(InvalidParameter, match="has no sites elsewhere; its sites are site-000"):
+        federation.sums({"site-000": [counts((SEX,))], "elsewhere": [counts((SEX,))]}, 0.5)
+    assert not network.exchanges
+    assert federation.ledger.share_spent == 0
+
+
 @each_trust
 @each_budget
 def test_a_site_with_two_queries_pays_twice(trust, budget):

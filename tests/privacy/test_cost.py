@@ -62,6 +62,10 @@ def test_the_conversion_is_inverted_from_below(epsilon, log_delta):
     assert epsilon_of(rho, delta) <= rho + 2 * math.sqrt(rho * math.log(1 / delta)) + 1e-12  # the textbook's
 
 
+def test_no_finite_epsilon_holds_at_delta_0():
+    assert (epsilon_of(0.5, 0.0), epsilon_of(0.0, 0.0), rho_of(1.0, 0.0)) == (math.inf, 0.0, 0.0)
+
+
 @pytest.mark.parametrize(("rho", "delta"), [(0.001, 1e-5), (0.03, 1e-5), (0.5, 1e-6), (3.0, 1e-9)])
 def test_a_second_accountant_agrees(rho, delta):
     # dp_accounting's Renyi accountant composes rho / 7 seven times; its orders are dense, so it comes close.
