@@ -365,8 +365,8 @@ def read_whole(file: Path, schema: Schema) -> Table:
     table = read_table(file, schema)
     if table.left_out:
         raise SchemaError(
-            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
-            "`fedsynth schema check` lists them"
+            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "
+            f"them would mislead; `fedsynth schema check {file} --schema FILE` lists them and says how to fix each"
         )
     return table
 

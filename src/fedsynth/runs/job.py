@@ -262,7 +262,10 @@ def parse_workload(text: str, columns: int) -> Workload:
         if order < 1 or count < 0 or text.count(":") > 2:
             raise ValueError
     except ValueError as error:
-        raise Unsupported(f"workload {text!r} is not ORDER[:COUNT[:SEED]]; 3:64 draws 64 3-way marginals") from error
+        raise Unsupported(
+            f"workload {text!r} is not of the form ORDER[:COUNT[:SEED]]; write 2 for all pairs of columns, or 3:64 for "
+            "64 random sets of three columns"
+        ) from error
     order = min(order, columns)
     return random_workload(columns, order, count, seed) if count else all_marginals(columns, order)
 
@@ -275,7 +278,9 @@ def parse_option(text: str) -> tuple[str, Any]:
     """
     name, mark, value = text.partition("=")
     if not mark or not name.strip() or not value.strip():
-        raise InvalidParameter(f"expected NAME=VALUE, not {text!r}; for example --set rounds=5")
+        raise InvalidParameter(
+            f"expected NAME=VALUE, not {text!r}; for example --set rounds=5, or --trust-set min_honest=3"
+        )
     try:
         found = tomllib.loads(f"value = {value}")
     except ValueError:
