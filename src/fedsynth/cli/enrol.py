@@ -322,10 +322,11 @@ def deploy_try(
 def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], json_: bool) -> None:
     """Return once the fingerprint of a received file is confirmed as the one that its sender read out by phone.
 
-    ``shown`` describes the file, and ``question`` is asked of the person at the terminal after the fingerprint. If
-    ``given`` holds the fingerprints from the command line (``--fingerprint``), nobody is asked: it must be one of them.
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is not, or the person says no, and ``click.UsageError`` if
-    nobody can be asked, since ``json_`` asks for JSON output.
+    ``fingerprint`` is the file's, as groups of digits, and ``shown`` describes the file. Both are printed, and
+    ``question`` is asked of the person at the terminal. If ``given`` holds the fingerprints from the command line
+    (``--fingerprint``), nobody is asked: it must be one of them. Raises :class:`~fedsynth.errors.FedsynthError` if it
+    is not, or the person says no, and ``click.UsageError`` if nobody can be asked, since ``json_`` asks for JSON
+    output.
     """
     plain = fingerprint.replace(" ", "")
     if given:

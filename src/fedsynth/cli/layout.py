@@ -15,8 +15,8 @@ _INDENTED = re.compile(r"(?<=\n\n)(?=  )")  # before an indented paragraph
 class CommandGroup(typer.core.TyperGroup):
     """A group of commands whose ``--help`` lists the commands under headings, ahead of the options.
 
-    Subclasses set ``panels``. Indented paragraphs of a help text are examples and keep their line breaks, so that a
-    long command can be copied with its continuation lines.
+    Subclasses set ``panels``, the names of the commands by heading. Indented paragraphs of a help text are examples and
+    keep their line breaks, so that a long command can be copied with its continuation lines.
     """
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}

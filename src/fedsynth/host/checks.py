@@ -391,10 +391,10 @@ def examine(
 def check_site(config: SiteConfig) -> Iterator[Check]:
     """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
 
-    The checks are: rows, account, policy, coordinator, roster (the signed list of all sites with their keys), root
-    certificates, the site's own certificate and its key if they exist, and the key of its Flower node. The ``code`` of
-    a failure is 3 if rows and schema do not fit, 4 if no budget is left, else 8. Nothing is sent or charged. The rows
-    are read, and a file's are kept encoded in the cache of the state folder.
+    The checks are: rows, privacy account, policy (what the site answers), coordinator, roster (the signed list of all
+    sites with their keys), root certificates, the site's own certificate and its key if they exist, and the key of its
+    Flower node. The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left, else 8. Nothing
+    is sent or charged. The rows are read, and a file's are kept encoded in the cache of the state folder.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)
@@ -475,8 +475,9 @@ def _account(config: SiteConfig) -> str:
 def account_text(config: SiteConfig, account: Account) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
-    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12". It also says so if answers
-    without noise were given, after which nothing is guaranteed.
+    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12", where audit rows are the
+    numbered entries of the account. It also says so if answers without noise were given, after which nothing is
+    guaranteed.
     """
     limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""

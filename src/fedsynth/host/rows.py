@@ -146,7 +146,7 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
 
 
 def close_run(config: SiteConfig, account: Account, run: str) -> int:
-    """Close a run for good: delete its replies, salts and copy of the rows; return how many questions it had asked.
+    """Close a run for good: delete its replies, salts of noise and copy of rows; return its number of questions.
 
     ``run`` is its name. What it has spent stays charged; a run that was closed before gives 0. Raises
     :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.

@@ -56,7 +56,7 @@ def create_state(config: SiteConfig) -> bool:
 
 
 def open_account(config: SiteConfig) -> Account:
-    """Open the privacy account of a site: its charges, audit rows and replies.
+    """Open the privacy account of a site: its charges, the audit of all questions, and its stored replies.
 
     Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """

@@ -214,7 +214,10 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 
 
 class Metered(InProcess):
-    """A transport to sites in this process that counts the bytes of their encoded replies in ``uploaded``."""
+    """A simulation's transport, which passes messages to sites in this process and counts the bytes of their replies.
+
+    ``uploaded`` is the total so far, of encoded replies without a network's overhead.
+    """
 
     uploaded = 0
 
@@ -353,10 +356,11 @@ Outcome = dict[str, float] | str
 
 
 def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
-    """Run cells of a grid, and yield each with its outcome as it finishes: its figures by name, or an error as text.
+    """Run cells (single runs of a grid), and yield each with its outcome: its figures by name, or an error text.
 
-    ``folder`` holds the data files. ``jobs`` processes of one thread each run the cells; 0 runs them in this process. A
-    cell that fails does not stop the others, nor does a process that dies, as for want of memory.
+    Cells are yielded in the order in which they finish. ``folder`` holds the data files. ``jobs`` processes of one
+    thread each run the cells; 0 runs them in this process. A cell that fails does not stop the others, nor does a
+    process that dies, as for want of memory.
     """
     if not jobs:
         yield from ((case, _outcome(case, folder)) for case in todo)
@@ -414,7 +418,7 @@ class Line(NamedTuple):
 
 
 def read_lines(file: Path) -> dict[str, list[list[str]]]:
-    """Return the lines of all finished cells in a file of results, by the digest that identifies the cell.
+    """Return the lines of all finished cells (runs of a benchmark) in a file of results, by the digest of the cell.
 
     A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left out. A
     missing file holds none. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a table of results.
@@ -434,7 +438,7 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
     """Open ``results.csv`` in a folder for appending; a context manager for one benchmark at a time.
 
-    Yields the open file and the lines of the cells that were finished before, by the cell's digest
+    Yields the open file and the lines of the cells (runs) that were finished before, by the cell's digest
     (:func:`read_lines`). Lines of interrupted or failed cells are removed first. Raises
     :class:`~fedsynth.errors.FedsynthError` while another process writes there.
     """
@@ -454,7 +458,7 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
 def run_grid(
     todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = silent
 ) -> tuple[int, dict[Cell, str]]:
-    """Run the cells that have no results yet, and append theirs to ``results.csv`` in the folder ``out``.
+    """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
 
     ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one). ``progress(what, done, total)``
     is called after each cell. Returns how many of the cells were finished before, and the error text of each failed
@@ -478,7 +482,7 @@ def run_grid(
 
 
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
-    """Return the figures of these cells that ``results.csv`` in the folder ``out`` holds.
+    """Return the figures that ``out/results.csv`` holds for these cells (single runs of a grid), without running times.
 
     ``folder`` holds the data files, on whose content the digest of a cell depends: cells without their file are left
     out.

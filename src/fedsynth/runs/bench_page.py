@@ -123,8 +123,8 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
 def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
     """Return a plot over epsilon for each data set and each figure that can be better or worse, by file name.
 
-    Each line is a method; trust, delta and arm make further lines where they differ. Everything else that differs, such
-    as the seed, is averaged.
+    Each line is a method; trust model, delta and arm (the rows that a method sees) make further lines where they
+    differ. Everything else that differs, such as the seed, is averaged.
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]

@@ -94,8 +94,8 @@ class Dataset(Entry, frozen=True):
     :class:`Rules` to make one from the whole file. With a schema file, ``drop``, ``labels``, ``sample`` and ``rows``
     have no effect. ``split`` separates the test rows.
 
-    To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. The method generates
-    ``synthetic_share`` times as many rows as it was trained on. ``metrics`` gives options of metrics for this data set
+    To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. Synthetic rows are
+    ``synthetic_share`` times as many as the sites have together. ``metrics`` gives options of metrics for this data set
     alone, by the metric's name or its function's. ``note`` is a remark for the page of results.
     """
 
@@ -136,7 +136,7 @@ class PartitionEntry(Entry, frozen=True):
 
     ``how`` is a partition as in ``fedsynth simulate --partition``, or a function ``package.module:function`` that takes
     (table, number of sites, generator) and returns a table per site. The generator is seeded with all items of
-    ``seed``: numbers, and settings of the cell by their names (such as "sites").
+    ``seed``: numbers, and settings of the run by their names (such as "sites").
     """
 
     how: str
@@ -188,7 +188,7 @@ class Published(Entry, frozen=True):
 
     ``figures`` are nested tables: the keys are values of the settings in ``axes``, in this order, and at the end is a
     list of numbers, one for each name in ``values`` (or tuple of names for the same figure). With ``axes = ("dataset",
-    "epsilon")`` and ``values = ("AUC",)``, they could be ``{"adult": {"1": [0.85]}}``. They belong only to cells whose
+    "epsilon")`` and ``values = ("AUC",)``, they could be ``{"adult": {"1": [0.85]}}``. They belong only to runs whose
     settings have the values in ``where``.
     """
 
@@ -199,7 +199,7 @@ class Published(Entry, frozen=True):
 
 
 class TableEntry(Entry, frozen=True):
-    """A table of the page of results: which cells it shows, and what its rows and columns are.
+    """A table of the page of results: which cells (runs) it shows, and what its rows and columns are.
 
     ``text`` stands above it. It shows the cells whose settings have the values in ``where``, with a row for each
     combination of the settings in ``rows`` (empty: those that differ) and a column for each of those in ``columns``;
@@ -470,7 +470,10 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
-    """Return whether a cell has one of the admitted values in each setting that :func:`parse_only` found."""
+    """Return whether a cell (a single run) has one of the admitted values in each setting that ``only`` names.
+
+    ``only`` is the result of :func:`parse_only`.
+    """
     return all(str(getattr(cell, axis)) in values for axis, values in only.items())
 
 

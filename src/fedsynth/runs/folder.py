@@ -67,7 +67,7 @@ class RunFolder:
 
     @property
     def ledger_file(self) -> Path:
-        """Path of ``ledger.json``: every release with its noise and cost, and the privacy statement."""
+        """Path of ``ledger.json``: every released answer with its noise and cost, and the privacy statement."""
         return self.path / "ledger.json"
 
     @property
@@ -136,7 +136,7 @@ class RunFolder:
 
     @cached_property
     def ledger(self) -> LedgerFile:
-        """The server's ledger: every release with its noise and cost, and the privacy statement.
+        """The server's ledger: every released answer with its noise and cost, and the privacy statement.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a file that is no ledger or has no statement.
         """
@@ -212,7 +212,7 @@ class RunFolder:
         return found
 
     def synthetic(self) -> Table:
-        """Return the synthetic rows, encoded under the run's schema.
+        """Return the synthetic rows, encoded under the run's schema as published.
 
         Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by hand.
         """
@@ -283,7 +283,8 @@ class RunFolder:
     def write_rows_key(self, key: bytes, rows: Split) -> str:
         """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
 
-        ``key`` are 32 bytes, ``rows`` the data of a simulated run, whose own digest is of all rows before the split.
+        ``run.toml`` records this digest, by which :meth:`rows` later finds out whether the data have changed. ``key``
+        are 32 bytes, ``rows`` the data of a simulated run, whose own digest is of all rows before the split.
         """
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)

@@ -85,7 +85,7 @@ class Planned:
     def made_rows(self) -> int:
         """Number of rows of each random table: as planned or, where that is slow, fewer.
 
-        Fewer means a million divided by the number of columns, but at least 5,000, and 50 for each site.
+        Fewer means the largest of a million divided by the number of columns, 5,000, and 50 for each site.
         """
         return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
 
@@ -187,11 +187,11 @@ def advise(
 ) -> Advised:
     """Estimate the errors of ``methods`` (by name) in a planned run on random tables, without reading a row.
 
-    Every method runs in a simulation over ``tables`` random tables of each of the :data:`SHAPES`. After ``seconds`` no
-    further run is started, and the advice uses the runs so far; the first table is always used. ``wanted`` is a 2-way
-    error (0 to 2) for which the needed epsilon is searched. ``progress(what, done, total)`` is called after each run. A
-    method that cannot run is listed with the reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out
-    of range.
+    Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
+    further run is started, and the advice uses the runs so far; the first table is always used. ``wanted`` is an error
+    of pairs of columns (a mean L1 distance, 0 to 2) for which the needed epsilon is searched; ``None``: no search.
+    ``progress(what, done, total)`` is called after each run. A method that cannot run is listed with the reason. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second

@@ -69,7 +69,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
-    """Event: an attempt at a run has started and waits for its sites.
+    """Event: an attempt at a run (a start, or a resumption) has begun and waits for its sites.
 
     ``run`` names the run, ``method``, ``trust`` and ``sites`` come from its job. At least ``least`` sites must answer
     in every round, each within ``deadline`` seconds. ``fedsynth`` is the version at the server.
@@ -163,7 +163,8 @@ def events_file(folder: Path, run: str) -> Path:
 class EventLog:
     """Appends the events of one attempt at a run to a file (mode 0600), one JSON object per line; a context manager.
 
-    While it is open it holds a shared lock on the file, by which readers tell a live run from one that died.
+    An attempt is a start of the run, or a resumption. While the log is open it holds a shared lock on the file, by
+    which readers tell a live run from one that died.
     """
 
     def __init__(self, file: Path, attempt: str) -> None:
@@ -202,7 +203,10 @@ class EventLog:
 
 
 class Watched:
-    """A transport wrapper that logs each round's question and each site's outcome as events."""
+    """Wraps a run's transport, and logs each round's question and each site's outcome as events.
+
+    The transport carries messages to the sites; it is used as before.
+    """
 
     def __init__(self, transport: Transport, log: EventLog) -> None:
         """Watch the messages over ``transport`` and append events to ``log``."""
@@ -261,9 +265,9 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
     """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
-    ``connect(job, tell)`` opens the transport to the sites, as a context manager; ``attempt`` identifies this attempt
-    in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the errors of
-    :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    ``connect(job, tell)`` opens the transport to the sites, as a context manager; ``attempt`` is a text that identifies
+    this start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without
+    ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     job = Job.load(path)
     deployment = job.deployment
@@ -313,7 +317,8 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
     """Estimate how many rounds a job's run will take, and append the number to the run's event file.
 
     A dry run of the method over random rows takes seconds to minutes on one core. ``schema`` is the agreed one,
-    ``file`` the event file, and ``attempt`` identifies the attempt. Raises the errors of the dry run.
+    ``file`` the event file, and ``attempt`` identifies the start of the run to which the event belongs. Raises the
+    errors of the dry run.
     """
     from fedsynth.federation.dry_run import expected_exchanges
 
@@ -404,10 +409,10 @@ class SiteView:
 class RunView:
     """The state of one attempt at a run, built from its events; shown by ``fedsynth deploy status`` and ``watch``.
 
-    ``begun``, ``ended``, ``asked`` (the current round) and ``advanced`` are the last events of their classes.
-    ``expected`` is the estimated number of rounds, 0 if unknown. ``sites`` holds a view of each site by name, ``sent``
-    and ``received`` are total bytes to and from sites, ``rounds`` the seconds that each finished round took, and
-    ``last`` the Unix time of the last event.
+    ``attempt`` identifies the attempt, a start or resumption of the run. ``begun``, ``ended``, ``asked`` (the current
+    round) and ``advanced`` are the last events of their classes. ``expected`` is the estimated number of rounds, 0 if
+    unknown. ``sites`` holds a view of each site by name, ``sent`` and ``received`` are total bytes to and from sites,
+    ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
     """
 
     attempt: str
@@ -577,7 +582,7 @@ STATES = {
 
 
 def attempts(events: Iterable[Event]) -> dict[str, RunView]:
-    """Return the view of each attempt at a run by its id, built from the events, in the order in which they started."""
+    """Return the view of each attempt (start or resumption) of a run by its id, in the order in which they began."""
     found: dict[str, RunView] = {}
     for event in events:
         found.setdefault(event.attempt, RunView(event.attempt)).hear(event)

@@ -38,8 +38,8 @@ class Outcome:
     """The results of a run, and the directory that holds them.
 
     ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
-    published. ``ledger`` lists every release with its noise and cost, ``statement`` says what is guaranteed. ``lost``
-    names the sites that missed a round.
+    published. ``ledger`` lists every released answer with its noise and cost, ``statement`` says what is guaranteed.
+    ``lost`` names the sites that missed a round.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class Simulated(Outcome):
 def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Simulated:
     """Run a job over sites that are simulated in this process, and write the directory ``out``, whole or not at all.
 
-    ``force`` allows to replace a directory that an earlier run wrote. ``progress(what, done, total)`` is called after
+    With ``force``, a directory that an earlier run wrote is replaced. ``progress(what, done, total)`` is called after
     each step of the work. Raises :class:`~fedsynth.errors.FedsynthError` if ``out`` exists and may not be replaced,
     :class:`~fedsynth.errors.Unsupported` for the job of a deployment and for a target without a hold-out, and any error
     of the run itself; then nothing is written.
@@ -118,11 +118,11 @@ def run_deployed(
 ) -> Outcome:
     """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
 
-    ``folder`` is the server's: it holds the coordinator's secret, and the approved plan as ``plan.toml`` if the
-    statement is to give its epsilon by exact accounting. ``folder/state/RUN`` keeps what resuming needs (transcript,
-    server's secret), and ``folder/runs/RUN`` appears when the run is complete. ``progress(what, done, total)`` is
-    called after each step of the work; ``watch`` may wrap the transport, and then sees only messages that are really
-    sent, none that a resumed run takes from the transcript.
+    ``folder`` is the server's: it holds the coordinator's secret and, if the statement is to give its epsilon by exact
+    accounting, ``plan.toml``: the list of questions and prices that the sites approved. ``folder/state/RUN`` keeps what
+    resuming needs (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete.
+    ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
+    sees only messages that are really sent, none that a resumed run takes from the transcript.
 
     Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
     :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere, and any error of the

@@ -24,8 +24,8 @@ COORDINATOR = "coordinator.key"  # beside the job: the secret that signs request
 def load_coordinator(folder: Path) -> Coordinator:
     """Load the coordinator's secret from a federation's folder: the key that signs requests and opens sealed answers.
 
-    The secret is never created here, since sites answer only the coordinator whose key they pinned. Raises
-    :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    The secret is never created here, since sites answer only the coordinator whose key they got when they joined.
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """
     file = folder / COORDINATOR
     if not file.is_file():
@@ -81,11 +81,12 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Witness:
-    """A transport wrapper that records the last audit row of each site, before the reply that shows it is used.
+    """Wraps a run's transport, and records the last audit row of each site before the reply that shows it is used.
 
-    A site whose account was restored from an old backup lacks the row that the server saw, and then refuses; this works
-    even after a power failure at the server. ``seen`` maps names of sites to the last row seen in this run and earlier
-    ones. All runs of a federation share the file, which keeps the newest row of each site.
+    An audit row is an entry of a site's own record of charges; each reply names the last one. A site whose account was
+    restored from an old backup lacks the row that the server saw, and then refuses; this works even after a power
+    failure at the server. ``seen`` maps names of sites to the last row seen in this run and earlier ones. All runs of a
+    federation share the file, which keeps the newest row of each site.
     """
 
     def __init__(self, transport: Transport, file: Path) -> None:
@@ -130,7 +131,7 @@ class Witness:
 
 
 def begin(state: Path, digest: str) -> tuple[int, bytes]:
-    """Return the seed of a run's public draws and the server's secret (32 bytes), the same whenever the run is resumed.
+    """Return the seed of a run's public random draws and the server's secret (32 bytes), the same when it is resumed.
 
     Both are drawn when the run starts and kept in ``run.json`` of its ``state`` folder: with another secret, a resumed
     run would release the same sums again with other noise, for one charge. ``digest`` is that of job and schema
