@@ -182,8 +182,13 @@ def test_an_option_of_several_commands_has_one_help_text():
     several = {option for option, texts in found.items() if len(texts) > 1}
     # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
     # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, keys or files in the
-    # place of others, an output that is a file, a folder, or a folder whose results grow.
-    assert several == {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out"}
+    # place of others, an output that is a file, a folder, or a folder whose results grow, a seed of a run, of scores or
+    # of rows, a column to predict or one to split by, a site to check or to audit.
+    meanings = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out", "--seed"}
+    meanings |= {"--target", "--site", "--superlink", "--root-certificates", "--public-sizes"}
+    # These differ in what may be given, and in what happens without them.
+    needs = {"--schema", "--epsilon", "--delta", "--method", "--data", "--partition"}
+    assert several == meanings | needs
     assert all(text for texts in found.values() for text in texts)
 
 

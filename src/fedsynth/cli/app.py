@@ -26,27 +26,28 @@ from fedsynth import errors
 from fedsynth.cli import compute, deploy, enrol, judge, keep, operate, plan, prove
 from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
-    Data,
     DeviceName,
     Force,
     Holdout,
+    JobData,
+    JobDelta,
+    JobEpsilon,
+    JobSeed,
+    JobTarget,
     Json,
-    MaybeDelta,
-    MaybeEpsilon,
-    MaybeOutFile,
     MaybeSchema,
-    MaybeSeed,
+    MaybeSchemaOut,
     MethodName,
-    OutFile,
     OutFolder,
     Partition,
     PublicSizes,
+    RowsFile,
     RowsPerPerson,
+    SampleSeed,
     SchemaFile,
     Set,
     Sites,
     SitesPerPerson,
-    Target,
     TrustName,
     TrustSet,
     Workload,
@@ -132,7 +133,12 @@ app.command()(prove.prove)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line (``sys.argv``, or these arguments); known errors become one line and an exit code."""
+    """Run the command line and exit with its code; this is the program ``fedsynth``.
+
+    ``arguments`` are the words after the program's name (``None``: those of ``sys.argv``). Always raises
+    ``SystemExit``: with 0, or with the exit code of a known error, which is printed as one line (with ``--json``, as a
+    JSON object).
+    """
     given = sys.argv[1:] if arguments is None else list(arguments)
     with ExitStack() as resources:
         _run(_Session(given, resources))
@@ -183,14 +189,16 @@ def _version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Print the version and stop.")
+        bool,
+        typer.Option("--version", is_eager=True, callback=_version, help="Print the version of fedsynth and stop."),
     ] = False,
     log_file: Annotated[
         Path | None,
         typer.Option(
             "--log-file",
-            help="Append the log and the traceback of any bug to this file; give it before the command. Only its owner "
-            "can read it: messages may quote values of rows.",
+            help="File to which the log, and the traceback of any bug, is appended; give it before the command. Only "
+            "its owner can read it, since messages may quote values of rows. Without it, warnings go to the terminal "
+            "alone.",
         ),
     ] = None,
 ) -> None:
@@ -225,19 +233,21 @@ def _harmless(text: str) -> str:
 @app.command()
 def simulate(
     method: MethodName = "auto",
-    epsilon: MaybeEpsilon = None,
-    delta: MaybeDelta = None,
+    epsilon: JobEpsilon = None,
+    delta: JobDelta = None,
     out: OutFolder = Path("fedsynth-run"),
-    data: Data = "",
+    data: JobData = "",
     schema: MaybeSchema = None,
     sites: Sites = 10,
     partition: Partition = "iid",
     trust: TrustName = "trusted",
     trust_set: TrustSet = None,
-    seed: MaybeSeed = None,
+    seed: JobSeed = None,
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=1, help="Number of synthetic rows; default: the estimated number of real ones."),
+        typer.Option(
+            "--rows", min=1, help="Number of synthetic rows; default: the estimated number that all sites have."
+        ),
     ] = None,
     workload: Workload = "",
     set_: Set = None,
@@ -247,15 +257,24 @@ def simulate(
     person: Annotated[
         str,
         typer.Option(
-            "--person", help="Column that identifies persons; at most --rows-per-person rows of each are kept."
+            "--person",
+            help="Column that tells which person a row is about; it need not be in the schema. At most "
+            "--rows-per-person rows of each person are used. Default: no rows are dropped; the guarantee then presumes "
+            "that nobody has more.",
         ),
     ] = "",
     holdout: Holdout = 0.0,
-    target: Target = "",
-    format_: Annotated[str, typer.Option("--format", help="Format of the synthetic table: csv or parquet.")] = "csv",
+    target: JobTarget = "",
+    format_: Annotated[
+        str, typer.Option("--format", help="Format of the file with the synthetic table: csv or parquet.")
+    ] = "csv",
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="Repeat the run described by this run.toml; give --out and no other option."),
+        typer.Option(
+            "--config",
+            help="The run.toml of an earlier run, to run the same job again: all settings come from it. Only --out, "
+            "--force, --device and --json may stand beside it.",
+        ),
     ] = None,
     device: DeviceName = "auto",
     force: Force = False,
@@ -263,8 +282,9 @@ def simulate(
 ) -> None:
     r"""Split one table over simulated sites and synthesize it.
 
-    Writes the synthetic table, the fitted model, and a ledger of every noisy answer and its privacy cost. --epsilon and
-    --delta are required. Without --schema, a schema is drafted from the data, which the guarantee does not cover.
+    Writes a folder with the synthetic table, the fitted model, and a ledger: every noisy answer of a site with its
+    privacy cost. --epsilon and --delta are required. Without --schema, a schema is drafted from the data, which the
+    guarantee does not cover.
 
     Examples:
 
@@ -345,9 +365,9 @@ def _refuse_beside_config() -> None:
 def demo(out: OutFolder = Path("fedsynth-demo"), force: Force = False, json_: Json = False) -> None:
     """Run `simulate` and `report` on a built-in real table.
 
-    The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1. The report describes
-    the fidelity, utility and privacy of the result. No file and no network are needed: the table comes with statsmodels
-    (pip install 'fedsynth[demo]').
+    Writes a folder like that of `fedsynth simulate`, with a report of the fidelity, utility and privacy of the result.
+    The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1, delta 1e-6. No file
+    and no network are needed: the table comes with statsmodels (pip install 'fedsynth[demo]').
 
     Example:
 
@@ -374,20 +394,25 @@ def demo(out: OutFolder = Path("fedsynth-demo"), force: Force = False, json_: Js
 
 @app.command()
 def sample(
-    model: Annotated[Path, typer.Argument(help="Fitted model: the file model.fedsynth of a run.")],
+    model: Annotated[Path, typer.Argument(help="Fitted model: the file model.fedsynth in the folder of a run.")],
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows to draw.")],
-    out: OutFile,
+    out: RowsFile,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", help="Condition that all rows meet: column=value, or column=low..high; repeatable."),
+        typer.Option(
+            "--where",
+            help="Condition that all drawn rows meet: COLUMN=VALUE or COLUMN=LOW..HIGH, both ends included; repeat it "
+            "for several columns. Default: no condition.",
+        ),
     ] = None,
-    seed: MaybeSeed = None,
+    seed: SampleSeed = None,
     device: DeviceName = "auto",
     json_: Json = False,
 ) -> None:
     r"""Draw more rows from a fitted model, at no privacy cost.
 
-    The ending of --out decides the format: .csv or .parquet.
+    The model is the file model.fedsynth that a run wrote. Its rows were paid for when it was fitted: any number of
+    further ones reveals nothing more about real persons.
 
     Examples:
 
@@ -416,6 +441,9 @@ def _redrawn(share: float) -> str:
 @app.command()
 def methods(json_: Json = False) -> None:
     """List the methods with their trust models and options.
+
+    For each method: what it does, the trust models (--trust) under which it runs, and its options (--set) with their
+    defaults.
 
     Examples:
 
@@ -453,16 +481,22 @@ def schema_draft(
     file: Annotated[
         str, typer.Argument(help="One site's table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
     ],
-    out: MaybeOutFile = None,
+    out: MaybeSchemaOut = None,
     sdv: Annotated[
-        Path | None, typer.Option("--sdv", help="SDV metadata (JSON) from which column types are taken.")
+        Path | None,
+        typer.Option(
+            "--sdv",
+            help="Metadata file (JSON) of the package SDV, from which the kinds of columns are taken. Without it, they "
+            "are guessed from the values.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
     """Draft a schema from one site's table, for editing.
 
-    A draft is derived from the data, and no guarantee covers it: its comments list what publishing it would reveal.
-    Replace bounds and categories by public facts before sharing it. Without --out, the draft is printed.
+    A schema says which columns the sites have, with bounds or categories of each. A draft is derived from the data, and
+    no guarantee covers it: its comments list what publishing it would reveal. Replace bounds and categories by public
+    facts before sharing it.
 
     Examples:
 
@@ -495,7 +529,9 @@ def schema_draft(
 
 @schema_app.command("check")
 def schema_check(
-    file: Annotated[str, typer.Argument(help="Table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")],
+    file: Annotated[
+        str, typer.Argument(help="Table to check: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
+    ],
     schema: SchemaFile,
     json_: Json = False,
 ) -> None:

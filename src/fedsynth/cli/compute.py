@@ -11,7 +11,7 @@ import typer
 from fedsynth import errors
 from fedsynth.cli.enrol import Fingerprint, compare
 from fedsynth.cli.layout import CommandGroup
-from fedsynth.cli.options import Json, PublicSizes, say
+from fedsynth.cli.options import Json, say
 
 
 class _ComputeCommands(CommandGroup):
@@ -28,19 +28,28 @@ compute_app = typer.Typer(
     they release noisy tables. docs/compute-servers.md lists the steps in order.
     """,
 )
-ServerDir = Annotated[Path, typer.Argument(help="Folder made by `fedsynth compute-server init`.")]
+ServerDir = Annotated[
+    Path, typer.Argument(help="Folder of the compute server, made by `fedsynth compute-server init`.")
+]
 
 
 @compute_app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(help="Folder to make for the server, readable by its owner only.")],
-    address: Annotated[str, typer.Option("--address", help="HOST:PORT at which the server listens.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to make for this compute server, readable by its owner only.")],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            help="HOST:PORT at which this server will listen for the coordinator and the two other servers.",
+        ),
+    ],
     json_: Json = False,
 ) -> None:
     r"""Make a server's folder, its secret key and its public card.
 
-    The card holds the server's address, public keys and certificate, and no secret. Send it to the two other servers,
-    to all sites and to the coordinator: each pins it with `fedsynth compute-server pin`.
+    The card is a file with the server's address, public keys and certificate, and no secret. Send it to the two other
+    servers, to all sites and to the coordinator: each names it to `fedsynth compute-server pin`. An existing key is
+    kept.
 
     Example:
 
@@ -62,13 +71,18 @@ def init(
 
 @compute_app.command()
 def pin(
-    folder: Annotated[Path, typer.Argument(help="Folder of a compute server, a site or the coordinator.")],
-    cards: Annotated[list[Path], typer.Argument(help="Cards of the three servers, in the same order everywhere.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Your folder, as the operator of a compute server, a site or the coordinator.")
+    ],
+    cards: Annotated[
+        list[Path], typer.Argument(help="Files card.toml of the three servers, in the same order everywhere.")
+    ],
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:
     """Pin the cards of the three servers in a folder.
 
+    A card holds a server's address and public keys. From then on, the folder's owner trusts these three servers only.
     The folder is that of a server, a site or the coordinator: each pins all three cards. Asks you to compare the
     fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of two servers
     would see all tables.
@@ -98,23 +112,38 @@ def pin(
 @compute_app.command()
 def agree(
     folder: ServerDir,
-    invitation: Annotated[Path, typer.Argument(help="Invitation of any site; it holds the federation's terms.")],
-    roster: Annotated[Path, typer.Argument(help="The coordinator's roster.toml, with the keys of all sites.")],
+    invitation: Annotated[
+        Path, typer.Argument(help="File of any site's invitation: it holds the terms of the federation.")
+    ],
+    roster: Annotated[
+        Path, typer.Argument(help="The coordinator's file roster.toml: the list of all sites with their keys.")
+    ],
     questions: Annotated[
         int,
         typer.Option(
-            "--questions", min=1, help="Most questions to answer about one vault of shares; about twice the rounds."
+            "--questions",
+            min=1,
+            help="Most questions that this server answers about the tables that sites deposit at once: two for each "
+            "round of the method, and one more.",
         ),
     ] = 64,
-    public_sizes: PublicSizes = False,
+    public_sizes: Annotated[
+        bool,
+        typer.Option(
+            "--public-sizes",
+            help="Accept that each site's number of rows is public. Give it if job.toml says public_sizes = true, and "
+            "only then: otherwise this server refuses all questions.",
+        ),
+    ] = False,
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:
     r"""Agree to the terms and the sites of a federation.
 
-    The server will answer these sites' coordinator, within these terms, and nobody else. Asks you to compare two
-    fingerprints by phone: that of the terms with the coordinator, that of the roster with the sites. Makes the server's
-    ledger if there is none yet.
+    The terms are budget, schema, protected person and coordinator. The server will answer this coordinator about these
+    sites, within these terms, and nobody else. Asks you to compare two fingerprints by phone: that of the terms with
+    the coordinator, that of the roster (the list of all sites with their keys) with the sites. Makes the server's
+    ledger, the record of what it releases, if there is none yet.
 
     Example:
 
@@ -145,8 +174,8 @@ def agree(
 def serve(folder: ServerDir) -> None:
     """Answer the coordinator and the two other servers until stopped.
 
-    SIGTERM or Ctrl-C stops the server. Shares are kept in memory only: a server that is restarted receives them again
-    from the coordinator's transcript, where they are encrypted.
+    SIGTERM or Ctrl-C stops the server. The shares of the sites' tables are kept in memory only: a server that is
+    restarted receives them again from the coordinator's transcript, where they are encrypted.
 
     Example:
 
@@ -176,8 +205,8 @@ def serve(folder: ServerDir) -> None:
 def ledger(folder: ServerDir, json_: Json = False) -> None:
     """List the questions that a server answered, and their privacy cost.
 
-    The cost is in rho (zCDP), or in epsilon if the federation's delta is 0. Also verifies the ledger's hash chain:
-    every entry must follow from the one before it.
+    The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
+    Also verifies the ledger's hash chain: every entry must follow from the one before it.
 
     Example:
 

@@ -15,6 +15,8 @@ import typer
 from fedsynth import errors
 from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
+    EXCHANGE_TEXT,
+    ONCE_TEXT,
     Delta,
     Epsilon,
     Json,
@@ -68,7 +70,7 @@ site_app = typer.Typer(
     no_args_is_help=True,
     suggest_commands=False,
 )
-SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, which holds its site.toml.")]
+SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, made by `fedsynth site join`; it holds site.toml.")]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -77,9 +79,16 @@ SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, which holds i
 
 @deploy_app.command("init")
 def deploy_init(
-    folder: Annotated[Path, typer.Argument(help="Folder to write, on the server's machine.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write, on the server's machine; it must not exist yet.")],
     schema: SchemaFile,
-    sites: Annotated[str, typer.Option("--sites", help="Names of the sites, separated by commas.")],
+    sites: Annotated[
+        str,
+        typer.Option(
+            "--sites",
+            help="Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, "
+            "digits and -.",
+        ),
+    ],
     epsilon: Epsilon,
     delta: Delta,
     method: MethodName = "auto",
@@ -92,8 +101,8 @@ def deploy_init(
 ) -> None:
     r"""Write the server's folder and an invitation for each site.
 
-    The folder holds the coordinator's keys, the job, the Flower app and the proxy's configuration. Each site makes its
-    own keys with `fedsynth site join`.
+    The folder holds the coordinator's keys, the job (job.toml), the app that Flower starts, and the configuration of a
+    proxy. Each site makes its own keys from its invitation, with `fedsynth site join`.
 
     Example:
 
@@ -159,8 +168,8 @@ def deploy_init(
 def site_check(folder: SiteDir, json_: Json = False) -> None:
     """Check that a site is ready to answer; nothing is sent.
 
-    Each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready, 3 rows or schema
-    do not fit, 4 no budget left, 8 anything else.
+    Checks rows, account, policy, keys and certificates; each failed check comes with its fix. Nothing is charged to the
+    site's budget. Exit codes: 0 ready, 3 rows or schema do not fit, 4 no budget left, 8 anything else.
 
     Example:
 
@@ -183,33 +192,43 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
 def site_serve(
     folder: SiteDir,
     supernode: Annotated[
-        str, typer.Option("--supernode", help="HOST:PORT of the SuperNode's runtime API.")
+        str,
+        typer.Option(
+            "--supernode",
+            help="HOST:PORT at which the SuperNode, Flower's program on this machine, can be reached: its own --host "
+            "and --port.",
+        ),
     ] = "127.0.0.1:9094",
     secret: Annotated[
         Path | None,
         typer.Option(
-            "--secret", help="The SuperNode's --superexec-auth-secret-file; default: superexec.secret in FOLDER."
+            "--secret",
+            help="File with the secret by which the SuperNode recognises this command: the one that it was started "
+            "with as --superexec-auth-secret-file. Default: superexec.secret in FOLDER.",
         ),
     ] = None,
     root_certificates: Annotated[
-        Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
+        Path | None,
+        typer.Option(
+            "--root-certificates",
+            help="Certificate of the federation's authority (PEM file), with which the SuperNode's is verified. "
+            "Default: the one that site.toml names.",
+        ),
     ] = None,
-    exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Folder of request and reply files, instead of Flower.")
-    ] = None,
+    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="With --exchange: do what can be done now, list the files to carry, and exit."),
+        typer.Option("--once", help=ONCE_TEXT),
     ] = False,
     json_: JsonStream = False,
 ) -> None:
     r"""Answer a federation's questions until stopped.
 
-    Run it next to flower-supernode, under a supervisor such as systemd. It replaces flower-superexec: code that a
-    server sends is never unpacked, installed or run. The installed fedsynth answers, within the policy of site.toml,
-    which is read again for each message. Without --root-certificates, the CA certificate named in site.toml is used.
+    Run it next to flower-supernode, Flower's program at a site, under a supervisor such as systemd. It replaces
+    flower-superexec: code that a server sends is never unpacked, installed or run. The installed fedsynth answers,
+    within the policy of site.toml, which is read again for each message.
 
-    With --exchange, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
+    With --exchange DIR, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
     signed files in DIR/SITE/replies. The folder may be shared, copied or carried on a stick; each request is answered
     once.
 
@@ -283,24 +302,34 @@ def site_account(
         typer.Option(
             "--restored",
             min=1,
-            help="After a restore: charge for the lost audit rows, up to this row.",
+            help="After `fedsynth site restore`: number of the last audit row that the coordinator has seen of this "
+            "site. Every open run is charged its whole budget and closed. Without it, nothing is charged.",
         ),
     ] = None,
     began: Annotated[
         list[str] | None,
-        typer.Option("--began", help="With --restored: a run that began after the backup; repeatable."),
+        typer.Option(
+            "--began",
+            help="With --restored: name of a run that began after the backup was made, which is charged too; repeat it "
+            "for several.",
+        ),
     ] = None,
     extract: Annotated[
-        str, typer.Option("--extract", help="Print the signed charges of this run, for `fedsynth prove`.")
+        str,
+        typer.Option(
+            "--extract",
+            help="Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth "
+            "prove`, and nothing else.",
+        ),
     ] = "",
     json_: Json = False,
 ) -> None:
     r"""Show a site's privacy spending and its open runs.
 
-    Also prints the head (last hash) of the audit; write it down elsewhere and check it later with `fedsynth audit
-    --noted`. A site that was restored from a backup refuses every request if the coordinator has seen later audit rows;
-    its log names the last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and
-    every run given by --began, is charged its whole budget and closed.
+    Also prints the head (last hash) of the audit, the record of all questions; write it down elsewhere and check it
+    later with `fedsynth audit --noted`. A site that was restored from a backup refuses every request if the coordinator
+    has seen later audit rows; its log names the last of these rows. Pass it as --restored: the rows up to there are
+    lost, so every open run, and every run given by --began, is charged its whole budget and closed.
 
     Examples:
 
@@ -354,14 +383,14 @@ def site_account(
 @site_app.command("close")
 def site_close(
     folder: SiteDir,
-    run: Annotated[str, typer.Argument(help="Name of the run; `fedsynth site account` lists open runs.")],
+    run: Annotated[str, typer.Argument(help="Name of the run, as `fedsynth site account` lists it.")],
     json_: Json = False,
 ) -> None:
     """Close a run for good and delete its data.
 
-    Deletes the run's replies, salts and copy of the rows; its privacy spending stays charged. A closed run gets no more
-    answers and cannot resume. Runs that ask nothing for keep_runs_days (in [policy] of site.toml, default 90) are
-    closed automatically.
+    Deletes the run's replies, the random salts of its noise, and its copy of the rows; what it has spent of the privacy
+    budget stays spent. A closed run gets no more answers and cannot resume. Runs that ask nothing for keep_runs_days
+    (in [policy] of site.toml, default 90) are closed automatically.
 
     Example:
 

@@ -15,7 +15,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import Data, Force, Json, OutFolder, Partition, Target, say
+from fedsynth.cli.options import Force, Json, LabelTarget, OutFolder, TablePartition, TestData, say
 
 if TYPE_CHECKING:
     from fedsynth.federation.enrolment import Admission, Invitation
@@ -24,27 +24,45 @@ Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Fingerprint that the other side read out by phone: each file's must be among those given, and you are "
-        "not asked. Repeat the option for each.",
+        help="Fingerprint, 30 digits in quotes, that the other side read out to you by phone: a file with another one "
+        "is refused. Repeat it for several files. Without it, you are shown each fingerprint and asked to compare it.",
     ),
 ]
-Replace = Annotated[
+NewKeys = Annotated[
     bool,
-    typer.Option("--replace", help="Accept a changed key or roster, which changes who can read."),
+    typer.Option(
+        "--replace",
+        help="Give a site that was admitted before the new keys of its request (its machine was lost, say). Whoever "
+        "has them can then read what is meant for the site: phone it first. Without it, such a request is refused.",
+    ),
+]
+NewRoster = Annotated[
+    bool,
+    typer.Option(
+        "--replace",
+        help="Accept a roster (list of all sites with their keys) that differs from the one accepted before. It "
+        "changes on which sites you rely: ask those that changed first. Without it, such an admission is refused.",
+    ),
 ]
 
 
 def site_join(
-    file: Annotated[Path, typer.Argument(help="Invitation or, later, admission from the coordinator.")],
-    folder: Annotated[Path, typer.Argument(help="Folder of the site; the invitation makes it.")],
+    file: Annotated[Path, typer.Argument(help="File from the coordinator: first the invitation, later the admission.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of the site: a new or empty one for the invitation, which fills it; later the same one."
+        ),
+    ],
     fingerprint: Fingerprint = None,
-    replace: Replace = False,
+    replace: NewRoster = False,
     json_: Json = False,
 ) -> None:
     """Join a federation by an invitation, later an admission.
 
-    The invitation makes the site's folder, keys and a request to send back; the admission brings the certificate and
-    the roster of all sites. Each asks you to compare a fingerprint by phone: the invitation's with the coordinator, the
+    The invitation makes the site's folder, its keys, and a request, which you send back to the coordinator. The
+    admission, which the coordinator sends then, brings the site's certificate and the roster, the list of all sites
+    with their keys. Each asks you to compare a fingerprint by phone: the invitation's with the coordinator, the
     roster's with all other sites. Private keys are made here and never leave the folder. The command never overwrites
     keys, so it can be repeated with the same file at any time.
 
@@ -137,21 +155,28 @@ def deploy_admit(
     folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
     received: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files from sites: SITE.request, later SITE.signed. Without any, show who has joined."),
+        typer.Argument(
+            help="Files that sites have sent: first SITE.request, later SITE.signed. Without any: show who has joined."
+        ),
     ] = None,
     fingerprint: Fingerprint = None,
-    replace: Replace = False,
+    replace: NewKeys = False,
     ca_key: Annotated[
         Path | None,
-        typer.Option("--ca-key", help="Private key of the certificate authority; default: FOLDER/authority/ca.key."),
+        typer.Option(
+            "--ca-key",
+            help="File of the private key that signs the sites' certificates, if you keep it elsewhere (offline); "
+            "default: FOLDER/authority/ca.key.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
     r"""Admit sites: sign certificates and write the roster.
 
     Asks you to compare the fingerprint of each request with its site by phone. Once all sites of job.toml have sent
-    their requests, writes an admission for each and prints the commands that register their nodes. If a site never
-    answers, delete it from `sites` in job.toml.
+    their requests, writes the roster (the list of all sites with their keys) and an admission to send to each site, and
+    prints the commands that register their nodes with Flower. If a site never answers, delete it from `sites` in
+    job.toml.
 
     Examples:
 
@@ -228,9 +253,9 @@ def deploy_admit(
 
 def deploy_try(
     folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
-    data: Data,
-    partition: Partition = "iid",
-    target: Target = "",
+    data: TestData,
+    partition: TablePartition = "iid",
+    target: LabelTarget = "",
     out: OutFolder = Path("fedsynth-rehearsal"),
     force: Force = False,
     json_: Json = False,
@@ -239,7 +264,8 @@ def deploy_try(
 
     Server, nodes and sites run as processes of this machine, with temporary keys. The test table is split over the
     sites of job.toml, and each agrees to the job. Nothing leaves this machine; real keys are not read and real budgets
-    not charged. All processes end with the command, also on Ctrl-C. Values within a bin of the schema are redrawn.
+    not charged. Numbers of the test table are first replaced by random ones in the same bin of the schema. All
+    processes end with the command, also on Ctrl-C.
 
     Example:
 
@@ -294,9 +320,13 @@ def deploy_try(
 
 
 def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], json_: bool) -> None:
-    """Return once the fingerprint is confirmed, by a person or by those ``given`` on the command line.
+    """Return once the fingerprint of a received file is confirmed as the one that its sender read out by phone.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is another one or the person says no.
+    ``fingerprint`` is the file's, as groups of digits, and ``shown`` describes the file. Both are printed, and
+    ``question`` is asked of the person at the terminal. If ``given`` holds the fingerprints from the command line
+    (``--fingerprint``), nobody is asked: it must be one of them. Raises :class:`~fedsynth.errors.FedsynthError` if it
+    is not, or the person says no, and ``click.UsageError`` if nobody can be asked, since ``json_`` asks for JSON
+    output.
     """
     plain = fingerprint.replace(" ", "")
     if given:

@@ -16,23 +16,26 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.options import (
-    Data,
+    CompareSeed,
+    CompareTarget,
+    ComparisonFile,
+    DataFile,
     Delta,
-    Epsilon,
+    EvaluateTarget,
+    ExactEpsilon,
     Force,
     Holdout,
     Json,
-    MaybeDelta,
-    MaybeEpsilon,
-    MaybeOutFile,
     MaybeSchema,
     MethodName,
-    Partition,
     SchemaFile,
-    Seed,
+    ScoreSeed,
+    ScoreTarget,
     Set,
     Sites,
-    Target,
+    StatedDelta,
+    StatedEpsilon,
+    TablePartition,
     TrustName,
     TrustSet,
     progress_bar,
@@ -53,14 +56,25 @@ if TYPE_CHECKING:
 Sensitive = Annotated[
     str,
     typer.Option(
-        "--sensitive", help="Column that an attacker infers; default: --target, else the last categorical column."
+        "--sensitive",
+        help="Column whose value an attacker tries to infer from the synthetic rows, for the attribute-disclosure "
+        "score. Default: --target, else the last categorical column.",
     ),
 ]
 Title = Annotated[
-    str, typer.Option("--title", help="Title of the report; default: one that names the data.", show_default=False)
+    str, typer.Option("--title", help="Title of the report; default: one that names the data file.", show_default=False)
 ]
-Owner = Annotated[str, typer.Option("--owner", help="Who answers for the data, for the head of the report.")]
-Known = Annotated[str, typer.Option("--known", help="Columns that the attacker knows, comma-separated.")]
+Owner = Annotated[
+    str, typer.Option("--owner", help="Person or office that answers for the data, named at the head of the report.")
+]
+Known = Annotated[
+    str,
+    typer.Option(
+        "--known",
+        help="Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first "
+        "four other columns.",
+    ),
+]
 
 
 def _not_a_folder(table: Path) -> Path:
@@ -71,7 +85,8 @@ def _not_a_folder(table: Path) -> Path:
         return table
     way_out = f" To score the run in it: fedsynth report {table}" if RunFolder(table).is_run else ""
     raise click.UsageError(
-        f"{table} is a folder, and evaluate takes two files: real rows, then synthetic rows.{way_out}"
+        f"{table} is a folder, and evaluate takes two files: give that of the real rows, then that of the synthetic "
+        f"rows.{way_out}"
     )
 
 
@@ -79,33 +94,51 @@ def evaluate(
     real: Annotated[
         Path,
         typer.Argument(
-            help="Real rows from which the table was synthesized: CSV or Parquet file.", callback=_not_a_folder
+            help="Real rows from which the synthetic table was made: CSV or Parquet file.", callback=_not_a_folder
         ),
     ],
-    synthetic: Annotated[Path, typer.Argument(help="Synthetic rows: CSV or Parquet file.", callback=_not_a_folder)],
+    synthetic: Annotated[
+        Path, typer.Argument(help="Synthetic rows to score: CSV or Parquet file.", callback=_not_a_folder)
+    ],
     schema: SchemaFile,
     out: Annotated[
-        Path, typer.Option("--out", help="Folder for the scores and the report; other files in it are left alone.")
+        Path,
+        typer.Option(
+            "--out",
+            help="Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are "
+            "left alone.",
+        ),
     ],
     holdout: Annotated[
-        Path | None, typer.Option("--holdout", help="Real rows that the method never saw; many scores need them.")
+        Path | None,
+        typer.Option(
+            "--holdout",
+            help="Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left "
+            "out, and other scores use parts of the real rows in its place.",
+        ),
     ] = None,
-    target: Target = "",
+    target: EvaluateTarget = "",
     sensitive: Sensitive = "",
     known: Known = "",
     suites: Annotated[
         str,
         typer.Option(
             "--suites",
-            help="Sets of classifiers, comma-separated: default, flaim, thesis, fedtabdiff, heterofedsyn.",
+            help="Sets of classifiers (or regressors) that learn --target, separated by commas: default, or those of a "
+            "publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them.",
         ),
     ] = "default",
-    epsilon: MaybeEpsilon = None,
-    delta: MaybeDelta = None,
+    epsilon: StatedEpsilon = None,
+    delta: StatedDelta = None,
     max_rows: Annotated[
-        int, typer.Option("--max-rows", min=100, help="Most rows per table in a fidelity score.")
+        int,
+        typer.Option(
+            "--max-rows",
+            min=100,
+            help="Most rows of each table that a fidelity or utility score uses; more take longer and are more exact.",
+        ),
     ] = 20_000,
-    seed: Seed = 0,
+    seed: ScoreSeed = 0,
     title: Title = "",
     owner: Owner = "",
     force: Force = False,
@@ -165,19 +198,27 @@ def evaluate(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="Folder written by `fedsynth simulate` or `fedsynth evaluate`.")],
-    target: Target = "",
+    run_dir: Annotated[Path, typer.Argument(help="Folder that `fedsynth simulate` or `fedsynth evaluate` wrote.")],
+    target: ScoreTarget = "",
     sensitive: Sensitive = "",
     known: Known = "",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again even if scores.json exists.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, "
+            "--sensitive or --known is given.",
+        ),
+    ] = False,
     title: Title = "",
     owner: Owner = "",
     json_: Json = False,
 ) -> None:
     r"""Write the HTML report of a run, one offline page.
 
-    The page is report.html in the run's folder. A simulated run is first measured against the rows of its sites, so its
-    data file must still be in place.
+    The page is report.html in the run's folder. It describes how the synthetic rows compare with the real ones, and is
+    not private: do not publish it. A simulated run is first measured against the rows of its sites, so its data file
+    must still be in place.
 
     Examples:
 
@@ -211,29 +252,42 @@ def report(
 
 
 def compare(
-    data: Data,
-    epsilon: Epsilon,
+    data: DataFile,
+    epsilon: ExactEpsilon,
     delta: Delta,
     method: MethodName = "auto",
     schema: MaybeSchema = None,
     sites: Sites = 5,
-    partition: Partition = "iid",
+    partition: TablePartition = "iid",
     trust: TrustName = "trusted",
     trust_set: TrustSet = None,
-    target: Target = "",
-    repeats: Annotated[int, typer.Option("--repeats", min=2, help="Number of random splits.")] = 5,
+    target: CompareTarget = "",
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", min=2, help="How often everything is run, each time with another random split and other noise."
+        ),
+    ] = 5,
     holdout: Holdout = 0.2,
-    test: Annotated[str, typer.Option("--test", help="Significance test: student, welch or paired.")] = "welch",
+    test: Annotated[
+        str,
+        typer.Option(
+            "--test",
+            help="Significance test (two-sided t-test) of the differences: welch (unequal variances), student (equal "
+            "variances) or paired (by random split).",
+        ),
+    ] = "welch",
     set_: Set = None,
-    seed: Seed = 0,
-    out: MaybeOutFile = None,
+    seed: CompareSeed = 0,
+    out: ComparisonFile = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
     r"""Compare federated, pooled and local runs of a method.
 
-    All three run on the same random splits, and significant differences are marked. A pooled run has all rows at one
-    site; a local run has the rows of one site only (mean over the sites). --out writes all values to a JSON file.
+    A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
+    of one site only (mean over the sites). All three run on the same random splits, and significant differences between
+    their scores are marked.
 
     Examples:
 
@@ -256,7 +310,9 @@ def compare(
     if test not in TESTS:
         raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
     if sites < 2 or not 0 < holdout < 1:
-        raise click.UsageError("a comparison needs --sites of at least 2, and --holdout between 0 and 1.")
+        raise click.UsageError(
+            "a comparison needs several sites and held-out rows: give --sites 2 or more, and --holdout between 0 and 1."
+        )
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if partition.startswith("synthfs"):
@@ -323,34 +379,55 @@ def compare(
 
 
 def bench(
-    spec: Annotated[Path, typer.Argument(help="Specification of the grid (TOML); docs/cli.md describes it.")],
+    spec: Annotated[
+        Path,
+        typer.Argument(help="File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it."),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
             "--out",
-            help="Folder for the results; default: bench-results/ and the specification's name. Each finished cell is "
-            "appended to results.csv; page.md, page.html and plots are written anew at the end.",
+            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. Each finished "
+            "cell is appended to results.csv; page.md, page.html and plots are written anew at the end.",
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data sets; default: that of the specification."
+            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data files; default: that of the specification."
         ),
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option("--page", help="Markdown page to update: replaces the specification's section, or appends it."),
+        typer.Option(
+            "--page",
+            help="Markdown page into which the tables are written too: between its markers of the specification's "
+            "section, or at the end. Without it, the tables are in --out only.",
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Processes of one thread each; 0: this process.")] = 1,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            min=0,
+            help="Number of processes, of one thread each, among which the cells are divided; 0: this process alone.",
+        ),
+    ] = 1,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="Run only these cells, e.g. dataset=adult,method=flaim; repeatable."),
+        typer.Option(
+            "--only",
+            help="Run only cells with these settings, as SETTING=VALUE with commas between, e.g. "
+            "dataset=adult,method=flaim; repeat it to admit further values. Default: all cells.",
+        ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", min=1, help="Run at most this many seeds of each cell.")
+        int | None,
+        typer.Option(
+            "--seeds", min=1, help="Run each combination with its first so many seeds only; default: with all of them."
+        ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the cells without running them.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Print the cells that would be run, and run nothing.")] = False,
     json_: Json = False,
 ) -> None:
     r"""Run a grid of experiments and write tables and plots.
@@ -410,7 +487,14 @@ def bench(
 def measure_run(
     run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
 ) -> Evaluation:
-    """Return the evaluation of a finished run against the rows that its sites had."""
+    """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
+
+    ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
+    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer and
+    ``known`` are the columns that the attacker knows (empty: defaults). Raises :class:`~fedsynth.errors.FedsynthError`
+    if the data file is missing or has changed, or if real sites held the rows, and
+    :class:`~fedsynth.errors.SchemaError` for an unknown column.
+    """
     from fedsynth.evaluation.evaluate import About
     from fedsynth.evaluation.evaluate import evaluate as measure
 
@@ -436,7 +520,10 @@ def _today() -> str:
 
 
 def data_name(data: str) -> str:
-    """Return what people call a job's data: a file by its name, a database by its table, never by its address."""
+    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
+
+    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
+    """
     from fedsynth.runs.job import DEMO_DATA
 
     if data == DEMO_DATA:
@@ -457,7 +544,11 @@ def _evidence(rows: Split, synthetic: Table) -> Evidence:
 
 
 def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
-    """Measure a finished run, write its scores and its page, and return the page's path and the scores."""
+    """Measure a finished simulated run, and write its scores and its report; return the report's path and the scores.
+
+    ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
+    :func:`measure_run`.
+    """
     from fedsynth.runs.folder import RunFolder
 
     run = RunFolder(folder)
@@ -471,10 +562,11 @@ FIRST = ("validity", "workload-error", "likelihood", "learning")
 
 
 def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
-    """Return the few scores (:data:`FIRST`) that `fedsynth simulate` shows at its end.
+    """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
 
-    ``target`` is the column that the learning scores predict; without it these are left out. Raises
-    :class:`Unsupported` if a score cannot be measured on the run's rows.
+    ``target`` is the column that classifiers learn to predict; without it there is no score of learning.
+    ``progress(what, done, total)`` is called after each step. Raises :class:`~fedsynth.errors.Unsupported` if a score
+    cannot be measured on the run's rows.
     """
     from fedsynth.evaluation.evaluate import evaluate as measure
 

@@ -11,7 +11,6 @@ import typer
 from fedsynth.cli.deploy import SiteDir
 from fedsynth.cli.options import Json, say
 
-Archive = Annotated[Path, typer.Argument(help="Backup file.")]
 To = Annotated[
     Path, typer.Argument(help="Backup file to write; it must not exist yet. Use a different disk from the folder's.")
 ]
@@ -22,7 +21,12 @@ def site_backup(
     folder: SiteDir,
     to: To,
     with_rows: Annotated[
-        bool, typer.Option("--with-rows", help="Include the encoded rows of open runs, which are rows of real people.")
+        bool,
+        typer.Option(
+            "--with-rows",
+            help="Include the encoded rows of open runs, which are rows of real people. Without it, the site cannot go "
+            "on with these runs after a restore.",
+        ),
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -64,11 +68,17 @@ def site_backup(
 
 
 def site_restore(
-    archive: Archive,
-    folder: Annotated[Path, typer.Argument(help="Folder for the site: new, empty, or the damaged site's.")],
+    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth site backup`.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder for the site: new or empty, or the damaged one with --replace.")
+    ],
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace the files that are there; they are kept under other names."),
+        typer.Option(
+            "--replace",
+            help="Replace files that exist already; they are kept beside the restored ones, as NAME.before-restore-... "
+            "Without it, FOLDER must be new or empty.",
+        ),
     ] = False,
     json_: Json = False,
 ) -> None:
@@ -128,11 +138,14 @@ def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
 
 
 def deploy_restore(
-    archive: Archive,
-    folder: Annotated[Path, typer.Argument(help="Folder for the server: new or empty.")],
+    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth deploy backup`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to restore the server's folder into: new or empty.")],
     json_: Json = False,
 ) -> None:
     r"""Restore the server's folder from a backup, after checking it.
+
+    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise give the
+    job another run name.
 
     Example:
 

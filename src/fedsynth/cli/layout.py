@@ -13,10 +13,10 @@ _INDENTED = re.compile(r"(?<=\n\n)(?=  )")  # before an indented paragraph
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """A group whose help lists its commands under headings, ahead of its options.
+    """A group of commands whose ``--help`` lists the commands under headings, ahead of the options.
 
-    Indented paragraphs of a help text are examples and keep their line breaks, so that a long command can be copied
-    with its continuation lines.
+    Subclasses set ``panels``, the names of the commands by heading. Indented paragraphs of a help text are examples and
+    keep their line breaks, so that a long command can be copied with its continuation lines.
     """
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}
@@ -33,7 +33,7 @@ class CommandGroup(typer.core.TyperGroup):
             command.help = _INDENTED.sub("\b\n", command.help or "")
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what the group is for, then its commands."""
+        """Write what the group is for, then its commands, to ``formatter``; called by click for ``--help``."""
         super().format_help_text(ctx, formatter)
         width = max(len(name) for name in self.commands)
         limit = formatter.width - 6 - width
@@ -46,4 +46,4 @@ class CommandGroup(typer.core.TyperGroup):
                     formatter.write_dl(rows)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write nothing: the commands stand ahead of the options already."""
+        """Write nothing: click calls this after the options, and the commands are written before them."""

@@ -16,7 +16,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import Json, JsonStream, say
+from fedsynth.cli.options import EXCHANGE_TEXT, ONCE_TEXT, Json, JsonStream, say
 
 if TYPE_CHECKING:
     from fedsynth.runs.job import Job
@@ -32,10 +32,20 @@ SETTLED = 90.0  # s that Flower has to record the end of a run
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
 Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
 Connection = Annotated[
-    str, typer.Option("--connection", help="Name of the SuperLink in Flower's config.toml (in FLWR_HOME or server/).")
+    str,
+    typer.Option(
+        "--connection",
+        help="Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, "
+        "Flower's server program.",
+    ),
 ]
 Database = Annotated[
-    Path | None, typer.Option("--database", help="The SuperLink's --database; default: FOLDER/server/superlink.db.")
+    Path | None,
+    typer.Option(
+        "--database",
+        help="Database file of the SuperLink, Flower's server program, from which this command deletes the messages: "
+        "the file that was given to it as --database. Default: FOLDER/server/superlink.db.",
+    ),
 ]
 
 
@@ -43,28 +53,30 @@ def deploy_run(
     folder: Federation,
     connection: Connection = "federation",
     database: Database = None,
-    exchange: Annotated[
-        Path | None, typer.Option("--exchange", help="Folder of request and reply files, instead of Flower.")
-    ] = None,
+    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
     once: Annotated[
         bool,
-        typer.Option("--once", help="With --exchange: do what can be done now, list the files to carry, and exit."),
+        typer.Option("--once", help=ONCE_TEXT),
     ] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option("--without", help="With --exchange: go on without this site; repeatable."),
+        typer.Option(
+            "--without",
+            help="With --exchange: name of a site that cannot answer, to go on without it, as far as min_sites in "
+            "job.toml allows; repeat it for several. Default: all sites are waited for.",
+        ),
     ] = None,
     json_: JsonStream = False,
 ) -> None:
     """Start or resume the run, and show its progress.
 
-    By default, Flower carries the messages and the run goes on at the server: Ctrl-C ends only the view. `deploy
-    status` and `deploy watch` show the run again, and `deploy stop` stops it. When it has ended, its messages are
-    deleted from the SuperLink's database. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and
-    the same command resumes it.
+    The run is the one that job.toml describes. By default, Flower carries the messages and the run goes on at the
+    server: Ctrl-C ends only the view. `deploy status` and `deploy watch` show the run again, and `deploy stop` stops
+    it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's server program. With
+    --exchange, the run goes on in this process: Ctrl-C interrupts it, and the same command resumes it.
 
-    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until
-    files are carried (--exchange), 130 ended by Ctrl-C; docs/cli.md lists the others.
+    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until files are carried
+    (--exchange), 130 ended by Ctrl-C; docs/cli.md lists the others.
 
     Examples:
 
@@ -271,7 +283,10 @@ def _print_line(view: RunView, event: Event) -> None:
 
 
 def line_of(view: RunView, event: Event) -> str:
-    """Return an event that ``view`` already contains as a line of text, empty for events that are not shown."""
+    """Return one line of text for an event of a run, for an output that is no terminal; empty if it is not to be shown.
+
+    ``view`` is the state of the run, which contains the event already.
+    """
     from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
 
     if isinstance(event, Begun):
@@ -293,7 +308,10 @@ def line_of(view: RunView, event: Event) -> str:
 
 
 def lines_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return a run's view as lines of text."""
+    """Return the state of a run as lines of text: round, sites, bytes, times and, at the end, its result.
+
+    ``facts`` is the output of :meth:`~fedsynth.runs.progress.RunView.facts`.
+    """
     begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
     lines = [
         f"run {facts['run']} ({begun}): {facts['method']} over {len(facts['sites'])} sites, trust {facts['trust']}"
@@ -388,12 +406,15 @@ def _report(view: RunView, json_: bool) -> None:
 
 def deploy_status(
     folder: Federation,
-    all_: Annotated[bool, typer.Option("--all", help="Show all runs, not only the last one.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show all runs of the federation. Without it: only the last one.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Show the state of the last run or of all runs.
 
-    The state lists round, sites, bytes, elapsed time and, once the run has ended, its result.
+    The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
+    the run has ended, its result.
 
     Examples:
 
@@ -423,7 +444,12 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
 
 def deploy_watch(
     folder: Federation,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0: any free port.")] = 0,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, help="Port of this machine at which the page is served; 0: any free port."
+        ),
+    ] = 0,
 ) -> None:
     """Show the latest run on a live web page, served by this machine.
 
@@ -445,7 +471,8 @@ def deploy_watch(
 def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
     """Stop the run; `fedsynth deploy run` resumes it.
 
-    When it resumes, only unanswered rounds are charged.
+    The run is stopped at the server. When it resumes, the sites' budgets are charged only for rounds that were not
+    answered yet.
 
     Example:
 
@@ -479,9 +506,9 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
 def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
     """Delete all messages from the SuperLink's database.
 
-    Registrations and the list of runs stay. `deploy run` does this at the end of a run; use this command after runs
-    that were started by `flwr run` or whose `deploy run` was interrupted. The SuperLink may be up or down, but no run
-    may be going on.
+    The SuperLink is Flower's server program. Its registrations of sites and its list of runs stay. `deploy run` does
+    this at the end of a run; use this command after runs that were started by `flwr run` or whose `deploy run` was
+    interrupted. The SuperLink may be up or down, but no run may be going on.
 
     Example:
 

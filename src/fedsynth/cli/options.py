@@ -23,106 +23,349 @@ from fedsynth.privacy.device import Device
 if TYPE_CHECKING:
     from fedsynth.host.checks import Check
 
-_EPSILON_TEXT = "Epsilon of the guarantee. inf: no noise at all, NOT PRIVATE."
-_SITES_TEXT = "Number of sites."
-_METHOD = typer.Option("--method", help="Method to run: a name listed by `fedsynth methods`, or package.module:Class.")
-_EPSILON = typer.Option("--epsilon", help=_EPSILON_TEXT)
-_DELTA = typer.Option("--delta", help="Delta of the guarantee. 0: pure differential privacy, with Laplace noise.")
-_SCHEMA = typer.Option("--schema", help="Schema file (TOML) that all sites agreed on.")
-_SITES = typer.Option("--sites", min=1, help=_SITES_TEXT)
-_SEED = typer.Option(
-    "--seed",
-    help="Seed of everything, noise included. Reproducible, therefore not private: never publish such a run.",
+_EPSILON_TEXT = (
+    "Epsilon of the guarantee: how much the result may reveal about one person. Smaller: more privacy and more noise; "
+    "usual values are 0.1 to 10."
 )
-_OUT_FILE = typer.Option("--out", help="File to write; it appears only once it is complete.")
-_OUT_FOLDER = typer.Option("--out", help="Folder to write; it appears only once it is complete.")
+_EXACT_TEXT = " inf: no noise at all, NOT PRIVATE."
+_DELTA_TEXT = (
+    "Delta of the guarantee: roughly the probability that epsilon fails to hold. Choose well below 1 / number of "
+    "persons, such as 1e-6. 0: pure differential privacy, with Laplace noise."
+)
+_METHOD_TEXT = "a name listed by `fedsynth methods`, or package.module:Class for one of your own."
+_SCHEMA_TEXT = (
+    "Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth "
+    "schema draft` makes a first one."
+)
+_PARTITION_TEXT = (
+    "How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts; "
+    "label-skew:A or capped-label-skew:A: each class of the label (%s) in unequal shares; column:NAME or values:NAME: "
+    "by the values of that column; cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, "
+    "the more uneven. docs/cli.md explains each."
+)
+_LABEL = "the column --target, else the last one"
+_TABLE_TEXT = (
+    "CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME (without a password: put that into ~/.pgpass)"
+)
+EXCHANGE_TEXT = (
+    "Folder, which must exist, in which requests and replies are exchanged as files: shared by server and sites, or "
+    "carried between them. Without it, Flower sends them over the network."
+)
+ONCE_TEXT = (
+    "With --exchange: do what can be done now, say which files to carry where, and exit. Without it, the command waits "
+    "for further files."
+)
+_OUT_FOLDER_TEXT = "Folder to write, whole or not at all; it must not exist yet, except with --force."
 
-MethodName = Annotated[str, _METHOD]
-Epsilon = Annotated[float, _EPSILON]
-SeveralEpsilons = Annotated[str, typer.Option("--epsilon", help=_EPSILON_TEXT)]
-MaybeEpsilon = Annotated[float | None, _EPSILON]
-Delta = Annotated[float, _DELTA]
-MaybeDelta = Annotated[float | None, _DELTA]
-SchemaFile = Annotated[Path, _SCHEMA]
-MaybeSchema = Annotated[Path | None, _SCHEMA]
-Sites = Annotated[int, _SITES]
-SeveralSites = Annotated[str, typer.Option("--sites", help=_SITES_TEXT)]
-Seed = Annotated[int, _SEED]
-MaybeSeed = Annotated[int | None, _SEED]
-OutFile = Annotated[Path, _OUT_FILE]
-MaybeOutFile = Annotated[Path | None, _OUT_FILE]
-OutFolder = Annotated[Path, _OUT_FOLDER]
-Data = Annotated[
-    str, typer.Option("--data", help="Table to split: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
+MethodName = Annotated[str, typer.Option("--method", help=f"Method that makes the synthetic table: {_METHOD_TEXT}")]
+SeveralMethods = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help=f"Method to predict: {_METHOD_TEXT} Several, separated by commas, give a prediction for each.",
+    ),
+]
+AdvisedMethods = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help=f"Methods to try, separated by commas; each {_METHOD_TEXT} Default: all differentially private ones "
+        "that --trust admits and that train no neural networks.",
+    ),
+]
+Epsilon = Annotated[float, typer.Option("--epsilon", help=_EPSILON_TEXT)]
+ExactEpsilon = Annotated[float, typer.Option("--epsilon", help=f"{_EPSILON_TEXT}{_EXACT_TEXT}")]
+JobEpsilon = Annotated[
+    float | None,
+    typer.Option("--epsilon", help=f"{_EPSILON_TEXT}{_EXACT_TEXT} Required, except with --config."),
+]
+SeveralEpsilons = Annotated[
+    str,
+    typer.Option(
+        "--epsilon",
+        help=f"{_EPSILON_TEXT} Required, except with --show; several, separated by commas, give a prediction for each.",
+    ),
+]
+StatedEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        "--epsilon",
+        help="Epsilon of the guarantee under which the synthetic table was made; needs --delta. The attacks are then "
+        "compared with what it allows. Without it, the table counts as one without a guarantee.",
+    ),
+]
+Delta = Annotated[float, typer.Option("--delta", help=_DELTA_TEXT)]
+JobDelta = Annotated[float | None, typer.Option("--delta", help=f"{_DELTA_TEXT} Required, except with --config.")]
+PlanDelta = Annotated[float | None, typer.Option("--delta", help=f"{_DELTA_TEXT} Required, except with --show.")]
+StatedDelta = Annotated[
+    float | None,
+    typer.Option("--delta", help="Delta of the guarantee under which the synthetic table was made; needs --epsilon."),
+]
+SchemaFile = Annotated[Path, typer.Option("--schema", help=_SCHEMA_TEXT)]
+MaybeSchema = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema",
+        help=f"{_SCHEMA_TEXT} Without it, one is drafted from the data, which the guarantee does not cover.",
+    ),
+]
+PlanSchema = Annotated[Path | None, typer.Option("--schema", help=f"{_SCHEMA_TEXT} Required, except with --show.")]
+Sites = Annotated[int, typer.Option("--sites", min=1, help="Number of sites over which the rows are split.")]
+SeveralSites = Annotated[
+    str,
+    typer.Option(
+        "--sites",
+        help="Number of sites that will take part. Required, except with --show; several, separated by commas, give a "
+        "prediction for each.",
+    ),
+]
+JobSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        help="Whole number that fixes every random choice, the noise included, so that the run can be repeated. It is "
+        "therefore not private: never publish such a run. Default: no seed; noise from the operating system.",
+    ),
+]
+SampleSeed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", help="Whole number that fixes which rows are drawn; default: no seed, other rows each time."
+    ),
+]
+ScoreSeed = Annotated[
+    int,
+    typer.Option(
+        "--seed", help="Whole number that fixes the random samples and splits from which scores are computed."
+    ),
+]
+CompareSeed = Annotated[
+    int,
+    typer.Option(
+        "--seed", help="Whole number that fixes the random splits and the noise; the same one gives the same figures."
+    ),
+]
+RowsFile = Annotated[
+    Path,
+    typer.Option(
+        "--out", help="File to write, .csv or .parquet; an existing one is replaced once the new is complete."
+    ),
+]
+MaybeSchemaOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="Schema file (TOML) to write; it must not exist yet. Without it, the draft is printed."),
+]
+ComparisonFile = Annotated[
+    Path | None,
+    typer.Option("--out", help="JSON file to write with the scores of every run. Without it, no file is written."),
+]
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="Plan file (TOML) to write, for the sites to approve; needs a single --method, --sites and --epsilon. "
+        "Without it, the prediction is only printed.",
+    ),
+]
+OutFolder = Annotated[Path, typer.Option("--out", help=_OUT_FOLDER_TEXT)]
+JobData = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        help=f"Table to split over the sites: {_TABLE_TEXT}. Required, except with --config or --partition synthfs:B.",
+    ),
+]
+DataFile = Annotated[str, typer.Option("--data", help="Table to split over the sites: CSV or Parquet file.")]
+TestData = Annotated[
+    str, typer.Option("--data", help=f"Test table to split over the sites of job.toml: {_TABLE_TEXT}.")
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Option of the method, e.g. rounds=5; repeatable. `fedsynth methods` lists the options."
+        "--set",
+        help="Option of the method as NAME=VALUE, e.g. rounds=5; repeat it for several. Options that are not set "
+        "keep their defaults, which `fedsynth methods` lists.",
     ),
 ]
 TrustName = Annotated[
     str,
     typer.Option(
         "--trust",
-        help="Trust model. trusted: the server adds the noise; local: each site adds all of it; secure: secure "
-        "aggregation, each site adds a share; three-servers: three servers hold secret shares.",
+        help="Trust model: who sees exact counts and who adds the noise. trusted: the server sees each site's counts "
+        "and adds the noise; local: each site adds all of it, so nobody else is trusted and results are noisiest; "
+        "secure: secure aggregation, each site adds a share and only the sum is seen; three-servers: three servers "
+        "hold secret shares of the counts.",
     ),
 ]
 TrustSet = Annotated[
     list[str] | None,
-    typer.Option("--trust-set", help="Parameter of the trust model, e.g. min_honest=3; repeatable."),
+    typer.Option(
+        "--trust-set",
+        help="Parameter of the trust model as NAME=NUMBER; repeat it for several. Only secure has any: min_honest, the "
+        "number of sites that do not work with the server (default: more than half), and dropouts, the number of sites "
+        "that may fail during a sum (default: as many as possible).",
+    ),
 ]
 Partition = Annotated[
     str,
     typer.Option(
         "--partition",
-        help="How rows are split over sites: iid, quantity:A (unequal sizes), label-skew:A or capped-label-skew:A (the "
-        "label is --target or the last column), column:NAME, values:NAME, cluster, or synthfs:B. Smaller A and B: more "
-        "skew. docs/cli.md explains each.",
+        help=_PARTITION_TEXT
+        % (_LABEL, "; synthfs:B: generated rows with other features at each site, without --data", "A and B are each"),
     ),
 ]
-Holdout = Annotated[float, typer.Option("--holdout", help="Share of rows held out to score the result, e.g. 0.1.")]
-Target = Annotated[str, typer.Option("--target", help="Column that classifiers or regressors learn to predict.")]
+TablePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % (_LABEL, "", "A is"))]
+AdvicePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % ("the last column", "", "A is"))]
+Holdout = Annotated[
+    float,
+    typer.Option(
+        "--holdout",
+        help="Share of the rows, from 0 to 1, that no site gets and on which the result is scored, e.g. 0.1 for a "
+        "tenth.",
+    ),
+]
+JobTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
+        "usefulness; needs --holdout. The method auto then spends more of the budget on it. Without it, no such "
+        "scores.",
+    ),
+]
+ScoreTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
+        "usefulness. Default: the target of the run, if it had one; without any, no such scores.",
+    ),
+]
+EvaluateTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
+        "usefulness. Without it, no such scores.",
+    ),
+]
+CompareTarget = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
+        "usefulness. Without it, only the likeness of the rows is compared.",
+    ),
+]
+LabelTarget = Annotated[
+    str,
+    typer.Option(
+        "--target", help="Label column of --partition label-skew or capped-label-skew; default: the last column."
+    ),
+]
 Workload = Annotated[
-    str, typer.Option("--workload", help="Marginals to preserve, ORDER[:COUNT[:SEED]]; default: all pairs.")
+    str,
+    typer.Option(
+        "--workload",
+        help="Sets of columns whose joint counts matter most, as ORDER[:COUNT[:SEED]]: 2 is all pairs, 3:64 is 64 sets "
+        "of three columns, drawn at random by SEED (0). For auto, aim and the flaim family; default: all pairs alike.",
+    ),
 ]
 PublicSizes = Annotated[
     bool,
     typer.Option(
-        "--public-sizes", help="Treat row counts as public; otherwise part of the budget pays for a noisy count."
+        "--public-sizes",
+        help="Treat each site's number of rows as public knowledge, which the guarantee does not hide. Without it, "
+        "methods that need the numbers pay for noisy ones with a part of the budget.",
     ),
 ]
 RowsPerPerson = Annotated[
-    int, typer.Option("--rows-per-person", min=1, help="Most rows that one person has at a site.")
+    int,
+    typer.Option(
+        "--rows-per-person",
+        min=1,
+        help="Most rows that one person has at a site; all of them are protected together. More: more noise.",
+    ),
 ]
 SitesPerPerson = Annotated[
-    int, typer.Option("--sites-per-person", min=1, help="Most sites at which one person has rows.")
+    int,
+    typer.Option(
+        "--sites-per-person",
+        min=1,
+        help="Most sites at which one person has rows; all of them are protected together. More: more noise.",
+    ),
 ]
-SuperLink = Annotated[str, typer.Option("--superlink", help="HOST:PORT at which sites reach the server.")]
+SuperLink = Annotated[
+    str,
+    typer.Option(
+        "--superlink",
+        help="HOST:PORT at which the sites will reach the server: put your own server's name in place of the default.",
+    ),
+]
+CheckedSuperLink = Annotated[
+    str,
+    typer.Option(
+        "--superlink",
+        help="HOST:PORT at which sites reach the server, to check connection, certificate and clock. Default: that of "
+        "--site; without either, these are not checked.",
+    ),
+]
 DeviceName = Annotated[
     Device,
     typer.Option(
         "--device",
-        help="Where neural networks run. auto: on a GPU if there is one, except for clipping gradients (CPU).",
+        help="Where neural networks are computed: on cpu, on cuda (a GPU), or auto: on a GPU if there is one, except "
+        "for the clipping of gradients (CPU). Methods without networks ignore it.",
     ),
 ]
-Site = Annotated[Path | None, typer.Option("--site", help="Folder of a site, which holds its site.toml.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what an earlier command wrote to --out.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to standard output, and nothing else.")]
-JsonStream = Annotated[bool, typer.Option("--json", help="Write events as JSON, one object per line.")]
+CheckedSite = Annotated[
+    Path | None,
+    typer.Option(
+        "--site",
+        help="Folder of a site on this machine, which holds its site.toml: checks its files too, and the server named "
+        "there. Without it, only the machine and what other options name are checked.",
+    ),
+]
+AuditedSite = Annotated[
+    Path | None,
+    typer.Option(
+        "--site", help="Folder of the site, which holds its site.toml: verifies its account. Give this or FILE."
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace what an earlier command wrote to --out. Without it, the command stops if that exists.",
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON object to standard output, and nothing else. Without it: text for people."
+    ),
+]
+JsonStream = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Report each event as a JSON object on a line of its own. Without it: text for people."
+    ),
+]
 
 
 def say(json_: bool, facts: dict[str, Any], text: str) -> None:
-    """Print facts as one JSON object, or as text."""
+    """Print the result of a command: ``facts`` as a JSON object if ``json_`` is true, else ``text``."""
     print(json.dumps(facts) if json_ else text)
 
 
 class JsonLines(logging.Formatter):
-    """Formats a log as one JSON object to a line: time (UTC), level, logger, message, and the traceback if any."""
+    """A formatter of log records as JSON, one object to a line.
+
+    Its entries are time (UTC), level, logger, message, and the traceback if the record has one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a record's JSON object as text, without a line end."""
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         content = {
             "time": when.isoformat(timespec="milliseconds"),
@@ -137,9 +380,10 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Append the package's log to a file that only its owner may read (0600): messages may quote values of rows.
+    """Append fedsynth's log to a file while the context lasts; only its owner may read it (0600).
 
-    Warnings go to standard error as well, as they do without a log file. Raises ``OSError``.
+    Its first line has the versions and the command's ``arguments``. Messages may quote values of rows. Warnings go to
+    standard error as well, as they do without a log file. Raises ``OSError`` if the file cannot be written.
     """
     import fedsynth
 
@@ -166,7 +410,11 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a progress bar on standard error if that is a terminal; yields the function that advances it."""
+    """Show progress bars on standard error while the context lasts, if that is a terminal and ``json_`` is false.
+
+    Yields the function ``progress(what, done, total)``, which moves the bar named ``what``; without a terminal it does
+    nothing.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -187,7 +435,10 @@ def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def score_table(scores: list[Any]) -> str:
-    """Return scores as aligned text, synthetic beside reference."""
+    """Return scores as a table of aligned text: each score's name, its value, and that of real rows as a reference.
+
+    ``scores`` are :class:`~fedsynth.evaluation.score.Score` objects.
+    """
     width = max([len(score.name) for score in scores], default=0)
     lines = [f"{'how good it is':{width}} {'synthetic':>10} {'reference':>10}  reference is"]
     for score in scores:
@@ -198,6 +449,6 @@ def score_table(scores: list[Any]) -> str:
 
 
 def check_text(checks: Sequence[Check]) -> str:
-    """Return one line for each check, and under each that did not pass how to fix it."""
+    """Return preflight checks as lines of text: state, name and finding, and the fix of those that did not pass."""
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
     return "\n".join(f"{one.state:8} {one.name}: {one.found}{fix}" for one, fix in zip(checks, fixes, strict=True))

@@ -14,25 +14,27 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.options import (
+    AdvicePartition,
+    AdvisedMethods,
+    AuditedSite,
+    CheckedSite,
+    CheckedSuperLink,
     Delta,
     Epsilon,
     Force,
     Json,
-    MaybeDelta,
-    MaybeOutFile,
-    MaybeSchema,
-    MethodName,
-    Partition,
+    PlanDelta,
+    PlanFile,
+    PlanSchema,
     PublicSizes,
     RowsPerPerson,
     SchemaFile,
     Set,
     SeveralEpsilons,
+    SeveralMethods,
     SeveralSites,
-    Site,
     Sites,
     SitesPerPerson,
-    SuperLink,
     TrustName,
     TrustSet,
     Workload,
@@ -50,16 +52,20 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
-_ROWS_TEXT = "Rows of all sites together, as far as publicly known."
+_ROWS_TEXT = (
+    "Number of real rows of all sites together: a public estimate, since no count of the rows may be used here."
+)
 
 
 def plan(
-    schema: MaybeSchema = None,
-    rows: Annotated[int | None, typer.Option("--rows", min=1, help=_ROWS_TEXT)] = None,
+    schema: PlanSchema = None,
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=1, help=f"{_ROWS_TEXT} Required, except with --show.")
+    ] = None,
     sites: SeveralSites = "",
-    method: MethodName = "auto",
+    method: SeveralMethods = "auto",
     epsilon: SeveralEpsilons = "",
-    delta: MaybeDelta = None,
+    delta: PlanDelta = None,
     trust: TrustName = "local",
     trust_set: TrustSet = None,
     set_: Set = None,
@@ -67,13 +73,25 @@ def plan(
     public_sizes: PublicSizes = False,
     rows_per_person: RowsPerPerson = 1,
     sites_per_person: SitesPerPerson = 1,
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Dry runs on each random table.")] = 3,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", min=1, help="Number of trial runs on each of five random tables: more give surer ranges."
+        ),
+    ] = 3,
     headroom: Annotated[
         float,
-        typer.Option("--headroom", help="Safety factor of the plan on the largest data-dependent numbers seen."),
+        typer.Option(
+            "--headroom",
+            help="Safety factor, at least 1: where the questions of a method depend on the data, the plan allows so "
+            "many times the largest number and the highest price of a trial run on random rows.",
+        ),
     ] = 2.0,
-    out: MaybeOutFile = None,
-    show: Annotated[Path | None, typer.Option("--show", help="Print this plan in words, and do nothing else.")] = None,
+    out: PlanFile = None,
+    show: Annotated[
+        Path | None,
+        typer.Option("--show", help="Plan file (TOML) to print in words; all other options but --json are ignored."),
+    ] = None,
     force: Force = False,
     json_: Json = False,
 ) -> None:
@@ -81,10 +99,10 @@ def plan(
 
     Unless --show is given, --schema, --rows, --sites, --epsilon and --delta are required.
 
-    Predicts messages, bytes, privacy cost and noise before any budget is spent, by dry runs of the method over random
+    Predicts messages, bytes, privacy cost and noise before any budget is spent, by trial runs of the method over random
     rows made from the schema: no data is read. Figures that depend on the data are given as a range. --method, --sites
-    and --epsilon take several values, separated by commas. With --out, the plan of a single case is written (TOML) for
-    the sites to approve.
+    and --epsilon take several values, separated by commas. With --out, the plan of a single case is written: the list
+    of questions and prices for which the sites are asked to give their consent.
 
     Examples:
 
@@ -159,31 +177,42 @@ def advise(
     epsilon: Epsilon,
     delta: Delta,
     sites: Sites = 10,
-    method: MethodName = "",
+    method: AdvisedMethods = "",
     trust: TrustName = "local",
     trust_set: TrustSet = None,
-    partition: Partition = "iid",
+    partition: AdvicePartition = "iid",
     public_sizes: PublicSizes = False,
     rows_per_person: RowsPerPerson = 1,
     sites_per_person: SitesPerPerson = 1,
     wanted: Annotated[
         float | None,
-        typer.Option("--wanted", help="Wanted 2-way error: search the epsilon at which each method reaches it."),
+        typer.Option(
+            "--wanted",
+            help="Error of pairs of columns (0 to 2; at 0.1, 5 % of the rows lie in wrong cells) for which the epsilon "
+            "that each method needs is searched as well. Without it, no epsilon is searched.",
+        ),
     ] = None,
-    tables: Annotated[int, typer.Option("--tables", min=1, help="Number of random tables of each kind.")] = 3,
+    tables: Annotated[
+        int,
+        typer.Option(
+            "--tables", min=1, help="Number of random tables of each of the three kinds: more give surer figures."
+        ),
+    ] = 3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Time after which no further run begins; one table is always tried.")
+        float,
+        typer.Option(
+            "--seconds", help="Seconds after which no further run begins; each method always runs on one table."
+        ),
     ] = 120.0,
     json_: Json = False,
 ) -> None:
     r"""Predict each method's error, to choose method and epsilon.
 
-    Runs the methods on random tables made from the schema and prints their errors, the smallest count above the noise,
-    and a verdict. No data is read: your own rows may give smaller or larger errors. The random tables are of three
-    kinds: independent columns, dependence as in most real tables, and strong dependence.
+    Runs the methods on random tables made from the schema and prints their errors, the smallest count that stands out
+    from the noise, and a verdict. No data is read: your own rows may give smaller or larger errors. The random tables
+    are of three kinds: independent columns, dependence as in most real tables, and strong dependence.
 
-    --method takes several methods, separated by commas. By default, all methods that --trust admits are tried except
-    those that train neural networks, which take minutes each.
+    Methods that train neural networks take minutes each; they run only if --method names them.
 
     Examples:
 
@@ -222,22 +251,46 @@ def advise(
 
 
 def doctor(
-    site: Site = None,
-    superlink: SuperLink = "",
+    site: CheckedSite = None,
+    superlink: CheckedSuperLink = "",
     root_certificates: Annotated[
-        Path | None, typer.Option("--root-certificates", help="The federation's CA certificate (PEM).")
+        Path | None,
+        typer.Option(
+            "--root-certificates",
+            help="Certificate of the federation's authority (PEM file, ca.crt), with which the server's is verified. "
+            "Default: that of --site, else the certificates of the system.",
+        ),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option("--state", help="Folder of the site's account, secret and rows.")
+        Path | None,
+        typer.Option(
+            "--state",
+            help="Folder of a site's account, secret and rows, to check that it is writable, has space and is on a "
+            "local disk. Default: that of --site; without either, not checked.",
+        ),
     ] = None,
     private: Annotated[
-        list[Path] | None, typer.Option("--private", help="File that nobody else may be able to read; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--private",
+            help="File, such as a key, to check that only its owner, you, can read it; repeat it for several files.",
+        ),
     ] = None,
     bind: Annotated[
-        list[str] | None, typer.Option("--bind", help="HOST:PORT that a server on this host needs; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--bind",
+            help="HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is "
+            "free; repeat it for several.",
+        ),
     ] = None,
     flwr: Annotated[
-        str, typer.Option("--flwr", help="Version of flwr at the SuperLink, which this host must have too.")
+        str,
+        typer.Option(
+            "--flwr",
+            help="Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the "
+            "same on this machine. Default: the version that this fedsynth needs.",
+        ),
     ] = "",
     json_: Json = False,
 ) -> None:
@@ -281,26 +334,36 @@ def doctor(
 
 
 def audit(
-    file: Annotated[Path | None, typer.Argument(help="Audit rows written by --export (JSON lines).")] = None,
-    site: Site = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File of audit rows that --export wrote (JSON lines); leave it out with --site."),
+    ] = None,
+    site: AuditedSite = None,
     noted: Annotated[
         str,
         typer.Option(
-            "--noted", help="Head (hash of the last row) that you wrote down earlier; must still be in the chain."
+            "--noted",
+            help="Head (64 hex digits) that this command or `fedsynth site account` printed earlier: must still be in "
+            "the chain, or rows were removed or rewritten. Without it, that is not checked.",
         ),
     ] = "",
     export: Annotated[
         Path | None,
-        typer.Option("--export", help="File to write the audit rows of --site to (JSON lines); replaced if it exists."),
+        typer.Option(
+            "--export",
+            help="File to write the audit rows of --site to (JSON lines), so that others can verify them; replaced if "
+            "it exists. Without it, nothing is written.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
     """Verify the audit trail of a site's account.
 
-    The audit is a hash chain: every row must follow from the one before it. Verifies the account of --site, or rows
-    exported from one. A chain alone cannot show that its last rows were cut off or that all of it was rewritten. So
-    write down the head (last hash) that this command prints from time to time, and pass it as --noted later; the
-    coordinator also remembers the last row that it saw of each site. Exit codes: 0 intact, 8 something is wrong.
+    The account records each question that the site was charged for or refused, one audit row each. The rows form a hash
+    chain: every row must follow from the one before it. A chain alone cannot show that its last rows were cut off or
+    that all of it was rewritten. So write down the head (last hash) that this command prints from time to time, and
+    pass it as --noted later; the coordinator also remembers the last row that it saw of each site. Exit codes: 0
+    intact, 8 something is wrong.
 
     Examples:
 

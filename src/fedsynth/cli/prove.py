@@ -17,22 +17,36 @@ if TYPE_CHECKING:
 
 
 def prove(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, simulated or deployed.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a finished run: that of `fedsynth simulate`, or runs/NAME in the folder of a federation."
+        ),
+    ],
     extract: Annotated[
-        list[Path] | None, typer.Option("--extract", help="Signed account extract of a site; repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--extract",
+            help="File with a site's own charges of this run, made there by `fedsynth site account --extract`; repeat "
+            "it for several sites. Without it, only the server's records are compared.",
+        ),
     ] = None,
     identity: Annotated[
         list[str] | None,
-        typer.Option("--identity", help="Identity key that a site gave you itself, NAME=KEY; repeatable."),
+        typer.Option(
+            "--identity",
+            help="Identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its --extract "
+            "must be signed with it. Repeat it for several sites. Without it, the key is printed for you to compare.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:
     r"""Recompute the privacy cost of a run and compare ledgers.
 
-    Prints the proof sheet: for each release the query, its sensitivity, its noise and its cost to one person, all
-    recomputed from the questions asked and compared with the run's ledger. With extracts, the sites' own accounts are
-    compared too; a site makes one with `fedsynth site account --extract RUN`. Without them, the sheet relies on the
-    server's records alone.
+    Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
+    cost to one person, all recomputed from the questions asked and compared with the run's ledger. With extracts, the
+    sites' own accounts are compared too; a site makes one with `fedsynth site account --extract RUN`. Without them, the
+    sheet relies on the server's records alone.
 
     Exit codes: 0 everything agrees, 8 something does not.
 
@@ -49,9 +63,12 @@ def prove(
 
 
 def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
-    """Return the proof sheet of a run directory; ``known`` are identity keys from the sites themselves.
+    """Recompute every release of a finished run from its transcript, and compare it with the run's ledger.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that does not hold a run, or lacks one of its files.
+    ``folder`` is the run's directory. ``extracts`` are files with the sites' own charges, signed by them, to compare as
+    well; ``known`` maps names of sites to their identity keys (32 bytes), which the sites themselves gave you. Returns
+    the proof sheet, which lists what does not agree. Raises :class:`~fedsynth.errors.FedsynthError` for a folder that
+    does not hold a run, or lacks one of its files.
     """
     from fedsynth.federation.extract import Extract
     from fedsynth.federation.proof import prove as proof_of

@@ -56,9 +56,12 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 
 @dataclass(frozen=True)
 class Check:
-    """Result of one check: ``found`` is the finding, ``mend`` the fix unless ``state`` is ok.
+    """Result of one preflight check of a host, as ``fedsynth doctor`` and ``fedsynth site check`` print it.
 
-    ``code`` is the command line's exit code for a failure.
+    ``name`` says what was checked ("disk", "clock"), ``found`` is the finding in words. ``state`` is ``failure`` if the
+    host cannot take part like this, ``warning`` if something needs a look or the check could not run. ``mend`` says how
+    to fix the finding; it is empty for ``ok``, and where ``found`` already says so. ``code`` is the exit code of the
+    command if this check failed: 3 if rows and schema do not fit, 4 if no budget is left, else 8.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Check:
     code: int = 8
 
     def to_json(self) -> dict[str, Any]:
-        """Return the check as JSON values; the exit code ``code`` is 0 unless the check failed."""
+        """Return the check's fields by name, as JSON values; ``code`` is 0 unless the check failed."""
         return {**asdict(self), "code": self.code if self.state == "failure" else 0}
 
 
@@ -77,7 +80,13 @@ class Check:
 
 
 def check_packages(lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version) -> list[Check]:
-    """Check the versions of the packages that messages depend on; Flower's must match ``lockstep``, the SuperLink's."""
+    """Check the versions of Python, fedsynth, its core packages and flwr (Flower) on this host.
+
+    ``lockstep`` is the version of flwr at the SuperLink (Flower's server process), such as "1.41.0": its first two
+    numbers must be the same here. If it is empty, they must be those that the installed fedsynth requires.
+    ``installed`` returns the version of a package by its name; tests replace it. Returns the checks ``packages`` and
+    ``flower``: another version of flwr is a failure, no flwr a warning.
+    """
     core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
     checks = [Check("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
     try:
@@ -107,7 +116,10 @@ def _required_minor() -> str:
 
 
 def check_entropy() -> Check:
-    """Check that the system's random source, from which noise and keys come, is seeded."""
+    """Check that the system's random source, from which noise and keys come, is seeded.
+
+    Returns a failure if it is not, which happens only shortly after a machine has started.
+    """
     if not hasattr(os, "getrandom"):
         return Check("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
     try:
@@ -119,7 +131,14 @@ def check_entropy() -> Check:
 
 
 def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[Check]:
-    """Check the environment variables that affect connections to this host's own ports and to ``host``."""
+    """Check the environment variables about proxies and TLS, which can break connections or give away their keys.
+
+    ``host`` is the SuperLink's host name, without a port; if it is empty, only connections to this host itself are
+    considered. ``environment`` holds the variables by name. Returns the check ``proxy`` and, if such a variable is set,
+    ``tls environment``. A proxy that would catch connections of Flower's processes to this host itself is a failure,
+    and so is SSLKEYLOGFILE, which writes the keys of all connections to a file. A proxy in front of ``host``, and a
+    variable that replaces the system's certificate authorities, are warnings.
+    """
     proxies = {
         name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
     }
@@ -153,7 +172,11 @@ def _bypassed(host: str, direct: str) -> bool:
 
 
 def check_private(name: str, path: Path) -> Check:
-    """Check that only its owner, this user, may read a file; its content is not read."""
+    """Check that a file or folder with a secret belongs to this user, and that no other user may read or write it.
+
+    ``name`` is the name of the returned check, such as "node key". Only the permissions are looked at, not the content.
+    A missing file is a warning.
+    """
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -169,7 +192,13 @@ def check_private(name: str, path: Path) -> Check:
 
 
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
-    """Check that the folder of account, secret and rows can be written to durably, and has free space."""
+    """Check the folder of a site's state (account, secret, copies of rows): it is writable, roomy and on a local disk.
+
+    ``mounts`` lists the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not
+    checked. Returns the checks ``state``, ``disk`` and, only if it fails, ``file system``. Less than 100 MiB of free
+    space is a failure, less than 1 GiB a warning; a network file system is a failure, since its locks are not reliable.
+    If the folder is missing or cannot be written to, that failure is the only result.
+    """
     if not folder.is_dir():
         return [Check("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
     try:
@@ -205,7 +234,11 @@ def _file_system(folder: Path, mounts: Path) -> str:
 
 
 def check_bind(address: str) -> Check:
-    """Check that a port is free for a server on this host."""
+    """Check that a server on this host can listen at an address: it is free, and this user may use its port.
+
+    ``address`` is HOST:PORT of this host, such as 127.0.0.1:9094; :class:`~fedsynth.errors.InvalidParameter` is raised
+    for any other form.
+    """
     host, port = parse_address(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -228,7 +261,12 @@ def check_roots(
     name: str = "root certificates",
     mend: str = "ask the consortium for its CA certificate, in PEM",
 ) -> Check:
-    """Check that a file holds certificates that are valid now, by default those of authorities."""
+    """Check that a file holds certificates (PEM), and that all of them are valid now.
+
+    The certificates are usually those of the authorities that this host trusts; a site also checks its own in this way.
+    ``now`` returns the current time, ``name`` is the name of the returned check, and ``mend`` the fix that it gives for
+    a file that is missing or unreadable. A certificate that ends within 30 days is a warning.
+    """
     from cryptography import x509
 
     if not path.is_file():
@@ -246,9 +284,13 @@ def check_roots(
 
 
 def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[Check]:
-    """Connect to the SuperLink as a node would, and check that it is reachable, its certificate, and its clock.
+    """Connect to the SuperLink, Flower's server process, as a site would; check reachability, certificate and clock.
 
-    ``roots`` are the authorities to trust; ``None``: the system's. Connects directly, ignoring proxies.
+    ``address`` is its HOST:PORT, ``roots`` a file (PEM) of the certificate authorities to trust (``None``: the
+    system's), and ``clock`` returns this host's time in seconds since 1970. Proxies are not used. Returns the checks
+    ``superlink``, ``certificate`` and ``clock``, up to the first that failed. Clocks are compared to about a second;
+    Flower refuses a host that is more than 5 s ahead or 305 s behind, so that is a failure. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
     """
     host, port = parse_address(address)
     try:
@@ -320,7 +362,15 @@ def examine(
     bind: Sequence[str] = (),
     lockstep: str = "",
 ) -> list[Check]:
-    """Run every check that applies to the arguments, independently of the others' results."""
+    """Run the preflight checks of ``fedsynth doctor`` that its arguments ask for; a failure does not stop the others.
+
+    ``superlink`` is HOST:PORT of Flower's server process; without it, certificate and clock are not compared. ``roots``
+    is a file (PEM) of certificate authorities, by default the system's are used. ``state`` is a site's state folder,
+    ``private`` maps names of checks to files that only their owner may read, ``bind`` holds addresses (HOST:PORT) that
+    servers on this host need, and ``lockstep`` is the version of flwr at the SuperLink (:func:`check_packages`).
+    Versions, random source and environment are always checked. Returns the results in this order; raises
+    :class:`~fedsynth.errors.InvalidParameter` for an address that is not HOST:PORT.
+    """
     host = parse_address(superlink)[0] if superlink else ""
     checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
     checks += [check_private(name, path) for name, path in (private or {}).items()]
@@ -339,9 +389,12 @@ def examine(
 
 
 def check_site(config: SiteConfig) -> Iterator[Check]:
-    """Check every part of a site, independently of the others' results.
+    """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
 
-    The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left.
+    The checks are: rows, privacy account, policy (what the site answers), coordinator, roster (the signed list of all
+    sites with their keys), root certificates, the site's own certificate and its key if they exist, and the key of its
+    Flower node. The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left, else 8. Nothing
+    is sent or charged. The rows are read, and a file's are kept encoded in the cache of the state folder.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)
@@ -420,7 +473,12 @@ def _account(config: SiteConfig) -> str:
 
 
 def account_text(config: SiteConfig, account: Account) -> str:
-    """Return a clause with the spent part of a site's limit and the number of open runs."""
+    """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
+
+    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12", where audit rows are the
+    numbered entries of the account. It also says so if answers without noise were given, after which nothing is
+    guaranteed.
+    """
     limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""
     ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""

@@ -35,9 +35,13 @@ LEDGER = "ledger.sqlite"
 
 
 class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The terms that a server's operator accepted: those of the federation, its sites, and the questions per vault.
+    """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
-    ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by replacement.
+    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables;
+    the tables that sites deposit for one question are a vault. ``questions`` is the largest number of questions that
+    the server answers about one vault. ``terms`` are the federation's, ``members`` is the signed list of its sites.
+    ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by a replaced
+    person.
     """
 
     questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -47,7 +51,13 @@ class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def make(folder: Path, address: str) -> Card:
-    """Create a server's folder with its secret, and return its card; an existing secret is kept."""
+    """Create the folder of a compute server with its secret key and its public card, and return the card.
+
+    ``address`` is the HOST:PORT at which the server will listen. The card holds the address, public keys and a
+    certificate, and is also written to ``card.toml``. An existing secret is kept, so a second call can change the
+    address. Raises :class:`~fedsynth.errors.FedsynthError` if an existing secret is damaged or readable by others, and
+    :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
+    """
     private_folder(folder)
     path = folder / SECRET
     if not path.exists():
@@ -58,7 +68,10 @@ def make(folder: Path, address: str) -> Card:
 
 
 def server_secret(folder: Path) -> bytes:
-    """Read the secret of a server's folder; raises :class:`FedsynthError` if others could read it."""
+    """Return the secret (32 bytes) in the folder of a compute server, from which its keys are derived.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    """
     path = folder / SECRET
     if not path.is_file():
         raise FedsynthError(f"{path} is missing; `fedsynth compute-server init` creates it")
@@ -74,14 +87,21 @@ def server_secret(folder: Path) -> bytes:
 
 
 def pin(folder: Path, cards: Sequence[Card]) -> None:
-    """Pin the three servers' cards in the folder of a server, a site or the coordinator."""
+    """Write the cards of the three compute servers into a folder: from then on, its owner trusts these three only.
+
+    ``folder`` is that of a compute server, a site or the coordinator. ``cards`` are the servers' public addresses and
+    keys, in the same order everywhere; the caller had their fingerprints compared by phone. Earlier cards are replaced.
+    Raises :class:`~fedsynth.errors.FedsynthError` unless the cards are of three different servers.
+    """
     write_cards(folder / SERVERS_FILE, cards)
 
 
 def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
-    """Read terms and sites of a federation from a site's invitation and the roster.
+    """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
 
-    Raises :class:`FedsynthError` for a roster of other terms, or one not signed by the coordinator.
+    ``invitation`` is the invitation of any site, which holds the terms; ``roster`` is the coordinator's
+    ``roster.toml``, the list of all sites with their keys. Raises :class:`~fedsynth.errors.FedsynthError` for files
+    that are not these, a roster of other terms, and one that the coordinator of the terms did not sign.
     """
     terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
     if members.roster.terms != terms.digest:
@@ -91,7 +111,11 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
 
 
 def agree(folder: Path, agreed: Agreed) -> None:
-    """Store the terms that the server's operator accepted, and create the ledger if there is none yet."""
+    """Store the terms that a compute server's operator accepted, and create the server's ledger if there is none yet.
+
+    ``folder`` is the one of :func:`make`. Earlier terms are replaced; a ledger, which records what the server has
+    released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid secret.
+    """
     server_secret(folder)
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
@@ -102,7 +126,11 @@ def agree(folder: Path, agreed: Agreed) -> None:
 
 
 def load_agreed(folder: Path) -> Agreed:
-    """Read the terms that the server's operator accepted."""
+    """Return the terms that a compute server's operator accepted, as :func:`agree` stored them.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if the file is missing, of another version, or holds a wrong
+    signature.
+    """
     path = folder / TERMS
     if not path.is_file():
         raise FedsynthError(f"{path} is missing; `fedsynth compute-server agree` writes it")
@@ -115,7 +143,11 @@ def load_agreed(folder: Path) -> Agreed:
 
 
 def open_ledger(folder: Path) -> BookFile:
-    """Open the server's ledger; raises :class:`FedsynthError` if it is missing or others could read it."""
+    """Open the ledger of a compute server: the file of all questions that it charged; the caller closes it.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if the ledger or the accepted terms are missing or damaged, or the
+    ledger is readable by others.
+    """
     path = folder / LEDGER
     if path.is_file() and is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
@@ -123,7 +155,11 @@ def open_ledger(folder: Path) -> BookFile:
 
 
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
-    """Return the terms against which a server checks questions."""
+    """Return the terms against which a compute server checks every question, from what its operator accepted.
+
+    ``cards`` are the pinned cards (address, keys) of the three servers, and ``position`` (0, 1 or 2) is this server's
+    own place among them.
+    """
     publics = tuple(card.keys for card in cards)
     sites: Mapping[str, bytes] = agreed.members.roster.identities
     terms = agreed.terms
@@ -141,7 +177,11 @@ def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> Server
 
 
 def open_server(folder: Path) -> ComputeServer:
-    """Start the server of a folder, and return it; raises :class:`FedsynthError` if a file is missing or invalid."""
+    """Return the compute server of a folder, already listening at the address in its card; call its ``run`` to answer.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if a file of the folder is missing or invalid, if none of the three
+    pinned cards is the server's own, and if its address cannot be used.
+    """
     secret, cards, agreed = server_secret(folder), load_cards(folder / SERVERS_FILE), load_agreed(folder)
     own = card_of(secret, cards[0].address).public
     position = next((number for number, card in enumerate(cards) if card.public == own), None)

@@ -37,13 +37,18 @@ _SECTIONS = {  # required and optional entries
 
 @dataclass(frozen=True)
 class SiteConfig:
-    """The content of a ``site.toml``, with absolute paths.
+    """The configuration of a deployed site, read from its ``site.toml``; all paths are absolute.
 
-    ``data`` is a file or a database table. Its rows are read and encoded once per run, unless they are ``counted`` (the
-    database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question reads all of them
-    batch by batch, and none is kept). ``person`` is the column that identifies a row's person, empty if every row is
-    another person. ``coordinator`` (64 bytes) holds the public keys of the only server that is answered. ``peers`` are
-    the sites' identity keys by name, for trust models in which sites exchange messages through the server.
+    ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account and its
+    copies of rows. ``data`` is the source of its rows, a file or a database table, encoded under the schema in the file
+    ``schema``. Rows are read and encoded once per run, unless they are ``counted`` (the database, or DuckDB for a file,
+    counts them for every question) or ``streamed`` (every question reads all of them batch by batch, and none is kept).
+    ``person`` is the column that identifies a row's person; if it is empty, each row counts as another person.
+
+    ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
+    that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the
+    authorities to trust there, and ``key`` the file of the private key of the site's Flower node. ``roster`` is the
+    signed list of all sites with their keys; ``None`` until the coordinator has admitted the site.
     """
 
     folder: Path
@@ -63,45 +68,46 @@ class SiteConfig:
 
     @property
     def peers(self) -> Mapping[str, bytes]:
-        """Identity keys of the roster's sites by name; empty until the site is admitted."""
+        """Public identity keys (32 bytes) of all sites of the federation by name; empty until this site is admitted."""
         return self.roster.roster.identities if self.roster else {}
 
     @property
     def certificate(self) -> Path:
-        """The site's own certificate, which comes with its admission."""
+        """File (PEM) of the site's own TLS certificate, which comes with its admission to the federation."""
         return self.folder / f"{self.name}.pem"
 
     @property
     def certificate_key(self) -> Path:
-        """The private key of the site's certificate, which never leaves the site."""
+        """File (PEM) of the private key of the site's TLS certificate, which never leaves the site."""
         return self.folder / f"{self.name}.key"
 
     @property
     def holds_rows(self) -> bool:
-        """Whether rows are read into a copy for each run."""
+        """Whether each run gets its own copy of the rows; ``False`` if they are counted or streamed where they are."""
         return not (self.counted or self.streamed)
 
     @property
     def account(self) -> Path:
-        """The file that holds the site's charges, its audit rows, its replies and its secret."""
+        """File (SQLite) of the site's privacy account: charges, audit rows, replies, and the site's secret."""
         return self.state / "account.sqlite"
 
     @property
     def copies(self) -> Path:
-        """The folder of the encoded rows that open runs read."""
+        """Folder of the copies of rows, encoded under the schema, that open runs read."""
         return self.state / "rows"
 
     @property
     def cache(self) -> Path:
-        """Cache of the source's encoded rows, which saves a new run from reading an unchanged source."""
+        """File of the source's encoded rows, which saves a new run from reading an unchanged source again."""
         return self.state / "table.fedsynth"
 
 
 def load_site_config(path: Path) -> SiteConfig:
-    """Read a ``site.toml`` (given its path or folder), and the roster beside it.
+    """Return the configuration of a site, read from its ``site.toml``, and the roster of all sites beside it.
 
-    Raises :class:`FedsynthError` that names the entry, for entries that are unknown, missing or of the wrong type, and
-    for a roster that the coordinator did not sign or that lacks this site.
+    ``path`` is that file, or its folder. Raises :class:`~fedsynth.errors.FedsynthError` for a missing file, for an
+    entry that is unknown, missing or of the wrong type (the message names it), and for a roster that the coordinator
+    did not sign or that lacks this site.
     """
     file = path / FILE if path.is_dir() else path
     if not file.is_file():

@@ -40,9 +40,11 @@ INVITATION = "invitation.toml"  # in the site's folder: the invitation that it w
 
 
 def check_folder(invitation: Invitation, folder: Path) -> bool:
-    """Return whether a folder was made from this invitation.
+    """Return whether a site's folder exists and was made by :func:`join` from this invitation.
 
-    Raises :class:`FedsynthError` for a folder made from another one, and for one that holds other files.
+    ``False`` means that the folder is missing or empty, so that :func:`join` would make it. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a folder made from another invitation, one that holds other files, and a
+    path that is no folder.
     """
     if not folder.is_dir():
         if folder.exists():
@@ -66,10 +68,13 @@ def check_folder(invitation: Invitation, folder: Path) -> bool:
 
 
 def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tuple[JoinRequest, Path]:
-    """Create or complete a site's folder from an invitation; return its request, and the request's file.
+    """Create a site's folder, account and keys from an invitation; return its request to join, and the request's file.
 
-    ``files`` are the texts of the configuration files by name. Existing files are left unchanged. Raises
-    :class:`FedsynthError` for a folder of another federation, and for one that has lost its account.
+    ``files`` maps names to the texts of the configuration files to write; it must contain ``site.toml``. Existing
+    files, keys above all, are left unchanged, so that the call can be repeated. The request holds public keys only; the
+    coordinator answers it by an admission. Raises :class:`~fedsynth.errors.FedsynthError` for a folder of another site
+    or federation, one that others can enter, one whose account is lost, and an invalid schema, policy or certificate in
+    the invitation.
     """
     terms = invitation.terms
     known = check_folder(invitation, folder)
@@ -105,11 +110,13 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
 
 
 def check_admission(admission: Admission, folder: Path, *, replace: bool = False) -> tuple[SiteConfig, Roster | None]:
-    """Check an admission; return the site's configuration, and the different roster that it would replace, if any.
+    """Check the admission that a site has received; return its configuration, and the roster to be replaced, if any.
 
-    Raises :class:`FedsynthError` unless the admission is for this site, its roster is signed by the coordinator and
-    holds this site's own keys, and its certificate is for this site's TLS key and from the federation's authority.
-    Without ``replace``, it also raises if the site has accepted another roster.
+    An admission holds the site's certificate and the roster, the list of all sites with their keys. The second value is
+    ``None`` unless the site has accepted a different roster before; replacing that one needs ``replace``, since it
+    changes which sites this site relies on. Nothing is written. Raises :class:`~fedsynth.errors.FedsynthError` unless
+    the admission is for this site, its roster is signed by the coordinator and holds this site's own keys, and its
+    certificate is valid, for this site's TLS key and from the federation's authority.
     """
     config = load_site_config(folder)
     invited = load(config.folder / INVITATION, Invitation)
@@ -145,7 +152,12 @@ def check_admission(admission: Admission, folder: Path, *, replace: bool = False
 
 
 def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
-    """Install an admission after :func:`check_admission`; return this site's signature, and the file to send back."""
+    """Install an admission that :func:`check_admission` passed; return the site's acceptance and the file to send back.
+
+    The certificate and the roster of all sites are written into the folder of ``config``, and the acceptance, the
+    site's signature under the roster, to ``NAME.signed``. The caller had the roster's fingerprint compared by phone
+    before.
+    """
     acceptance = Acceptance.of(config.name, admission.members.roster, site_secret(config))
     members = admission.members.with_acceptance(acceptance)
     if (
@@ -161,7 +173,7 @@ def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
 
 
 def difference(old: Roster, new: Roster) -> str:
-    """Describe how one roster differs from another."""
+    """Return in words how a new roster (the list of all sites with their keys) differs from the old one, by sites."""
     before, after = ({one.name: one for one in roster.members} for roster in (old, new))
     parts = {
         "new": [name for name in after if name not in before],

@@ -39,17 +39,23 @@ _BESIDE = (
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup's contents, and the files outside the site's folder that the site needs and the backup lacks."""
+    """Result of :func:`back_up_site`: the table of contents of the written file, and the files that it lacks.
+
+    ``elsewhere`` are files that the site needs and that lie outside its folder, such as a schema named by an absolute
+    path.
+    """
 
     contents: Contents
     elsewhere: tuple[Path, ...]
 
 
 def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Backup:
-    """Write a backup of a site to a new file, also while the site answers.
+    """Write a backup of a site to the new file ``to``, also while the site answers; return its contents and its gaps.
 
-    It includes the encoded rows of open runs only ``with_rows``. Raises :class:`FedsynthError` for an account that is
-    missing, damaged or readable by others, and if ``to`` exists.
+    The backup holds account, secret, keys and configuration: protect it like the rows. With ``with_rows``, it also
+    holds the encoded rows that open runs read; without them, those runs cannot go on after a restore. Raises
+    :class:`~fedsynth.errors.FedsynthError` if the account is missing, damaged or readable by others, and if ``to``
+    exists.
     """
     refuse_existing(to)
     account = open_account(config)
@@ -72,11 +78,13 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
 
 
 def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[Contents, list[Path]]:
-    """Restore a site's backup into a folder; return its contents, and the new paths of the files that it replaced.
+    """Restore a site's backup into a folder; return its table of contents, and the new paths of files that it replaced.
 
-    The folder must be new or empty. Existing files, including a state folder that site.toml places elsewhere, are
-    replaced only with ``replace``, and are kept beside the new ones under another name. Digests, versions and the
-    account are checked first. If it raises :class:`FedsynthError`, nothing has changed.
+    ``folder`` must be new or empty. With ``replace``, existing files are replaced as well, also in a state folder that
+    the backup's ``site.toml`` places elsewhere; they are kept under new names beside the restored ones. Digests, format
+    and the account are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised for any of them, nothing has
+    changed. Charges made after the backup are missing in the restored account
+    (:meth:`~fedsynth.privacy.account.Account.restored` adds them).
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:

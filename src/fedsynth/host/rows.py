@@ -47,11 +47,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """The rows of a deployed site's runs, opened for a question that the account has admitted and charged.
+    """The rows of a deployed site, opened for each question that its account has admitted and charged.
 
-    The first question of a run reads the source under a lock, so that a run has one copy. Rows that are counted in the
-    database, or streamed, have no copy: each question reads their current version, and a person's rows are those in all
-    versions that the run read. Versions are not compared, since the result would reveal whether rows changed.
+    ``secret`` (32 bytes) is the site's; it keys the digests of rows, and the choice among the rows of one person. The
+    first question of a run reads the source under a lock and makes the run's copy; later questions of the run read the
+    copy. Rows that are counted in the database, or streamed, have no copy: each question reads their current version,
+    and a person's rows are those in all versions that the run read. Versions are not compared, since the result would
+    reveal whether rows changed.
     """
 
     config: SiteConfig
@@ -63,28 +65,30 @@ class RunRows:
 
     @property
     def holds_rows(self) -> bool:
-        """Whether single rows are available, from a copy."""
+        """Whether single rows can be read, from a run's copy; ``False`` if rows can only be counted."""
         return self.config.holds_rows
 
     @property
     def digest(self) -> str:
-        """Digest of the rows for all runs, if they have no copies; empty for copies, which each run pins."""
+        """Keyed digest (hex) of the rows, the same for all runs; empty if each run pins the digest of its own copy."""
         return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
     def require(self, run: str) -> None:
-        """Raise :class:`FedsynthError` if a run without a copy has no source, or one that lacks a column.
+        """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
-        No row is read: the result depends on files and column names alone, so the check may precede the charge. Rows
-        that cannot be opened for another reason fail after the charge.
+        ``run`` is the run's name. Raises :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source,
+        or one that lacks a column. No row is read: the result depends on files and column names alone. Rows that cannot
+        be opened for another reason fail after the charge.
         """
         if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
-        """Yield the rows that a run reads.
+        """Return a context manager that yields the rows for a question of the run of this name.
 
-        Raises :class:`FedsynthError` if the run's copy is missing or damaged, and all errors of :func:`load_rows`.
+        The first call for a run makes its copy. Raises :class:`~fedsynth.errors.FedsynthError` if the copy is missing,
+        damaged or of another version, and all errors of :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -127,7 +131,10 @@ class RunRows:
 
 
 def delete_copies(config: SiteConfig, account: Account) -> int:
-    """Delete old copies that no open run reads, and return their number; new ones may belong to starting runs."""
+    """Delete the copies of rows that no open run reads; return how many were deleted.
+
+    Copies of the last hour are kept, since they may belong to a run that is just starting.
+    """
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
     for path in config.copies.glob("*.rows"):
@@ -139,7 +146,11 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
 
 
 def close_run(config: SiteConfig, account: Account, run: str) -> int:
-    """Close a run permanently: delete its replies, salts and copy of the rows; return its number of questions."""
+    """Close a run for good: delete its replies, salts of noise and copy of rows; return its number of questions.
+
+    ``run`` is its name. What it has spent stays charged; a run that was closed before gives 0. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
+    """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
         questions = account.close(run)
@@ -164,12 +175,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    """Return the source's current rows, encoded; for a file, from the cache of encoded rows if that is valid.
+    """Return the current rows of a site's source, encoded under ``schema``; a file's from a cache if that is valid.
 
     The cache is valid if the file's size, times and inode, or else its SHA-256, are unchanged, and the schema is the
-    same. Otherwise, or if it is damaged, it is made anew. If the source has a column of persons, at most ``[policy]
-    unit`` rows of each are used, chosen under ``secret``. Raises :class:`SchemaError` if a column is missing or
-    unreadable, :class:`FedsynthError` for a source that is missing or being written to.
+    same. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows
+    of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes).
+    Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
+    :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
     """
     file = config.data.file
     if file is None:
@@ -208,7 +220,11 @@ def _require_file(config: SiteConfig, path: Path) -> None:
 
 
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
-    """Return the current rows for one question, counted or streamed; ``None`` for a site that makes copies."""
+    """Return a context manager of the current rows if a site counts or streams them; ``None`` for a site with copies.
+
+    The rows are valid for one question. With ``counted``, the database counts them; with ``streamed``, they are read
+    batch by batch.
+    """
     if config.counted:
         return config.data.counted(schema)
     if not config.streamed:
@@ -273,5 +289,5 @@ def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
 
 
 def is_exposed(path: Path) -> bool:
-    """Whether users other than the owner may read, write or enter."""
+    """Return whether users other than the owner may read, write or enter a file or folder."""
     return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

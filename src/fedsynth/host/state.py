@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 
 def create_state(config: SiteConfig) -> bool:
-    """Create the state folder, the account and the secret of a site; return whether there was none yet.
+    """Create the state folder, the account and the secret of a new site; return whether there was no account yet.
 
-    Never changes an existing account.
+    An existing account is never changed.
     """
     private_folder(config.state)
     if config.account.exists():
@@ -56,16 +56,19 @@ def create_state(config: SiteConfig) -> bool:
 
 
 def open_account(config: SiteConfig) -> Account:
-    """Open the site's account; raise :class:`FedsynthError` if it is missing, damaged or readable by others."""
+    """Open the privacy account of a site: its charges, the audit of all questions, and its stored replies.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    """
     require_state(config)
     return Account(config.account)
 
 
 def open_site(config: SiteConfig) -> Site:
-    """Return the site, ready to answer; its rows are opened only for a charged question.
+    """Return the site of a configuration, ready to answer; its rows are opened only for a charged question.
 
-    Raises :class:`FedsynthError` if the account is missing or readable by others, and :class:`SchemaError` for an
-    unreadable schema.
+    Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or readable by others or the roster holds
+    another key than the site's own, and :class:`~fedsynth.errors.SchemaError` for an unreadable schema.
     """
     account = open_account(config)
     secret = site_secret(config, account)
@@ -74,7 +77,11 @@ def open_site(config: SiteConfig) -> Site:
 
 
 def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
-    """Return the secret that :func:`create_state` drew: the key of the site's noise, and of its identity."""
+    """Return the secret (32 bytes) that :func:`create_state` drew: the key of the site's noise, and of its identity.
+
+    ``account`` is the site's account if it is open already. Raises :class:`~fedsynth.errors.FedsynthError` if the
+    account is missing or holds no secret.
+    """
     secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
     if not secret:
         raise FedsynthError(
@@ -84,7 +91,7 @@ def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
 
 
 def require_state(config: SiteConfig) -> None:
-    """Raise :class:`FedsynthError` unless the account exists and is private to its owner."""
+    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it."""
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
@@ -96,13 +103,19 @@ def require_state(config: SiteConfig) -> None:
 
 
 def make_node_secret(path: Path) -> None:
-    """Create the secret shared by a SuperNode and ``fedsynth site serve``, unless it exists."""
+    """Create the file of a random secret that the SuperNode and ``fedsynth site serve`` share, unless it exists.
+
+    The SuperNode is Flower's client process at a site; by this secret it recognises the process that answers.
+    """
     if not path.exists():
         write_private(path, os.urandom(32))
 
 
 def node_secret(path: Path) -> bytes:
-    """Read the secret of :func:`make_node_secret`; raises :class:`FedsynthError` if others could read it."""
+    """Return the content (bytes) of the file that :func:`make_node_secret` created.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, empty or readable by others.
+    """
     if not path.is_file() or not path.stat().st_size:
         raise FedsynthError(
             f"{path} is missing or empty; `fedsynth site join` creates it; give the SuperNode the same file"
@@ -113,7 +126,11 @@ def node_secret(path: Path) -> bytes:
 
 
 def make_node_key(path: Path) -> str:
-    """Return the node's public key; creates the private key (P-384, OpenSSH format) if there is none."""
+    """Return the public key (OpenSSH text) of a site's Flower node; create its private key if ``path`` is missing.
+
+    ``path`` is the file of the private key (P-384, OpenSSH format); the public key is also written beside it, as
+    ``NAME.pub``. Raises ``ValueError`` for a key of a type that Flower does not accept.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -128,7 +145,10 @@ def make_node_key(path: Path) -> str:
 
 
 def public_part(private: bytes) -> str:
-    """Return the public key (OpenSSH) of a private one; raises ``ValueError`` if Flower does not accept its type."""
+    """Return the public key (OpenSSH text) of a private key (the bytes of an OpenSSH file).
+
+    Raises ``ValueError`` for a key of a type that Flower does not accept, and ``TypeError`` for one with a passphrase.
+    """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -144,16 +164,21 @@ def public_part(private: bytes) -> str:
 
 
 class Answers(NamedTuple):
-    """Replies to messages, and the ``seconds`` allowed for making them, which depend on public numbers alone."""
+    """A site's replies to messages, as bytes in the messages' order, and when they may leave.
+
+    ``seconds`` is the time to allow for making them, for :func:`wait_until_due`; it depends on public numbers alone.
+    """
 
     replies: list[bytes]
     seconds: float = 0.0
 
 
 def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> Answers:
-    """Return the reply to each message of a transport; never raises, and replies hold no text but the site's name.
+    """Return a site's reply to each message that a transport received; never raises.
 
-    With a reason to ``refuse``, all messages are refused; the reason goes to the site's own log.
+    ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
+    all messages are refused for that reason. A reason, or an error, is written to the site's own log and account only;
+    the reply holds no text but the site's name.
     """
     try:
         if refuse:
@@ -175,11 +200,12 @@ def wait_until_due(
     *,
     seconds: float = 0.0,
 ) -> None:
-    """Sleep until the first whole multiple of ``every`` seconds after ``began``, both on the same clock.
+    """Sleep until a reply may leave: at the first whole multiple of ``every`` seconds after its message came.
 
-    Replies that may take ``seconds`` leave at multiples of the smallest multiple of ``every`` that is not below it. All
-    replies follow these steps, so that the time of an answer, which may depend on the number of rows and their values,
-    shows only in whole steps.
+    ``began`` is the time at which the message came, read from ``clock`` (in seconds). A reply that may take ``seconds``
+    leaves at a multiple of the smallest multiple of ``every`` that is not below them. So the time of an answer, which
+    may depend on the number of rows and their values, shows only in whole steps. If ``every`` is not positive, it
+    returns at once. Tests replace ``clock`` and ``sleep``.
     """
     if every <= 0:
         return
@@ -200,7 +226,13 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
-    """Return the policy, with the roster set in its trust models."""
+    """Return a site's policy with the keys of the other parties filled into its trust models.
+
+    These are the identity keys of all sites, from the roster, and for three servers the keys that the site has pinned.
+    A site without a roster gets its policy unchanged. ``secret`` is the site's own;
+    :class:`~fedsynth.errors.FedsynthError` is raised if the roster holds another key under its name, or pinned servers
+    are missing.
+    """
     if not config.peers:
         return config.policy
     if config.peers[config.name] != identity(secret):

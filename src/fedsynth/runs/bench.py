@@ -131,9 +131,11 @@ def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -
 
 
 def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> tuple[Table, Table | None]:
-    """Return the training and test rows (``None`` without a split) of a data set, as a cell with this seed uses them.
+    """Return the training rows and the test rows of a data set, as a cell (one run) with this seed uses them.
 
-    ``folder`` holds the files of the data sets in ``spec``.
+    ``dataset`` is the data set's name in ``spec``, ``folder`` holds the data files. ``seed`` draws the split unless the
+    data set fixes a seed of its own. The test rows are ``None`` if the data set has no split. Raises
+    :class:`~fedsynth.errors.FedsynthError` for an unknown name or a missing file.
     """
     described = msgspec.structs.replace(entry_named("data set", dataset, spec.datasets), metrics={}, note="")
     own = seed if described.split.seed is None else None
@@ -142,7 +144,12 @@ def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> 
 
 
 class Shared(NamedTuple):
-    """Rows that several cells share: those to train on and to test with, the sites' own, and those that they keep."""
+    """The rows of a cell (one run), which other cells may share.
+
+    ``train`` are the training rows of all sites together, ``test`` the test rows (``None`` without a split). ``sites``
+    holds each site's rows, and ``held`` those that each site keeps from the method (empty without a hold-out). ``rng``
+    has drawn the partition; the cell draws on from it.
+    """
 
     train: Table
     test: Table | None
@@ -207,19 +214,28 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 
 
 class Metered(InProcess):
-    """A transport to sites in this process that adds up the sizes of encoded replies."""
+    """A simulation's transport, which passes messages to sites in this process and counts the bytes of their replies.
+
+    ``uploaded`` is the total so far, of encoded replies without a network's overhead.
+    """
 
     uploaded = 0
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield the replies, adding up their bytes."""
+        """Yield each site's reply, after adding its bytes to ``uploaded``."""
         for reply in super().exchange(messages):
             self.uploaded += len(reply.data)
             yield reply
 
 
 def measure(case: Case, folder: Path) -> dict[str, float]:
-    """Run one cell and return its figures by name; those of the arm "local" are the mean over the sites."""
+    """Run one cell of a grid in this process, and return its figures by name.
+
+    A cell is a combination of settings with one seed (:class:`~fedsynth.runs.bench_spec.Case`); ``folder`` holds the
+    data files. A figure is named after its metric, or "metric: part" if the metric returns several numbers;
+    ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over the sites. Raises the
+    errors of data set, method and metrics.
+    """
     began = time.perf_counter()
     found: list[dict[str, float]] = []
     for run in _runs(case, folder):
@@ -340,9 +356,11 @@ Outcome = dict[str, float] | str
 
 
 def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
-    """Yield each cell's outcome as it finishes, from ``jobs`` processes of one thread each, or from this one (0).
+    """Run cells (single runs of a grid), and yield each with its outcome: its figures by name, or an error text.
 
-    A cell that fails yields why, and the others go on; so do they where a process dies, as for want of memory.
+    Cells are yielded in the order in which they finish. ``folder`` holds the data files. ``jobs`` processes of one
+    thread each run the cells; 0 runs them in this process. A cell that fails does not stop the others, nor does a
+    process that dies, as for want of memory.
     """
     if not jobs:
         yield from ((case, _outcome(case, folder)) for case in todo)
@@ -389,7 +407,10 @@ def _outcome(case: Case, folder: Path) -> Outcome:
 
 
 class Line(NamedTuple):
-    """One figure of one cell."""
+    """One line of the results: the ``value`` of one figure of one cell (one run).
+
+    ``metric`` is the name of the figure: that of its metric, or "metric: part".
+    """
 
     cell: Cell
     metric: str
@@ -397,9 +418,10 @@ class Line(NamedTuple):
 
 
 def read_lines(file: Path) -> dict[str, list[list[str]]]:
-    """Return the lines of finished cells by digest; incomplete lines and failed cells are left out.
+    """Return the lines of all finished cells (runs of a benchmark) in a file of results, by the digest of the cell.
 
-    Raises :class:`FedsynthError` if the file is not a table of results.
+    A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left out. A
+    missing file holds none. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a table of results.
     """
     found: dict[str, list[list[str]]] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -414,10 +436,11 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 
 @contextmanager
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
-    """Open a folder's results.csv for appending, and yield the open file and the lines of finished cells by digest.
+    """Open ``results.csv`` in a folder for appending; a context manager for one benchmark at a time.
 
-    Lines of interrupted or failed cells are removed first. Raises :class:`FedsynthError` while another process
-    writes there.
+    Yields the open file and the lines of the cells (runs) that were finished before, by the cell's digest
+    (:func:`read_lines`). Lines of interrupted or failed cells are removed first. Raises
+    :class:`~fedsynth.errors.FedsynthError` while another process writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -435,9 +458,11 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
 def run_grid(
     todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = silent
 ) -> tuple[int, dict[Cell, str]]:
-    """Run the cells that ``out`` does not hold yet.
+    """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
 
-    Returns the number of cells that ``out`` held already, and the reasons of failed cells.
+    ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one). ``progress(what, done, total)``
+    is called after each cell. Returns how many of the cells were finished before, and the error text of each failed
+    cell.
     """
     digests = {case.cell: case.digest(folder) for case in todo}
     with results(out) as (table, kept):
@@ -457,7 +482,11 @@ def run_grid(
 
 
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
-    """Return the figures of all cells in ``out``, except those whose data file is not in ``folder``."""
+    """Return the figures that ``out/results.csv`` holds for these cells (single runs of a grid), without running times.
+
+    ``folder`` holds the data files, on whose content the digest of a cell depends: cells without their file are left
+    out.
+    """
     kept, found = read_lines(out / RESULTS), []
     for case in every:
         if case.dataset.file != DEMO_DATA and not (folder / case.dataset.file).is_file():

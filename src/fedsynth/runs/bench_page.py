@@ -30,7 +30,11 @@ Parts = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of one run: the parts of its cell with ``value``, ``metric`` and ``part``, and the number."""
+    """One figure of one run, to be grouped and averaged in a table or plot.
+
+    ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their texts, "value" to the figure's name,
+    and "metric" and "part" to the two halves of that name; ``number`` is the figure.
+    """
 
     parts: Parts
     number: float
@@ -38,20 +42,20 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """A table as texts."""
+    """A table of texts for the page of results: a text above it, the headings of its columns, and its rows."""
 
     text: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """Return it as Markdown."""
+        """Return the table, with the text above it, as Markdown."""
         lines = [self.head, ("---",) * len(self.head), *self.rows]
         table = "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
         return f"{self.text}\n\n{table}" if self.text else table
 
     def html(self) -> str:
-        """Return it as HTML."""
+        """Return the table, with the text above it, as HTML."""
 
         def row(cells: Iterable[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
@@ -64,7 +68,11 @@ class Table:
 
 
 def write_pages(spec: Spec, lines: Sequence[Line], cells: int, out: Path) -> str:
-    """Write page.md, page.html and plots/*.svg into a folder, and return the text of the Markdown without plots."""
+    """Write the results of a benchmark as ``page.md``, ``page.html`` and ``plots/*.svg`` into the folder ``out``.
+
+    ``lines`` are the figures so far, ``cells`` is the number of runs in the whole grid. Earlier plots are deleted.
+    Returns the Markdown text without title and plots, for :func:`write_section`.
+    """
     figures = [Figure(_parts(line), line.value) for line in lines]
     found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
     charts = plots(spec, figures)
@@ -100,7 +108,11 @@ def write_pages(spec: Spec, lines: Sequence[Line], cells: int, out: Path) -> str
 
 
 def write_section(path: Path, section: str, title: str, text: str) -> None:
-    """Replace (or append) the part of a Markdown file between a section's markers."""
+    """Write a text into a Markdown page, in the place of the section of that name, or else at the end.
+
+    ``path`` is the page; it is created if it is missing. The section stands between the comments ``<!-- begin NAME
+    -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
+    """
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
     block = f"{begin}\n## {title}\n\n{text}\n{end}"
     page = path.read_text() if path.exists() else "# Benchmarks\n"
@@ -109,9 +121,10 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
 
 
 def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
-    """Return a plot over epsilon for each data set and metric that has a better side, by the name of its file.
+    """Return a plot over epsilon for each data set and each figure that can be better or worse, by file name.
 
-    A line is a method (and trust, delta and arm, where they differ); what else differs is averaged.
+    Each line is a method; trust model, delta and arm (the rows that a method sees) make further lines where they
+    differ. Everything else that differs, such as the seed, is averaged.
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]
@@ -131,7 +144,10 @@ def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
 
 
 def published(spec: Spec, parts: Parts) -> float | None:
-    """Return the published figure for a group of runs, or None if there is none."""
+    """Return the published figure for a group of runs, or ``None`` if the specification has none.
+
+    ``parts`` are the settings that these runs have in common, with the name of the figure (:class:`Figure`).
+    """
     for entry in spec.published:
         if not _fits(parts, entry.where):
             continue

@@ -33,19 +33,21 @@ Wholes = int | tuple[int, ...]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Part of a specification; unknown keys are refused."""
+    """Base class of the parts of a specification (TOML) of ``fedsynth bench``; unknown keys are refused."""
 
 
 class Rules(Entry, frozen=True):
-    """Rules to make a public schema from the whole file, as in published experiments; not for private data.
+    """Rules to make a schema from the whole data file, as in published experiments; no guarantee covers such a schema.
 
-    Numbers have ``bins`` equal bins between their smallest and their largest value, with ``cap_bins`` no more than they
-    have distinct values. A column of numbers with at most ``categories`` distinct values is a category, and so is the
-    target if ``target_is_category``; missing text is the category "?". ``codes`` are categories whatever number of
-    values they have, and ``constants`` keeps columns of one value, which are dropped else. ``integers`` tells whole
-    numbers apart;
-    ``decimals`` rounds the others. The bins of ``doubling`` columns end at powers of two. ``domain`` is a JSON file of
-    sizes, for columns of integer codes.
+    A column of numbers gets ``bins`` bins of equal width between its smallest and its largest value; with ``cap_bins``,
+    no more than it has distinct values. If it has at most ``categories`` distinct values it is a category instead, and
+    so are the target if ``target_is_category``, the columns in ``codes``, and all columns of text, where missing text
+    is the category "?". ``integers`` marks columns of whole numbers as such; ``decimals`` rounds the others to so many
+    digits. The bins of the columns in ``doubling`` end at powers of two. Columns of one value are dropped unless
+    ``constants`` is true.
+
+    ``missing_values`` are texts that mean a missing value. ``domain`` takes the place of the other rules: a JSON file
+    with the number of values of each column, whose cells are integer codes from 0.
     """
 
     bins: int = 32
@@ -62,9 +64,12 @@ class Rules(Entry, frozen=True):
 
 
 class Split(Entry, frozen=True):
-    """The test split: a share or a number of all rows, drawn by a fixed ``seed`` or by the run's.
+    """The split of a data set into training and test rows: a share of its rows, or a number of them, is for testing.
 
-    ``train_share`` draws the training rows with pandas' generator instead, as the published code of FLAIM does.
+    Only one of ``test_share``, ``test_rows`` and ``train_share`` may be given; without any there are no test rows. The
+    draw depends on ``seed``, or on the seed of the run if that is ``None``. ``train_share`` draws the training rows
+    with pandas' generator, as the published code of FLAIM does, and needs a ``seed``: without one, each process draws
+    another split.
     """
 
     test_share: float | None = None
@@ -74,20 +79,24 @@ class Split(Entry, frozen=True):
 
 
 class Sample(Entry, frozen=True):
-    """A random share of the file's rows, drawn with pandas' generator."""
+    """A random ``share`` (0 to 1) of the rows of a data file, drawn with pandas' generator from ``seed``."""
 
     share: float
     seed: int
 
 
 class Dataset(Entry, frozen=True):
-    """A data file and its preprocessing: columns to drop, rows to draw, a schema, a split.
+    """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
-    ``schema`` is a schema file, "" for a drafted one, or the rules to make one of the whole file. Of the file's rows,
-    those of the ``labels`` commonest values of the target stay, then ``sample``, then ``rows`` of them at random.
-    ``train_rows`` are drawn from the training rows with replacement, for measuring costs. Synthetic rows are
-    ``synthetic_share`` times the training rows. ``metrics`` holds options of metrics, by their names or by those of
-    their functions, for this data set alone.
+    ``file`` is a CSV or Parquet file in the folder of the data, and ``target`` the column to predict. The columns in
+    ``drop`` are left out. Of the rows, those of the ``labels`` commonest values of the target stay, then those of
+    ``sample``, then ``rows`` of them at random. ``schema`` is the name of a schema file, ``""`` to draft one, or
+    :class:`Rules` to make one from the whole file. With a schema file, ``drop``, ``labels``, ``sample`` and ``rows``
+    have no effect. ``split`` separates the test rows.
+
+    To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. Synthetic rows are
+    ``synthetic_share`` times as many as the sites have together. ``metrics`` gives options of metrics for this data set
+    alone, by the metric's name or its function's. ``note`` is a remark for the page of results.
     """
 
     file: str
@@ -105,11 +114,14 @@ class Dataset(Entry, frozen=True):
 
 
 class MethodEntry(Entry, frozen=True):
-    """A method: a registered name, a floor (``real rows``, ``uniform rows``, ...) or ``package.module:Class``.
+    """A method of a specification and how it is run.
 
-    The option ``target = "target"`` becomes the position of the target, an option ``package.module:Class`` an instance
-    of it. ``exact`` lets sites release without noise: NOT PRIVATE. It runs under ``trusts`` alone, if they are given.
-    ``balanced`` draws as many rows of each class of the target.
+    ``method`` is a registered name, ``package.module:Class``, or a baseline without a method (``real rows``, ``test
+    rows``, ``other half``, ``uniform rows``, ``one value``); if it is empty, the entry's own name is meant. ``options``
+    are the method's options: ``target = "target"`` stands for the data set's target, and a value
+    ``package.module:Class`` for an instance of that class. ``exact`` lets sites release without noise: NOT PRIVATE. If
+    ``trusts`` is given, the method runs only under these trust models. ``balanced`` draws equally many rows of each
+    class of the target.
     """
 
     method: str = ""
@@ -120,9 +132,11 @@ class MethodEntry(Entry, frozen=True):
 
 
 class PartitionEntry(Entry, frozen=True):
-    """A partition as ``fedsynth simulate`` knows it, or ``package.module:function`` of (table, sites, generator).
+    """A partition of a specification: how rows are split over sites, and the seeds of that draw.
 
-    ``seed`` lists the seeds of its generator: numbers, and names of a cell's parts.
+    ``how`` is a partition as in ``fedsynth simulate --partition``, or a function ``package.module:function`` that takes
+    (table, number of sites, generator) and returns a table per site. The generator is seeded with all items of
+    ``seed``: numbers, and settings of the run by their names (such as "sites").
     """
 
     how: str
@@ -130,7 +144,12 @@ class PartitionEntry(Entry, frozen=True):
 
 
 class MetricEntry(Entry, frozen=True):
-    """A metric with its options, whether less or more of it is ``better``, and how many digits a page shows."""
+    """A metric of a specification, and how its figures are shown.
+
+    ``metric`` is a name that fedsynth knows or ``package.module:function``; if it is empty, the entry's own name is
+    meant. ``options`` are its arguments. ``better`` says whether lower or higher figures are better ("": neither),
+    ``digits`` how many decimals a page shows.
+    """
 
     metric: str = ""
     options: dict[str, Any] = {}
@@ -139,7 +158,13 @@ class MetricEntry(Entry, frozen=True):
 
 
 class Grid(Entry, frozen=True):
-    """Lists of which all combinations are run. Entries that are left out are taken from ``[defaults]``.
+    """An entry of a specification's grid: lists of settings, of which all combinations are run.
+
+    Each field takes one value or several; ``None`` takes the one in ``[defaults]``. ``data``, ``methods``,
+    ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the command line).
+    ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust model, with
+    parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is how many seeds
+    (from 0), or which.
 
     An ``arm`` selects the rows that a method sees: those of all sites (``federated``), of all in one place
     (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a
@@ -159,9 +184,12 @@ class Grid(Entry, frozen=True):
 
 
 class Published(Entry, frozen=True):
-    """Published figures: nested tables keyed by ``axes`` that end in lists of numbers, one for each of ``values``.
+    """Figures from a publication, which the page of results shows beside ours.
 
-    A value may have several names. The figures stand beside cells that ``where`` admits.
+    ``figures`` are nested tables: the keys are values of the settings in ``axes``, in this order, and at the end is a
+    list of numbers, one for each name in ``values`` (or tuple of names for the same figure). With ``axes = ("dataset",
+    "epsilon")`` and ``values = ("AUC",)``, they could be ``{"adult": {"1": [0.85]}}``. They belong only to runs whose
+    settings have the values in ``where``.
     """
 
     axes: tuple[str, ...]
@@ -171,11 +199,16 @@ class Published(Entry, frozen=True):
 
 
 class TableEntry(Entry, frozen=True):
-    """A table of the page: the cells that ``where`` admits, grouped by ``rows`` and ``columns``, all else averaged.
+    """A table of the page of results: which cells (runs) it shows, and what its rows and columns are.
 
-    Both name parts of a cell, or ``value`` (a metric with its part), ``metric`` and ``part``. ``values`` chooses some.
-    With ``reached``, it is the share of cells at or better than the published figure, by these parts of a cell;
-    ``reference`` names the methods whose own reaching counts beside it.
+    ``text`` stands above it. It shows the cells whose settings have the values in ``where``, with a row for each
+    combination of the settings in ``rows`` (empty: those that differ) and a column for each of those in ``columns``;
+    means are taken over everything else. Beside settings, "value" stands for a figure's name, "metric" and "part" for
+    the two halves of that name. ``values`` restricts the table to these figures.
+
+    With ``reached``, the table gives the share of cells that are at least as good as the published figure, for each
+    combination of these settings. Of the cells whose published figure the methods in ``reference`` reach, it then gives
+    that share once more.
     """
 
     text: str = ""
@@ -188,11 +221,17 @@ class TableEntry(Entry, frozen=True):
 
 
 class Spec(Entry, frozen=True, kw_only=True):
-    """A benchmark: ``grid`` lists the runs, the other entries define the names in it.
+    """A specification of ``fedsynth bench``: ``grid`` lists the runs, the other entries define the names in it.
 
-    ``seeds`` is how many, or which. ``hold_out`` is the share of rows that sites keep from the synthesizer.
-    ``workload`` goes to methods that have one. ``rows_seed`` seeds the drawing of rows, which otherwise goes on with
-    the partition's generator, and ``noise_seed`` everything inside the run. ``section`` marks the part of a page.
+    ``datasets``, ``methods``, ``partitions`` and ``metrics`` describe these by name; ``defaults`` are settings for
+    entries of the grid that leave them out. ``seeds`` is how many seeds each combination is run with (from 0), or
+    which. ``workload`` goes to methods that have one (as ``--workload``). ``hold_out`` is the share of its rows that
+    each site keeps from the method. ``noise_seed`` lists what seeds everything inside a run, ``rows_seed`` what seeds
+    the drawing of synthetic rows (empty: the generator of the partition goes on): numbers, and settings of the cell by
+    name.
+
+    ``title``, ``text``, ``tables`` and ``published`` make the page of results, and ``section`` is the marker of its
+    place in another page (``--page``).
     """
 
     title: str = "Benchmark"
@@ -214,7 +253,11 @@ class Spec(Entry, frozen=True, kw_only=True):
 
 
 class Cell(Entry, frozen=True):
-    """One run with one seed, as named in a line of the results; parts that do not apply are empty."""
+    """One run of a benchmark, by its settings and its seed, as a line of the results names it.
+
+    All are texts as in the specification, except the number of ``sites`` and the ``seed``; those that do not apply, as
+    the epsilon of a baseline, are empty.
+    """
 
     dataset: str
     method: str
@@ -233,7 +276,10 @@ class Cell(Entry, frozen=True):
 
 
 class Case(Entry, frozen=True):
-    """A cell with everything that its figures depend on, except the file's content."""
+    """One run of a benchmark with everything that its figures depend on, except the content of the data file.
+
+    ``cell`` names the run; the others are the entries of the specification that it refers to, with defaults filled in.
+    """
 
     cell: Cell
     dataset: Dataset
@@ -246,13 +292,21 @@ class Case(Entry, frozen=True):
     noise_seed: Words
 
     def digest(self, folder: Path) -> str:
-        """Return the digest that identifies the cell's lines; it changes with the settings and with the file."""
+        """Return the digest (16 hex digits) that identifies this run in the results.
+
+        It changes with every setting and with the content of the data file, which lies in ``folder``;
+        :class:`~fedsynth.errors.FedsynthError` is raised if that is missing. The version of fedsynth does not change
+        it.
+        """
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content + _file_digest(data_file(self.dataset, folder)).encode()).hexdigest()[:16]
 
 
 def read_spec(text: str) -> Spec:
-    """Parse a specification (TOML); raises :class:`FedsynthError` that names the invalid entry."""
+    """Parse the text (TOML) of a specification.
+
+    Raises :class:`~fedsynth.errors.FedsynthError`, whose message names the invalid entry.
+    """
     try:
         return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
@@ -263,7 +317,11 @@ def read_spec(text: str) -> Spec:
 
 
 def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    """Return the entry of that name; raises :class:`FedsynthError`, with the nearest name, if there is none."""
+    """Return the entry ``known[name]`` of a specification.
+
+    Raises :class:`~fedsynth.errors.FedsynthError`, with the nearest known name, if there is none; ``what`` says in the
+    message what is sought, such as "data set".
+    """
     if name not in known:
         raise FedsynthError(f"the specification has no {what} named {name!r}; {nearest(name, known, 'there are')}")
     return known[name]
@@ -274,10 +332,11 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
-    """Return every cell of the grid once, seed by seed; with ``seeds``, at most the first so many of each entry.
+    """Expand a specification into its runs, each once, ordered by seed.
 
-    Combinations that a method cannot run under are left out. Raises :class:`FedsynthError` for an unknown name
-    and for a budget without its delta.
+    ``seeds`` limits each entry of the grid to its first so many seeds. Combinations that a method cannot run under are
+    left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an epsilon without a delta, and an
+    entry without methods.
     """
     found: dict[Cell, Case] = {}
     for entry in spec.grid:
@@ -360,7 +419,7 @@ def _is_arm(arm: str, sites: int) -> bool:
 
 
 def several(value: Any, otherwise: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a value that may be one or a tuple as a tuple."""
+    """Return an optional setting of one value or a tuple of values as a tuple; ``otherwise`` if it is ``None``."""
     if value is None:
         return otherwise
     return value if isinstance(value, tuple) else (value,)
@@ -395,7 +454,11 @@ def _merged(one: Case, two: Case) -> Case:
 
 
 def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
-    """Parse ``axis=value,axis=value`` to the admitted values by axis; an axis named twice admits both values."""
+    """Parse the texts given by ``--only``, such as "dataset=adult,method=flaim", to the admitted values by setting.
+
+    A setting that is named twice admits both values. Raises :class:`~fedsynth.errors.InvalidParameter` for another form
+    and for an unknown setting.
+    """
     found: dict[str, set[str]] = {}
     for text in texts:
         for part in re.split(r",(?=\w+=)", text):  # names of methods may hold commas
@@ -407,12 +470,19 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
 
 
 def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
-    """Whether ``--only`` admits a cell."""
+    """Return whether a cell (a single run) has one of the admitted values in each setting that ``only`` names.
+
+    ``only`` is the result of :func:`parse_only`.
+    """
     return all(str(getattr(cell, axis)) in values for axis, values in only.items())
 
 
 def data_file(dataset: Dataset, folder: Path) -> Path:
-    """Return the path of a data set's file; raises :class:`FedsynthError` if it is missing."""
+    """Return the path of a data set's file in the folder of the data.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing; for the demo table, which is no file, it need not
+    exist.
+    """
     file = folder / dataset.file
     if dataset.file != DEMO_DATA and not file.is_file():
         raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")

@@ -25,16 +25,16 @@ _LOOPBACK: tuple[x509.GeneralName, ...] = (x509.DNSName("localhost"), x509.IPAdd
 
 
 class Authority:
-    """A certificate authority: its private key and its own certificate."""
+    """A federation's own certificate authority: its private key and its certificate, which the sites trust."""
 
     def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        """Take the key and the certificate of one authority."""
+        """Take the private key and the certificate of one authority; they are not compared."""
         self._key = key
         self.certificate = certificate
 
     @classmethod
     def create(cls) -> Authority:
-        """Return a new authority (P-384)."""
+        """Return a new authority: a new key (P-384) and a self-signed certificate that is valid for five years."""
         key = ec.generate_private_key(ec.SECP384R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsynth federation CA")])
         made = (
@@ -47,7 +47,12 @@ class Authority:
 
     @classmethod
     def load(cls, key_file: Path, certificate_file: Path) -> Authority:
-        """Load an authority from two files; raises :class:`FedsynthError` if they are missing or do not match."""
+        """Load an authority from the files (PEM) of its private key and its certificate.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if the key file is missing, readable by others or unreadable, or
+        is not the key of the certificate; ``OSError`` or ``ValueError`` for a certificate file that is missing or holds
+        none.
+        """
         if not key_file.is_file():
             raise FedsynthError(
                 f"{key_file} is missing; if you keep the authority's key elsewhere, name it with --ca-key"
@@ -65,7 +70,7 @@ class Authority:
 
     @property
     def key(self) -> bytes:
-        """The private key (PEM)."""
+        """The authority's private key (PEM, not encrypted), to be kept offline."""
         return private_bytes(self._key)
 
     @property
@@ -74,9 +79,12 @@ class Authority:
         return pem(self.certificate)
 
     def issue(self, public: ec.EllipticCurvePublicKey, name: str, role: Role, host: str = "") -> str:
-        """Return a certificate (PEM) for a public key: for the server of ``host``, or for a site or administrator.
+        """Return a certificate (PEM, valid for a year) that binds a public key to a name and a role.
 
-        Sites and administrators also serve their own forwarders on the loopback interface.
+        ``name`` is the site's name, or "server" or "admin"; ``role`` (server, site or admin) defines what its holder
+        may reach through the proxy, and is written into the certificate's OU. ``host`` is the host name or address of a
+        server. All certificates are valid for the loopback interface too, since sites and administrators serve
+        forwarders there.
         """
         subject = x509.Name(
             [
@@ -98,7 +106,10 @@ class Authority:
         return pem(made)
 
     def issue_with_key(self, name: str, role: Role, host: str = "") -> tuple[str, bytes]:
-        """Return a certificate and its new private key (PEM), for the coordinator's own machines only."""
+        """Return a certificate and its new private key (both PEM), for the coordinator's own machines only.
+
+        Arguments as for :meth:`issue`. Sites make their own keys, so that no private key travels.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         return self.issue(key.public_key(), name, role, host), private_bytes(key)
 

@@ -42,10 +42,10 @@ _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTIL
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The state of a federation's enrolment, from its coordinator's ``folder``.
+    """The state of a federation's enrolment: which sites have asked to join, as kept in the coordinator's ``folder``.
 
-    ``sites`` are those of the job, ``admitted`` their requests by name. ``members`` is the roster with the sites'
-    signatures, ``None`` until all sites are admitted.
+    ``terms`` are the federation's terms, which each invitation holds. ``sites`` are the names of all sites of the job,
+    ``admitted`` maps those whose certificates are issued to their requests to join.
     """
 
     folder: Path
@@ -55,7 +55,10 @@ class Enrolment:
 
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
-        """Read a federation's folder; raises :class:`FedsynthError` if it is not one."""
+        """Read the enrolment from the folder of a federation, which ``fedsynth deploy init`` wrote.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for any other folder, and if it holds no invitation.
+        """
         if not (folder / "job.toml").is_file():
             raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
         job = Job.load(folder / "job.toml")
@@ -74,12 +77,15 @@ class Enrolment:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Sites of the job that are not admitted."""
+        """Names of the sites of the job that are not admitted yet."""
         return tuple(name for name in self.sites if name not in self.admitted)
 
     @cached_property
     def members(self) -> SignedRoster | None:
-        """The roster as last written, if it still matches the admitted sites."""
+        """The roster (list of all sites with their keys) as last written, with the signatures under it.
+
+        ``None`` until all sites are admitted and :meth:`publish` has written it, and after a site got other keys.
+        """
         file = self.folder / "roster.toml"
         if self.missing or not file.exists():
             return None
@@ -88,15 +94,20 @@ class Enrolment:
 
     @property
     def roster(self) -> Roster:
-        """The roster of all sites of the job; raises :class:`FedsynthError` if two sites have the same key."""
+        """The roster, made now: the list of all sites of the job with their public keys, without signatures.
+
+        Raises ``KeyError`` before all sites are admitted, and :class:`~fedsynth.errors.FedsynthError` if two have the
+        same key.
+        """
         found = [self.admitted[name] for name in sorted(self.sites)]
         return Roster(self.terms.digest, tuple(Member(one.site, one.identity, one.node_key) for one in found))
 
     def check(self, request: JoinRequest, *, replace: bool = False) -> bool:
-        """Return whether the keys of a request are new, so that a person must compare its fingerprint.
+        """Check a site's request to join; return whether its keys are new, so that a person must compare fingerprints.
 
-        Raises :class:`FedsynthError` for a request not signed by its own keys, from an unknown site, for another
-        federation, with keys of another site or, without ``replace``, with other keys than the site was admitted with.
+        Raises :class:`~fedsynth.errors.FedsynthError` for a request not signed by its own keys, from an unknown site,
+        for other terms, from another version of fedsynth, with a key of another site or, without ``replace``, with
+        other keys than the site was admitted with.
         """
         name = request.site
         if name not in self.sites:
@@ -128,7 +139,11 @@ class Enrolment:
         return known.keys != keys
 
     def admit(self, request: JoinRequest, authority: Authority) -> Enrolment:
-        """Issue a site's certificate, with name and OU set here, and return the enrolment with this site."""
+        """Issue the certificate for a request that :meth:`check` passed; return the enrolment with this site admitted.
+
+        ``authority`` signs it. Certificate, node key and request are written to ``admitted/`` in the federation's
+        folder. Only the public key is taken from the request; name and role (OU) of the certificate are set here.
+        """
         home = private_folder(self.folder / "admitted")
         write_whole(home / f"{request.site}.pem", authority.issue(request.tls_key, request.site, "site"))
         write_whole(home / f"{request.site}.pub", request.node_key + "\n")
@@ -136,9 +151,12 @@ class Enrolment:
         return Enrolment(self.folder, self.terms, self.sites, {**self.admitted, request.site: request})
 
     def publish(self, acceptances: Mapping[str, Acceptance]) -> SignedRoster | None:
-        """Write roster, admissions and the job's peers, with these acceptances; does nothing until all are admitted.
+        """Write the roster, an admission for each site, and the sites' keys into the job; return the signed roster.
 
-        Raises :class:`FedsynthError` for an acceptance of another roster, or that is not by the site's own key.
+        The roster is the list of all sites with their keys. ``acceptances`` are the sites' signatures under it, by site
+        name; earlier ones are kept. Until all sites are admitted, nothing is written and ``None`` is returned. Raises
+        :class:`~fedsynth.errors.FedsynthError` for an acceptance that comes before the roster, is of another roster, or
+        is not signed by the site's own key.
         """
         if self.missing:
             if acceptances:
@@ -171,7 +189,13 @@ class Enrolment:
 def terms_of(
     job: Job, schema: str, coordinator: bytes, authority: str, superlink: str, kinds: Mapping[str, str]
 ) -> Terms:
-    """Return a job's terms for its invitations; raises :class:`InvalidParameter` for an infinite budget."""
+    """Return the terms of a federation for its invitations: what a site accepts when it joins.
+
+    ``schema`` is the agreed schema (TOML text), ``coordinator`` both public keys (64 bytes), ``authority`` the
+    certificate of the authority (PEM), ``superlink`` the server's HOST:PORT. ``kinds`` maps the kinds of questions that
+    another package's method asks to their classes (``package.module:Class``), which sites would import. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for an infinite epsilon.
+    """
     if job.budget.exact:
         raise InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
     return Terms(

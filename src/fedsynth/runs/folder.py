@@ -44,96 +44,102 @@ SCORES_FORMAT = 2  # of scores.json
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The directory of a run, or of an evaluation, whose files are the scores and the report alone.
+    """The directory that a run or an evaluation wrote, with a path and a reader for each of its files.
 
-    ``run.toml`` holds the job and, under ``[made]``, versions and digests; ``schema.toml`` the schema;
-    ``synthetic.csv`` (or ``.parquet``) the rows; ``model.fedsynth`` the synthesizer; ``ledger.json`` the server's
-    ledger with the privacy statement; ``transcript`` every message. A simulated run has ``rows.key``, the key of the
-    digest of its rows: anyone who has it can confirm a guess at a row. ``scores.json``, ``scores.csv`` and
-    ``report.html`` hold the evaluation.
+    ``path`` is the directory. A run writes ``run.toml`` (the job and, under ``[made]``, versions and digests),
+    ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
+    server's ledger with the privacy statement in ``ledger.json``, and every message in ``transcript``. A simulated run
+    has ``rows.key`` as well, the key of the digest of its rows: anyone who has it can confirm a guess at a row. An
+    evaluation writes ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
     path: Path
 
     @property
     def run_file(self) -> Path:
-        """The job, with versions and digests."""
+        """Path of ``run.toml``: the job, with versions and digests."""
         return self.path / "run.toml"
 
     @property
     def schema_file(self) -> Path:
-        """The public schema."""
+        """Path of ``schema.toml``: the public schema."""
         return self.path / "schema.toml"
 
     @property
     def ledger_file(self) -> Path:
-        """The server's ledger and the privacy statement."""
+        """Path of ``ledger.json``: every released answer with its noise and cost, and the privacy statement."""
         return self.path / "ledger.json"
 
     @property
     def model_file(self) -> Path:
-        """The synthesizer."""
+        """Path of ``model.fedsynth``: the fitted synthesizer."""
         return self.path / "model.fedsynth"
 
     @property
     def transcript(self) -> Path:
-        """Every message of the run."""
+        """Path of ``transcript``: every question, and the answers that may be written down."""
         return self.path / "transcript"
 
     @property
     def rows_key(self) -> Path:
-        """The key of the digest of a simulated run's rows."""
+        """Path of ``rows.key``: the key of the digest of a simulated run's rows, which must not be published."""
         return self.path / "rows.key"
 
     @property
     def scores_file(self) -> Path:
-        """The evaluation's scores."""
+        """Path of ``scores.json``: the scores of an evaluation."""
         return self.path / "scores.json"
 
     @property
     def page(self) -> Path:
-        """The report."""
+        """Path of ``report.html``: the report of an evaluation."""
         return self.path / "report.html"
 
     @property
     def table_file(self) -> Path:
-        """The synthetic rows."""
+        """Path of the synthetic rows; raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` is missing."""
         return self.path / f"synthetic.{self.job.format}"
 
     @property
     def is_run(self) -> bool:
-        """Whether a run wrote this directory."""
+        """Whether a run wrote this directory, and not an evaluation alone."""
         return self.run_file.is_file()
 
     # -----------------------------------------------------------------------------------------------------------------
     # Reading
 
     def require(self, *files: Path) -> None:
-        """Raise :class:`FedsynthError` unless these files of the directory exist."""
+        """Raise :class:`~fedsynth.errors.FedsynthError`, naming the first that is missing, unless these files exist."""
         for file in files:
             if not file.is_file():
                 raise FedsynthError(f"{self.path} holds no {file.name}; give the directory that a complete run wrote")
 
     @cached_property
     def job(self) -> Job:
-        """The job; raises :class:`FedsynthError` for a directory that holds none."""
+        """The job in ``run.toml``: all settings of the run.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if the file is missing or describes none.
+        """
         self.require(self.run_file)
         return Job.load(self.run_file)
 
     @cached_property
     def made(self) -> Mapping[str, Any]:
-        """Versions, digests and lost sites of the run."""
+        """The section ``[made]`` of ``run.toml``: versions, digests and lost sites; empty if there is none."""
         made: Mapping[str, Any] = load_toml(self.run_file).get("made", {})
         return made
 
     @cached_property
     def schema(self) -> Schema:
-        """The public schema of the run."""
+        """The public schema of the run; raises :class:`~fedsynth.errors.SchemaError` for an invalid file."""
         return Schema.load(self.schema_file)
 
     @cached_property
     def ledger(self) -> LedgerFile:
-        """The server's ledger; raises :class:`FedsynthError` if it has no privacy statement."""
+        """The server's ledger: every released answer with its noise and cost, and the privacy statement.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for a file that is no ledger or has no statement.
+        """
         ledger = LedgerFile.read(self.ledger_file)
         if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
@@ -141,7 +147,10 @@ class RunFolder:
 
     @property
     def trust(self) -> Trust:
-        """The run's trust model with its roster; raises :class:`FedsynthError` if a needed roster is missing."""
+        """The run's trust model (who adds the noise), with the sites' public identity keys where it needs them.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if ``run.toml`` lacks keys on which the noise depends.
+        """
         trust = self.job.build_trust()
         roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
         if self.job.deployment is not None and self.job.deployment.peers:
@@ -154,7 +163,10 @@ class RunFolder:
         return trust.among(roster)
 
     def summary(self) -> RunSummary:
-        """Return the summary of the run for a report; raises :class:`FedsynthError` if a file is missing."""
+        """Return what a report says about the run itself: its job, its guarantee, its costs and its number of rows.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if one of the files that it needs is missing.
+        """
         from fedsynth.data.read import column_names, read_frame
         from fedsynth.evaluation.summary import RunSummary
 
@@ -164,9 +176,10 @@ class RunFolder:
         return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, read_text(self.run_file))
 
     def rows(self) -> Split:
-        """Read and split the rows of a simulated run again, exactly as its sites had them.
+        """Read the data of a simulated run again, and return it split exactly as its sites had it.
 
-        Raises :class:`FedsynthError` if the data file is missing or has changed, or if real sites held the rows.
+        Raises :class:`~fedsynth.errors.FedsynthError` if the data file is missing or has changed, if ``rows.key`` is
+        missing, or if real sites held the rows.
         """
         from fedsynth.data.sources import open_source
         from fedsynth.runs.split import load_rows
@@ -199,17 +212,24 @@ class RunFolder:
         return found
 
     def synthetic(self) -> Table:
-        """Return the synthetic rows, encoded as they are published."""
+        """Return the synthetic rows, encoded under the run's schema as published.
+
+        Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by hand.
+        """
         return read_whole(self.table_file, self.schema.plain())
 
     def synthesizer(self) -> Synthesizer:
-        """Return the fitted synthesizer."""
+        """Load the fitted synthesizer from ``model.fedsynth``, to draw more rows or to ask for likelihoods."""
         from fedsynth.models.synthesizer import load
 
         return load(self.model_file)
 
     def scores(self) -> Evaluation:
-        """Return the evaluation in scores.json; raises :class:`FedsynthError` for any other content."""
+        """Return the evaluation in ``scores.json``.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for a file of other content or of another version, and
+        ``OSError`` if it is missing.
+        """
         from fedsynth.evaluation.evaluate import Evaluation
 
         try:
@@ -234,7 +254,12 @@ class RunFolder:
         target: Path,
         made: Mapping[str, Any],
     ) -> None:
-        """Write the files of a complete run except its transcript; relative paths in run.toml start at ``target``."""
+        """Write the files of a complete run except its transcript.
+
+        ``synthetic`` holds the rows to publish, ``federation`` the ledger and the schema. ``target`` is the path that
+        this directory will have in the end: relative paths in ``run.toml`` start there. ``made`` are further entries of
+        its section ``[made]``, such as the digest of the rows.
+        """
         from fedsynth.data.read import write_frame
 
         write_frame(synthetic, self.path / f"synthetic.{job.format}")
@@ -256,12 +281,16 @@ class RunFolder:
         self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
-        """Write the key of the digest of the rows, readable by its owner alone, and return the keyed digest."""
+        """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
+
+        ``run.toml`` records this digest, by which :meth:`rows` later finds out whether the data have changed. ``key``
+        are 32 bytes, ``rows`` the data of a simulated run, whose own digest is of all rows before the split.
+        """
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
 
     def write_scores(self, evaluation: Evaluation) -> None:
-        """Write scores.json (everything) and scores.csv (one line per score)."""
+        """Write ``scores.json`` (everything) and ``scores.csv`` (a line per score); make the directory if needed."""
         self.path.mkdir(parents=True, exist_ok=True)
         content = {"format": SCORES_FORMAT, **evaluation.to_json()}
         write_whole(self.scores_file, json.dumps(content, indent=1, allow_nan=False))
@@ -278,7 +307,10 @@ class RunFolder:
         write_whole(self.path / "scores.csv", text.getvalue())
 
     def write_report(self, evaluation: Evaluation) -> Path:
-        """Write report.html, with the run's account if a run wrote the directory, and return its path."""
+        """Write ``report.html`` from an evaluation, with the run's costs if a run wrote the directory; return its path.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if a run's directory lacks one of its files.
+        """
         from fedsynth.evaluation.report import render_report
 
         write_whole(self.page, render_report(evaluation, self.summary() if self.is_run else None))
@@ -287,9 +319,10 @@ class RunFolder:
 
 @contextmanager
 def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator[RunFolder]:
-    """Yield an empty directory that becomes ``out`` when the block ends, and is deleted if the block raises.
+    """Yield an empty directory that becomes ``out`` when the block ends, and is deleted if the block raises an error.
 
-    Raises :class:`FedsynthError` if ``out`` exists, unless it holds a run and ``force`` is given.
+    ``mode`` are the permissions of the finished directory. An existing ``out`` is replaced only with ``force``, only if
+    a run wrote it, and only once the new one is complete; otherwise :class:`~fedsynth.errors.FedsynthError` is raised.
     """
     refuse_existing(out, force=force)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -310,7 +343,10 @@ def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator
 
 
 def refuse_existing(out: Path, *, force: bool) -> None:
-    """Raise :class:`FedsynthError` for a directory that a run must not replace."""
+    """Raise :class:`~fedsynth.errors.FedsynthError` if ``out`` exists and a run must not replace it.
+
+    A directory that a run wrote may be replaced with ``force``; anything else that exists, never.
+    """
     if out.exists() and not force:
         raise FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if out.exists() and not RunFolder(out).is_run:
@@ -320,14 +356,18 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 
 
 def read_whole(file: Path, schema: Schema) -> Table:
-    """Read a table; raise :class:`SchemaError` if rows do not fit, since scores without them would mislead."""
+    """Return a table of which every row fits the schema, since scores of a part of the rows would mislead.
+
+    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError`, with the number of the others, if
+    some rows do not fit, and if a column is missing or unreadable.
+    """
     from fedsynth.data.read import read_table
 
     table = read_table(file, schema)
     if table.left_out:
         raise SchemaError(
-            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema; "
-            "`fedsynth schema check` lists them"
+            f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "
+            f"them would mislead; `fedsynth schema check {file} --schema FILE` lists them and says how to fix each"
         )
     return table
 

@@ -37,11 +37,12 @@ _SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target
 
 @dataclass(frozen=True)
 class Deployment:
-    """The part of a job about a federation of real sites.
+    """The part of a job about a federation of real sites: the section ``[deployment]`` of ``job.toml``.
 
-    ``run`` names the run in every request; an interrupted run resumes under this name. ``sites`` is the roster, of
-    which ``min_sites`` (all, if unset) must answer in every round; ``deadline`` bounds a round in seconds. ``plan`` is
-    the digest of the plan that the sites approved, ``peers`` the sites' public identity keys (hexadecimal).
+    ``run`` names the run in every request; an interrupted run resumes under this name. ``sites`` are the names of all
+    sites, of which ``min_sites`` (``None``: all) must answer in every round; ``deadline`` limits a round, in seconds.
+    ``plan`` is the digest (hex) of the plan, the list of questions and prices that the sites approved; empty without
+    one. ``peers`` maps names of sites to their public identity keys (hexadecimal).
     """
 
     run: str
@@ -64,25 +65,29 @@ class Deployment:
 
     @property
     def least(self) -> int:
-        """Number of sites that must answer in every round."""
+        """Number of sites that must answer in every round: ``min_sites``, by default all."""
         return len(self.sites) if self.min_sites is None else self.min_sites
 
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that determines a run except the rows and the noise.
+    """All settings of a run, as in ``run.toml`` and ``job.toml``; only rows and noise are not determined by them.
 
-    ``options`` are fields of the method, ``trust_options`` of the trust model. ``epsilon = inf`` releases everything
-    without noise: NOT PRIVATE. The unit of protection is a person with at most ``rows_per_person`` rows at each of
-    ``sites_per_person`` sites. ``schema`` is a file; ``rows`` is the number of synthetic rows, by default the estimated
-    number of real ones.
+    ``method`` names a method (or ``package.module:Class``), and ``options`` are its options. ``epsilon`` and ``delta``
+    limit the cost of all releases together; ``epsilon = inf`` releases everything without noise: NOT PRIVATE. ``trust``
+    names the trust model, which decides who adds the noise, and ``trust_options`` are its parameters. The unit of
+    protection is a person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; ``public_sizes``
+    treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the marginals to
+    preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic rows
+    (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
-    table that comes with the demo extra; without a ``schema`` one is drafted from it. ``seed`` fixes the partition, the
-    sampling and the noise; without one the noise comes from the operating system and a run cannot be repeated bit for
-    bit. If a column names the ``person``, at most ``rows_per_person`` rows of each person are used. ``holdout`` is the
-    share of rows that no site gets, kept for the evaluation. A ``deployment`` takes the place of these entries if real
-    sites hold the rows.
+    table that comes with the demo extra; without a ``schema`` one is drafted from it. ``sites`` is the number of sites,
+    and ``partition`` says how the rows are split over them, as on the command line. ``seed`` fixes the partition, the
+    sampling and the noise; with ``None`` the noise comes from the operating system and a run cannot be repeated bit for
+    bit. If ``person`` names a column, at most ``rows_per_person`` rows of each person are used. ``holdout`` is the
+    share of rows that no site gets, kept for the evaluation, and ``target`` the column that classifiers learn to
+    predict there. If real sites hold the rows, ``deployment`` takes the place of these entries.
 
     In a file, relative paths start at its folder.
     """
@@ -124,25 +129,25 @@ class Job:
 
     @property
     def budget(self) -> Budget:
-        """Bound on the total cost of all releases to one person."""
+        """The (epsilon, delta) limit on the total cost of all releases to one person."""
         return budget_of(self.epsilon, self.delta)
 
     @property
     def unit(self) -> Unit:
-        """The unit of protection."""
+        """The unit of protection: a person with at most so many rows at each of so many sites."""
         return Unit(self.rows_per_person, self.sites_per_person)
 
     def digest(self, schema: Schema) -> str:
-        """SHA-256 (hex) of job and schema, which must not change when a run is resumed."""
+        """Return the SHA-256 (hex) of job and schema, neither of which may change when a run is resumed."""
         return hashlib.sha256(f"{dataclasses.replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
 
     def build_method(self, schema: Schema | None = None) -> Method:
-        """Return the method with its options and its workload; without a schema, options that name columns are unset.
+        """Return the job's method with its options and its workload set, ready for ``fit``.
 
-        If the method has an unset ``target`` option, it gets the job's target.
-
-        Raises :class:`Unsupported` for an unknown method or option, and :class:`InvalidParameter` for an invalid value
-        of an option.
+        Without a ``schema``, options that name columns and the workload stay unset, which suffices to check the others.
+        A method with an unset option ``target`` gets the job's target. Raises :class:`~fedsynth.errors.Unsupported` for
+        an unknown method or option and for a workload that the method cannot take, and
+        :class:`~fedsynth.errors.InvalidParameter` for an invalid value of an option.
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
@@ -160,7 +165,11 @@ class Job:
         return dataclasses.replace(method, workload=workload)  # type: ignore[type-var]
 
     def build_trust(self) -> Trust:
-        """Return the trust model with its parameters and, in a deployment, its roster."""
+        """Return the trust model (who adds the noise) with its parameters and, in a deployment, with the sites' keys.
+
+        Raises :class:`~fedsynth.errors.Unsupported` for an unknown name, and :class:`~fedsynth.errors.InvalidParameter`
+        for an unknown or invalid parameter.
+        """
         trust = trust_named(self.trust, self.trust_options)
         peers = {} if self.deployment is None else self.deployment.peers
         return trust.among({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
@@ -171,12 +180,16 @@ class Job:
         return tomli_w.dumps({name: value for name, value in _said(asdict(self)).items() if name not in left_out})
 
     def to_file(self) -> str:
-        """Return the text of a job file: the format number, then the job as TOML."""
+        """Return the text of a job file: the number of the format, then the job as TOML."""
         return f"{_MARK} = {FORMAT}\n{self.to_toml()}"
 
     @classmethod
     def from_toml(cls, text: str, what: str = "the run file") -> Job:
-        """Return the job that a TOML text describes; the ``made`` section is a record, not an input."""
+        """Return the job that a TOML text describes; its section ``[made]``, a record of a finished run, is ignored.
+
+        ``what`` names the text in error messages. Raises :class:`~fedsynth.errors.FedsynthError` for text that is not
+        TOML, is of another format, or has an unknown or invalid entry.
+        """
         content = parse_toml(text, what)
         content.pop("made", None)
         refuse_format(
@@ -195,12 +208,15 @@ class Job:
 
     @classmethod
     def load(cls, path: Path) -> Job:
-        """Read a job file, with relative paths converted to the current directory; raises :class:`FedsynthError`."""
+        """Read a job file; relative paths in it, which start at its folder, are made relative to the current directory.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for a file that does not describe a job, and ``OSError``.
+        """
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
     def beside(self, folder: Path) -> Job:
-        """Return the job for a file in ``folder``: with relative paths that start there."""
+        """Return the job as it must be written into a file in ``folder``: with relative paths that start there."""
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 
     def _with_paths(self, moved: Callable[[str], str]) -> Job:
@@ -227,27 +243,44 @@ def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:
-    """Return the budget of these numbers; with an infinite epsilon there is no limit and no noise, for any delta."""
+    """Return the budget of these numbers; with an infinite epsilon, the one without limit and without noise.
+
+    Raises :class:`~fedsynth.errors.InvalidParameter` for numbers that are no guarantee, such as an epsilon of 0.
+    """
     return Budget.none() if math.isinf(epsilon) and epsilon > 0 else Budget(epsilon, delta)
 
 
 def parse_workload(text: str, columns: int) -> Workload:
-    """Parse a workload, written as ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``."""
+    """Return the marginals that a text such as ``3:64`` asks for, as tuples of column positions.
+
+    The text is ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``: all sets of ORDER columns, or COUNT of them drawn at
+    random by SEED (default 0). ``columns`` is the number of columns; a larger ORDER counts as that. Raises
+    :class:`~fedsynth.errors.Unsupported` for any other text.
+    """
     try:
         order, count, seed = ([int(part) for part in text.split(":")] + [0, 0])[:3]
         if order < 1 or count < 0 or text.count(":") > 2:
             raise ValueError
     except ValueError as error:
-        raise Unsupported(f"workload {text!r} is not ORDER[:COUNT[:SEED]]; 3:64 draws 64 3-way marginals") from error
+        raise Unsupported(
+            f"workload {text!r} is not of the form ORDER[:COUNT[:SEED]]; write 2 for all pairs of columns, or 3:64 for "
+            "64 random sets of three columns"
+        ) from error
     order = min(order, columns)
     return random_workload(columns, order, count, seed) if count else all_marginals(columns, order)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """Parse ``name=value``, whose value is a number, true or false, text in quotes (TOML), or a bare word."""
+    """Return name and value of an option written as ``name=value``, as after ``--set``.
+
+    The value becomes a number, ``True`` or ``False``, or a text: text in quotes (TOML), or a bare word. Raises
+    :class:`~fedsynth.errors.InvalidParameter` if the equals sign, the name or the value is missing.
+    """
     name, mark, value = text.partition("=")
     if not mark or not name.strip() or not value.strip():
-        raise InvalidParameter(f"expected NAME=VALUE, not {text!r}; for example --set rounds=5")
+        raise InvalidParameter(
+            f"expected NAME=VALUE, not {text!r}; for example --set rounds=5, or --trust-set min_honest=3"
+        )
     try:
         found = tomllib.loads(f"value = {value}")
     except ValueError:

@@ -24,11 +24,11 @@ _JOURNALS = ("-journal", "-wal", "-shm")
 
 
 def back_up_server(folder: Path, to: Path) -> Contents:
-    """Write a backup of a server's folder to a new file, also during a run.
+    """Write the whole folder of a federation's server to the new file ``to``, also during a run; return its contents.
 
-    The backup contains the whole folder. It may lack the end of a transcript that is being written; a run resumed from
-    it asks for the missing answers again. Raises :class:`FedsynthError` for a folder without the coordinator's secret,
-    and if ``to`` exists.
+    The backup may lack the end of a transcript that is being written; a run resumed from it asks for the missing
+    answers again. Raises :class:`~fedsynth.errors.FedsynthError` for a folder without the coordinator's secret, and if
+    ``to`` exists.
     """
     refuse_existing(to)
     load_coordinator(folder)
@@ -51,9 +51,10 @@ def back_up_server(folder: Path, to: Path) -> Contents:
 
 
 def restore_server(archive: Path, folder: Path) -> Contents:
-    """Restore a server's backup into a new or empty folder, and return the backup's table of contents.
+    """Restore the backup of a federation's server into a new or empty folder; return the backup's table of contents.
 
-    Raises :class:`FedsynthError` for a folder that is not empty: move the damaged one away by hand.
+    Raises :class:`~fedsynth.errors.FedsynthError` for a folder that is not empty (move the damaged one away by hand),
+    and for a file that is no complete backup of a server.
     """
     if folder.is_dir() and any(folder.iterdir()):
         raise FedsynthError(f"{folder} is not empty; move it away, keep it, and restore into a new folder")

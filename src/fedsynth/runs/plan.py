@@ -50,9 +50,14 @@ _QUARTER = 4  # the second run, which measures the effect of the number of rows,
 
 @dataclass(frozen=True)
 class Planned:
-    """The public facts of a planned run: the total number of ``rows``, the number of ``sites``, and the privacy terms.
+    """The public facts of a planned run, for advice on it: schema, sizes, budget and privacy terms, but no rows.
 
-    ``partition`` is the distribution of rows over sites, in the notation of ``simulate``.
+    ``rows`` is the number of rows of all sites together, ``sites`` the number of sites, ``budget`` the (epsilon, delta)
+    limit, ``trust`` the trust model (who adds the noise), and ``unit`` the protected person's numbers of rows and
+    sites. ``public_sizes`` treats the sites' numbers of rows as public. ``partition`` says how rows are spread over
+    sites, as ``--partition`` of ``fedsynth simulate`` does. Raises :class:`~fedsynth.errors.InvalidParameter` for fewer
+    rows than sites, and :class:`~fedsynth.errors.Unsupported` for a budget without limit and a partition that cannot
+    split a table.
     """
 
     schema: Schema
@@ -78,18 +83,25 @@ class Planned:
 
     @property
     def made_rows(self) -> int:
-        """Number of rows of a random table: as many as planned, unless that is too slow, and enough for every site."""
+        """Number of rows of each random table: as planned or, where that is slow, fewer.
+
+        Fewer means the largest of a million divided by the number of columns, 5,000, and 50 for each site.
+        """
         return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
 
     def dealing(self) -> Partition:
-        """Return the partition of rows over sites; raises :class:`Unsupported` if it does not apply to a table."""
+        """Return the partition object that splits a random table over the sites.
+
+        Raises :class:`~fedsynth.errors.Unsupported` if ``partition`` generates its own rows (``synthfs``) or is
+        unknown.
+        """
         found = parse_partition(self.partition, self.schema)
         if isinstance(found, SynthFS):
             raise Unsupported(f"--partition {self.partition} cannot split a table; use iid, quantity:A or label-skew:A")
         return found
 
     def budget_at(self, rows: int) -> Budget:
-        """Return the budget under which a run over fewer rows has the same noise relative to its rows as planned.
+        """Return the budget under which a run over ``rows`` rows has the same noise relative to its rows as planned.
 
         Gaussian noise is proportional to 1 / sqrt(rho), Laplace noise to 1 / epsilon. So rho is multiplied by the
         square of planned rows / ``rows``, epsilon by that ratio itself. The exponential mechanism compares scores in
@@ -105,11 +117,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of one simulated run over a random table: mean L1 distances of marginals (0 to 2), and the noise.
+    """Result of one simulated run over a random table: its errors and its noise.
 
-    ``uniform`` and ``single`` are the 2-way distances of uniform rows, and of the synthetic rows with each column
-    shuffled, which removes all dependence. ``std`` is the noise's standard deviation in a cell of a released table, in
-    rows of the planned run; NaN if no table was released.
+    All errors are mean L1 distances (0 to 2) between the marginals of the random table and those of other rows:
+    ``one_way`` and ``two_way`` for the synthetic rows, over single columns and pairs. For comparison, ``uniform`` is
+    the error of pairs of uniform random rows, and ``single`` that of the synthetic rows with each column shuffled,
+    which removes all dependence. ``shape`` names the kind of table (a key of :data:`SHAPES`). ``std`` is the noise's
+    standard deviation in a cell of a released table, in rows of the planned run; NaN if no table was released.
     """
 
     shape: str
@@ -122,13 +136,14 @@ class Trial:
 
 @dataclass(frozen=True)
 class Advice:
-    """Expected results of one method, estimated on ``tables`` random tables.
+    """Expected results of one method in a planned run, estimated on ``tables`` random tables.
 
-    Errors are mean L1 distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is
-    the number of rows that a cell of a released table must hold to be twice its noise; ``None`` if no table is
-    released. ``epsilon`` is the epsilon needed for the ``wanted`` error; ``None`` if it was not requested or not found.
-    ``verdict`` and ``search`` summarise the results in words. If the method could not run, there are no errors and
-    ``verdict`` gives the reason.
+    ``method`` is its name. ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs: mean L1
+    distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is twice the noise's
+    standard deviation in a cell of a released table, in rows: smaller counts carry no information; ``None`` if no table
+    is released. ``epsilon`` is the epsilon needed for a wanted error; ``None`` if none was wanted or found. ``verdict``
+    and ``search`` say in words how good the results are and how that search ended. If the method could not run, there
+    are no errors, and ``verdict`` gives the reason.
     """
 
     method: str
@@ -143,7 +158,12 @@ class Advice:
 
 @dataclass(frozen=True)
 class Advised:
-    """Advice on every method; each random table has ``made_rows`` rows instead of the planned ``rows``."""
+    """Advice on every method for a planned run, the method with the smallest error of pairs first.
+
+    ``rows`` is the planned number of rows of all sites, ``made_rows`` the number of rows of each random table, and
+    ``tables`` the number of random tables. ``complete`` is ``False`` if time ran out before every method ran on all of
+    them.
+    """
 
     rows: int
     made_rows: int
@@ -152,7 +172,7 @@ class Advised:
     methods: tuple[Advice, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the advice as JSON values."""
+        """Return the advice as JSON values: the fields by name, nested like the classes."""
         return dataclasses.asdict(self)
 
 
@@ -165,11 +185,13 @@ def advise(
     seconds: float = 120.0,
     progress: Progress = silent,
 ) -> Advised:
-    """Return the expected results of each of the ``methods`` (by name) in the planned run, without reading a row.
+    """Estimate the errors of ``methods`` (by name) in a planned run on random tables, without reading a row.
 
-    Every method runs over ``tables`` random tables of each of the ``SHAPES``. After ``seconds`` no further run is
-    started, and the advice uses the runs so far; the first table is always used. ``wanted`` is a 2-way error for which
-    the needed epsilon is searched.
+    Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
+    further run is started, and the advice uses the runs so far; the first table is always used. ``wanted`` is an error
+    of pairs of columns (a mean L1 distance, 0 to 2) for which the needed epsilon is searched; ``None``: no search.
+    ``progress(what, done, total)`` is called after each run. A method that cannot run is listed with the reason. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second
@@ -202,11 +224,12 @@ def advise(
 
 
 def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
-    """Return the smallest epsilon at which ``error`` is at most ``wanted``, and the result in words.
+    """Return the smallest epsilon at which an error is at most ``wanted``, and the result in words.
 
-    The search bisects :data:`EPSILONS`, assuming that the error does not grow with epsilon, and interpolates the
-    logarithm of epsilon between the two neighbours around the wanted error: a smaller wanted error never gets a smaller
-    epsilon.
+    ``error(epsilon)`` returns the error under that epsilon. The search bisects :data:`EPSILONS` (1/32 to 64), assuming
+    that the error does not grow with epsilon, and interpolates the logarithm of epsilon between the two neighbours
+    around the wanted error: a smaller wanted error never gets a smaller epsilon. The epsilon is ``None`` if even the
+    largest one does not suffice.
     """
     known: dict[int, float] = {}
 
@@ -280,7 +303,11 @@ class _Runs:
 
 
 def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
-    """Run the method over a random table of that shape, and return the result; raises the run's errors."""
+    """Run a method in a simulation over one random table, and return its errors and its noise.
+
+    ``shape`` is a key of :data:`SHAPES`, which says how strongly the table's columns depend on each other; ``seed``
+    fixes table and noise. Raises the errors of the run.
+    """
     table = likely_rows(planned.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
     found = _simulated(planned, method, table, shape, seed)
     few = len(table) // _QUARTER

@@ -50,11 +50,11 @@ WORDS = {
 
 SiteState = Literal["connected", "away", "answered"]
 Tell = Callable[[str, SiteState], None]
-"""Callback by which a transport reports a site's name and new state."""
+"""Callback by which a transport reports that a site (its name first) is connected, is away, or has answered."""
 
 
 def unheard(site: str, state: SiteState) -> None:
-    """Ignore the report."""
+    """Ignore a transport's report on a site: the :data:`Tell` of a run that nobody watches."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -69,7 +69,11 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
-    """An attempt at a run has started and waits for its sites."""
+    """Event: an attempt at a run (a start, or a resumption) has begun and waits for its sites.
+
+    ``run`` names the run, ``method``, ``trust`` and ``sites`` come from its job. At least ``least`` sites must answer
+    in every round, each within ``deadline`` seconds. ``fedsynth`` is the version at the server.
+    """
 
     run: str
     method: str
@@ -81,20 +85,25 @@ class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
 
 
 class Expected(_Event, frozen=True, kw_only=True, tag="expected"):
-    """Number of message rounds that the run is expected to take, from a dry run."""
+    """Event: a dry run has estimated how many ``rounds`` of messages the run will take."""
 
     rounds: int
 
 
 class Told(_Event, frozen=True, kw_only=True, tag="site"):
-    """A site is connected, is away, or has answered, as reported by the transport."""
+    """Event: the transport reports that a site is connected, is away, or has answered."""
 
     site: str
     state: SiteState
 
 
 class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
-    """A round has started: the kind of question, and the bytes sent to each site."""
+    """Event: a round has started, in which each of some sites gets messages of one question.
+
+    ``round`` counts rounds from 1. ``step`` numbers the question in the run, ``turn`` its rounds, both from 0. ``verb``
+    says how the question is asked (such as "sum"), ``kind`` what it asks for (such as "counts"). ``bytes`` is the size
+    of the messages to each site, by its name.
+    """
 
     round: int
     step: int
@@ -105,7 +114,11 @@ class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
 
 
 class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
-    """A site's reply has been received, or the site has been lost."""
+    """Event: the last reply of a site in a round has come, or the site is lost.
+
+    ``round`` counts rounds from 1. ``code`` is "answered" or a reason why not (a key of :data:`WORDS`), ``bytes`` the
+    size of the site's replies, ``seconds`` the time since the round started.
+    """
 
     round: int
     site: str
@@ -115,7 +128,7 @@ class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
 
 
 class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
-    """Progress reported by the method."""
+    """Event: the method reports that ``done`` of ``total`` parts of the work ``what`` at the server are done."""
 
     what: str
     done: int
@@ -123,7 +136,12 @@ class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
 
 
 class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
-    """The end of an attempt: exit code 0 and the folder of the result, or an error message."""
+    """Event: an attempt at a run has ended, with a result or with an error.
+
+    After success, ``exit_code`` is 0, ``folder`` holds the result, ``headline`` and ``warnings`` are from its privacy
+    statement, and ``lost`` names sites that missed a round. After an error, ``exit_code`` is that of the command line,
+    ``error`` the name of its class and ``message`` its text.
+    """
 
     exit_code: int
     error: str = ""
@@ -138,18 +156,19 @@ Event = Begun | Expected | Told | Asked | Replied | Advanced | Ended
 
 
 def events_file(folder: Path, run: str) -> Path:
-    """Return the event file of a run of the federation in ``folder``."""
+    """Return the path of the event file of a run, given its name and the folder of its federation."""
     return folder / "state" / run / FILE
 
 
 class EventLog:
-    """Appends an attempt's events to a file (mode 0600), one JSON object per line.
+    """Appends the events of one attempt at a run to a file (mode 0600), one JSON object per line; a context manager.
 
-    Writers hold a shared lock, by which readers distinguish a live run from one that died.
+    An attempt is a start of the run, or a resumption. While the log is open it holds a shared lock on the file, by
+    which readers tell a live run from one that died.
     """
 
     def __init__(self, file: Path, attempt: str) -> None:
-        """Open the file, creating it and its folder if needed."""
+        """Open ``file``, creating it and its folder if needed; ``attempt`` identifies the attempt in each event."""
         private_folder(file.parent)
         self._attempt = attempt
         self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
@@ -168,26 +187,29 @@ class EventLog:
         os.close(self._descriptor)
 
     def add(self, kind: type[Event], /, **fields: Any) -> None:
-        """Append an event that happens now."""
+        """Append an event of the class ``kind`` that happens now; ``fields`` are its other fields by name."""
         event = kind(time=time.time(), attempt=self._attempt, **fields)
         os.write(
             self._descriptor, msgspec.json.encode(event) + b"\n"
         )  # one write, so that lines of several writers do not mix
 
     def tell(self, site: str, state: SiteState) -> None:
-        """Append a transport's report on a site."""
+        """Append a transport's report that a site is connected, is away or has answered."""
         self.add(Told, site=site, state=state)
 
     def progress(self, what: str, done: int, total: int) -> None:
-        """Append a method's progress."""
+        """Append a method's report that ``done`` of ``total`` parts of the work ``what`` are done."""
         self.add(Advanced, what=what, done=done, total=total)
 
 
 class Watched:
-    """A transport wrapper that logs each round's question and each site's outcome as events."""
+    """Wraps a run's transport, and logs each round's question and each site's outcome as events.
+
+    The transport carries messages to the sites; it is used as before.
+    """
 
     def __init__(self, transport: Transport, log: EventLog) -> None:
-        """Watch ``transport``."""
+        """Watch the messages over ``transport`` and append events to ``log``."""
         self._transport = transport
         self._log = log
         self._round = 0
@@ -198,7 +220,10 @@ class Watched:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each reply. A round without messages, whose replies are all recorded, counts as well."""
+        """Send the messages of one round, yield the replies in their order, and log how the round went at each site.
+
+        A round without messages, since a resumed run has recorded all of its replies, is counted as well.
+        """
         self._round += 1
         return self._watched(self._round, list(messages))
 
@@ -238,9 +263,11 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 
 
 def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
-    """Run the job of a file over the transport from ``connect``, and log its events beside the job.
+    """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
-    ``attempt`` identifies this attempt. Errors of the run are logged as the last event, and raised.
+    ``connect(job, tell)`` opens the transport to the sites, as a context manager; ``attempt`` is a text that identifies
+    this start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without
+    ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     job = Job.load(path)
     deployment = job.deployment
@@ -277,7 +304,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
 
 
 def ending(error: Exception) -> dict[str, Any]:
-    """Return exit code, class name and message of the error that ended a run."""
+    """Return the fields of :class:`Ended` for the error that ended a run: exit code, name of its class, message."""
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
@@ -287,7 +314,12 @@ def ending(error: Exception) -> dict[str, Any]:
 
 
 def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
-    """Append an estimate of a job's rounds to a run's events, by a dry run of seconds to minutes on one core."""
+    """Estimate how many rounds a job's run will take, and append the number to the run's event file.
+
+    A dry run of the method over random rows takes seconds to minutes on one core. ``schema`` is the agreed one,
+    ``file`` the event file, and ``attempt`` identifies the start of the run to which the event belongs. Raises the
+    errors of the dry run.
+    """
     from fedsynth.federation.dry_run import expected_exchanges
 
     assert job.deployment is not None
@@ -311,10 +343,10 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
 
 
 class EventReader:
-    """Reads an event file as it grows; a missing file holds no events."""
+    """Reads the event file of a run as it grows, for a display of the run; a missing file holds no events."""
 
     def __init__(self, file: Path) -> None:
-        """Start at the beginning of the file."""
+        """Read ``file`` from its beginning; nothing is opened yet."""
         self.file = file
         self._at = 0
         self._decode = msgspec.json.Decoder(Event).decode
@@ -323,7 +355,7 @@ class EventReader:
         """Return the events since the last call; an incomplete last line is left for the next call.
 
         Lines damaged by a power cut are skipped, since events are not the record of a run. Raises
-        :class:`FedsynthError` for a file of another format.
+        :class:`~fedsynth.errors.FedsynthError` for a file of another version.
         """
         if not self.file.exists():
             return []
@@ -345,7 +377,7 @@ class EventReader:
         return event
 
     def alive(self) -> bool:
-        """Whether a process is appending to the file."""
+        """Return whether a process is appending to the file, so that a run is in progress."""
         if not self.file.exists():
             return False
         with self.file.open("rb") as file:
@@ -358,9 +390,11 @@ class EventReader:
 
 @dataclass
 class SiteView:
-    """The view of one site: its state in the current round, and the number of rounds in which it was lost.
+    """What the events say about one site: its state in the current round, and how often it was lost.
 
-    ``connected`` is ``None`` if the transport has reported nothing.
+    ``connected`` is ``None`` if the transport has reported nothing. ``asked`` says whether the current round asks the
+    site, ``code`` how it ended there (a key of :data:`WORDS`, empty while the round waits for it), ``seconds`` how long
+    that took. ``lost`` counts the rounds in which the site was lost.
     """
 
     name: str
@@ -373,7 +407,13 @@ class SiteView:
 
 @dataclass
 class RunView:
-    """The view of one attempt at a run, built from its events."""
+    """The state of one attempt at a run, built from its events; shown by ``fedsynth deploy status`` and ``watch``.
+
+    ``attempt`` identifies the attempt, a start or resumption of the run. ``begun``, ``ended``, ``asked`` (the current
+    round) and ``advanced`` are the last events of their classes. ``expected`` is the estimated number of rounds, 0 if
+    unknown. ``sites`` holds a view of each site by name, ``sent`` and ``received`` are total bytes to and from sites,
+    ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
+    """
 
     attempt: str
     begun: Begun | None = None
@@ -410,7 +450,7 @@ class RunView:
             self.ended = event
 
     def site(self, name: str) -> SiteView:
-        """Return the view of a site."""
+        """Return the view of the site of this name; a new one if no event has named it yet."""
         return self.sites.setdefault(name, SiteView(name))
 
     def _hear_of(self, site: SiteView, event: Told) -> None:
@@ -431,12 +471,12 @@ class RunView:
 
     @property
     def missing(self) -> list[SiteView]:
-        """The sites that the current round waits for."""
+        """The sites for whose replies the current round still waits."""
         return [site for site in self.sites.values() if site.asked and not site.code]
 
     @property
     def question(self) -> str:
-        """The current question, in words."""
+        """The current question in words, such as "the sum over sites of contingency tables"; empty before the first."""
         if self.asked is None:
             return ""
         of = _VERBS.get(self.asked.verb, self.asked.verb + " of {}").format(
@@ -445,7 +485,11 @@ class RunView:
         return f"{of}, message {self.asked.turn + 1}" if self.asked.turn else of
 
     def state(self, alive: bool) -> str:
-        """Return the state of the run: one of the keys of :data:`STATES`."""
+        """Return the state of the run as one of the keys of :data:`STATES`.
+
+        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); a run without end or
+        process counts as interrupted.
+        """
         if self.ended is not None:
             return "ended" if self.ended.exit_code else "complete"
         if not alive:
@@ -455,7 +499,10 @@ class RunView:
         return "asking" if self.missing else "computing"
 
     def left(self, now: float) -> float | None:
-        """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated."""
+        """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated.
+
+        ``now`` is the Unix time. The mean of the finished rounds is taken for each expected round.
+        """
         if not self.expected or not self.rounds or self.asked is None:
             return None
         each = sum(self.rounds) / len(self.rounds)
@@ -463,7 +510,12 @@ class RunView:
         return current + max(self.expected - self.asked.round, 0) * each
 
     def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
-        """Return the content of the view, as JSON values."""
+        """Return the state of the run as JSON values by name, as ``fedsynth deploy status --json`` prints them.
+
+        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); ``now`` is the Unix time,
+        by default the clock's. Times and durations (``began``, ``elapsed``, ``left``) are in seconds, sizes in bytes;
+        ``left`` and ``rounds`` are ``None`` if unknown, ``end`` holds the fields of :class:`Ended` or ``None``.
+        """
         now = time.time() if now is None else now
         state = self.state(alive)
         until = now if state in ("connecting", "asking", "computing") else self.last
@@ -530,7 +582,7 @@ STATES = {
 
 
 def attempts(events: Iterable[Event]) -> dict[str, RunView]:
-    """Return the view of each attempt, in the order of their starts."""
+    """Return the view of each attempt (start or resumption) of a run by its id, in the order in which they began."""
     found: dict[str, RunView] = {}
     for event in events:
         found.setdefault(event.attempt, RunView(event.attempt)).hear(event)
@@ -538,7 +590,7 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 
 
 def last_attempt(file: Path) -> RunView | None:
-    """Return the running attempt of a file, or else the last one."""
+    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events."""
     views = list(attempts(EventReader(file).new()).values())
     going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
     found = going_on or views
@@ -546,5 +598,5 @@ def last_attempt(file: Path) -> RunView | None:
 
 
 def all_runs(folder: Path) -> list[Path]:
-    """Return the event files of a federation's runs, ordered by their last write."""
+    """Return the event files of all runs of the federation in ``folder``, the one written last at the end."""
     return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)

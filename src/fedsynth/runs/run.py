@@ -35,7 +35,12 @@ from fedsynth.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The results of a run, and the directory that holds them."""
+    """The results of a run, and the directory that holds them.
+
+    ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
+    published. ``ledger`` lists every released answer with its noise and cost, ``statement`` says what is guaranteed.
+    ``lost`` names the sites that missed a round.
+    """
 
     folder: Path
     synthesizer: Synthesizer
@@ -47,16 +52,18 @@ class Outcome:
 
 @dataclass(frozen=True, eq=False)
 class Simulated(Outcome):
-    """The results of a simulation, with the real rows for its evaluation."""
+    """The results of a simulated run, with the real ``rows`` of its sites and its hold-out, for the evaluation."""
 
     rows: Split
 
 
 def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Simulated:
-    """Run the job over sites in this process and write its directory, completely or not at all.
+    """Run a job over sites that are simulated in this process, and write the directory ``out``, whole or not at all.
 
-    Raises :class:`FedsynthError` if ``out`` exists and ``force`` is not given, and any error of the run itself; then
-    nothing is written.
+    With ``force``, a directory that an earlier run wrote is replaced. ``progress(what, done, total)`` is called after
+    each step of the work. Raises :class:`~fedsynth.errors.FedsynthError` if ``out`` exists and may not be replaced,
+    :class:`~fedsynth.errors.Unsupported` for the job of a deployment and for a target without a hold-out, and any error
+    of the run itself; then nothing is written.
     """
     refuse_existing(out, force=force)
     if job.deployment is not None:
@@ -97,7 +104,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
 
 
 def unwatched(transport: Transport) -> Transport:
-    """Return the transport unchanged."""
+    """Return the transport unchanged: the default of ``watch`` in :func:`run_deployed`."""
     return transport
 
 
@@ -109,13 +116,17 @@ def run_deployed(
     progress: Progress = silent,
     watch: Callable[[Transport], Transport] = unwatched,
 ) -> Outcome:
-    """Run the job over a transport; a run that was interrupted is resumed.
+    """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
 
-    The schema and the coordinator's secret lie in ``folder``. If the approved plan lies there too, as ``plan.toml``,
-    the statement gives its epsilon by exact accounting. ``folder/state/RUN`` holds the state for resuming (transcript,
-    server's secret), and ``folder/runs/RUN`` appears when the run is complete. Raises :class:`FedsynthError` for a run
-    that is complete, and any error of the run itself, after which it can be resumed. ``watch`` wraps the transport of
-    live messages, below the transcript.
+    ``folder`` is the server's: it holds the coordinator's secret and, if the statement is to give its epsilon by exact
+    accounting, ``plan.toml``: the list of questions and prices that the sites approved. ``folder/state/RUN`` keeps what
+    resuming needs (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete.
+    ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
+    sees only messages that are really sent, none that a resumed run takes from the transcript.
+
+    Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
+    :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere, and any error of the
+    run itself, after which it can be resumed.
     """
     deployment = job.deployment
     if deployment is None:

@@ -21,9 +21,10 @@ from fedsynth.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A job's data after the split: a schema, one table per site, and the hold-out that no site has.
+    """The data of a simulated run after it was split: one table per site, and the hold-out, which no site has.
 
-    ``digest`` is that of all rows before the split; ``left_out`` counts rows that did not fit the schema.
+    All tables are encoded under ``schema``. ``holdout`` is ``None`` if the job keeps no rows back. ``digest``
+    identifies all rows before the split; ``left_out`` counts rows that did not fit the schema.
     """
 
     schema: Schema
@@ -34,7 +35,13 @@ class Split:
 
 
 def load_rows(job: Job, split_seed: int) -> Split:
-    """Read the job's table, hold a part out, and split the rest over the sites; the seed fixes both splits."""
+    """Read a job's table, keep the job's share of rows back as hold-out, and split the others over its sites.
+
+    ``split_seed`` fixes both draws, and the choice among the rows of one person. Without a schema in the job, one is
+    drafted from the table. Raises :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does
+    not fit it, and a hold-out share outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that does not
+    fit the schema.
+    """
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
         return _generated_rows(job, rng)

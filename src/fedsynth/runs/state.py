@@ -22,10 +22,10 @@ COORDINATOR = "coordinator.key"  # beside the job: the secret that signs request
 
 
 def load_coordinator(folder: Path) -> Coordinator:
-    """Load the coordinator whose secret lies beside a job.
+    """Load the coordinator's secret from a federation's folder: the key that signs requests and opens sealed answers.
 
-    The secret is never created here, since sites answer only the coordinator whose key they pinned. Raises
-    :class:`FedsynthError` if the secret is missing or readable by others.
+    The secret is never created here, since sites answer only the coordinator whose key they got when they joined.
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """
     file = folder / COORDINATOR
     if not file.is_file():
@@ -46,7 +46,11 @@ def load_coordinator(folder: Path) -> Coordinator:
 
 @contextmanager
 def claimed(state: Path) -> Iterator[None]:
-    """Lock the run for this process: two servers under one name would each be charged for their own questions."""
+    """Return a context manager that locks a run for this process, so that no second server asks for the same run.
+
+    ``state`` is the run's state folder; it is created if it is missing. Two servers under one name would each be
+    charged for their own questions. Raises :class:`~fedsynth.errors.FedsynthError` if another process holds the lock.
+    """
     with (private_folder(state) / "lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,15 +81,19 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Witness:
-    """A transport wrapper that records the last audit row of each site, before the reply that shows it is used.
+    """Wraps a run's transport, and records the last audit row of each site before the reply that shows it is used.
 
-    A site whose account was restored from an old backup lacks the row that the server saw, and refuses; this works even
-    after a power failure at the server. ``seen`` holds the rows seen in this run and earlier ones. Runs share the file,
-    and keep the newest row of each site.
+    An audit row is an entry of a site's own record of charges; each reply names the last one. A site whose account was
+    restored from an old backup lacks the row that the server saw, and then refuses; this works even after a power
+    failure at the server. ``seen`` maps names of sites to the last row seen in this run and earlier ones. All runs of a
+    federation share the file, which keeps the newest row of each site.
     """
 
     def __init__(self, transport: Transport, file: Path) -> None:
-        """Read the rows seen in earlier runs."""
+        """Wrap ``transport``, and read the rows seen in earlier runs from ``file`` (``seen.json``), if it exists.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if the file is not of this version.
+        """
         self._transport = transport
         self._file = file
         self.seen = self._written()
@@ -96,7 +104,7 @@ class Witness:
         return self._transport.sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each reply, after its audit row is on disk."""
+        """Send the messages, and yield each reply after its audit row is on disk."""
         for reply in self._transport.exchange(messages):
             if reply.seen.row > self.seen.get(reply.site, Seen()).row:
                 self.seen[reply.site] = reply.seen
@@ -123,9 +131,12 @@ class Witness:
 
 
 def begin(state: Path, digest: str) -> tuple[int, bytes]:
-    """Return the seed of the run's public draws and the server's secret: drawn at its start, kept until its end.
+    """Return the seed of a run's public random draws and the server's secret (32 bytes), the same when it is resumed.
 
-    With another secret, a resumed run would release the same sums again with other noise, for one charge.
+    Both are drawn when the run starts and kept in ``run.json`` of its ``state`` folder: with another secret, a resumed
+    run would release the same sums again with other noise, for one charge. ``digest`` is that of job and schema
+    (:meth:`~fedsynth.runs.job.Job.digest`); :class:`~fedsynth.errors.FedsynthError` is raised if it is not the one with
+    which the run began.
     """
     file = state / "run.json"
     if not file.exists():

@@ -17,12 +17,20 @@ HOST = "127.0.0.1"
 
 
 class WatchPage(ThreadingHTTPServer):
-    """Serves the page; ``facts()`` returns its current content, as JSON values."""
+    """A web server that shows a run's progress on a live page of this machine, under a secret path.
+
+    It is an ``http.server`` server: call ``serve_forever()``. Only requests to 127.0.0.1 with the secret path are
+    answered.
+    """
 
     daemon_threads = True
 
     def __init__(self, facts: Callable[[], dict[str, Any]], port: int = 0) -> None:
-        """Listen on a port of the loopback interface (0: any free port)."""
+        """Listen on ``port`` of the loopback interface (0: any free port).
+
+        ``facts()`` is called for each update of the page and returns the run's view
+        (:meth:`~fedsynth.runs.progress.RunView.facts`). Raises ``OSError`` if the port is taken.
+        """
         super().__init__((HOST, port), _Request)
         self.facts = facts
         self.token = secrets.token_urlsafe(24)
@@ -32,7 +40,7 @@ class WatchPage(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address to open."""
+        """The address to open in a browser, which contains the secret path."""
         return f"http://{HOST}:{self.server_port}/{self.token}/"
 
 
