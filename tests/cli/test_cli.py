@@ -360,6 +360,10 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
     wrong = fedsynth("evaluate", *three, "--out", tmp_path / "x", "--target", "nobody")
     assert wrong.returncode == 3
     assert not (tmp_path / "x").exists()
+    assert fedsynth("report", out).returncode == 0
+    fresh = fedsynth("report", out, "--fresh")
+    assert fresh.returncode == 6
+    assert f"fedsynth evaluate REAL SYNTHETIC ... --out {out} --force" in fresh.stderr
 
 
 def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):

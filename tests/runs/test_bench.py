@@ -321,6 +321,13 @@ def test_cells_are_listed_and_chosen(
         ('methods = ["real rows"]', "", "names no methods"),
         ("[defaults]", '[defaults]\ndata = "peopel"', "did you mean 'people'"),
         ("seeds = 2", "seeds =", "not TOML"),
+        (
+            "schema = { bins = 8 }",
+            'schema = "people.toml"\nrows = 9',
+            "a schema file has no drop, labels, sample or rows",
+        ),
+        ("test_share = 0.25", "train_share = 0.9", "add seed = 0 to the split"),
+        ("test_share = 0.25", "test_share = 0.1, test_rows = 9", "delete the others"),
     ],
 )
 def test_what_a_specification_does_not_know_is_refused(old: str, new: str, said: str) -> None:

@@ -243,6 +243,11 @@ def report(
             evaluation = measure_run(run, progress, target, sensitive, _split(known))
         evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
         run.write_scores(evaluation)
+    elif run.scores_file.is_file():
+        raise errors.Unsupported(
+            f"{run_dir} holds the scores of a table and not the run that made it, so nothing can be measured again "
+            f"from there; run `fedsynth evaluate REAL SYNTHETIC ... --out {run_dir} --force` on the two tables"
+        )
     else:
         raise errors.FedsynthError(
             f"{run_dir} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "

@@ -68,14 +68,20 @@ class Split(Entry, frozen=True):
 
     Only one of ``test_share``, ``test_rows`` and ``train_share`` may be given; without any there are no test rows. The
     draw depends on ``seed``, or on the seed of the run if that is ``None``. ``train_share`` draws the training rows
-    with pandas' generator, as the published code of FLAIM does, and needs a ``seed``: without one, each process draws
-    another split.
+    with pandas' generator, as the published code of FLAIM does, and needs a ``seed``.
     """
 
     test_share: float | None = None
     test_rows: int | None = None
     train_share: float | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for more than one way to split, and for ``train_share`` without a ``seed``."""
+        if sum(one is not None for one in (self.test_share, self.test_rows, self.train_share)) > 1:
+            raise ValueError("a split has only one of test_share, test_rows and train_share; delete the others")
+        if self.train_share is not None and self.seed is None:
+            raise ValueError("train_share draws by a seed of its own; add seed = 0 to the split")
 
 
 class Sample(Entry, frozen=True):
@@ -91,8 +97,8 @@ class Dataset(Entry, frozen=True):
     ``file`` is a CSV or Parquet file in the folder of the data, and ``target`` the column to predict. The columns in
     ``drop`` are left out. Of the rows, those of the ``labels`` commonest values of the target stay, then those of
     ``sample``, then ``rows`` of them at random. ``schema`` is the name of a schema file, ``""`` to draft one, or
-    :class:`Rules` to make one from the whole file. With a schema file, ``drop``, ``labels``, ``sample`` and ``rows``
-    have no effect. ``split`` separates the test rows.
+    :class:`Rules` to make one from the whole file. A schema file allows no ``drop``, ``labels``, ``sample`` or
+    ``rows``. ``split`` separates the test rows.
 
     To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. Synthetic rows are
     ``synthetic_share`` times as many as the sites have together. ``metrics`` gives options of metrics for this data set
@@ -111,6 +117,13 @@ class Dataset(Entry, frozen=True):
     synthetic_share: float = 1.0
     metrics: dict[str, dict[str, Any]] = {}
     note: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for columns or rows to be chosen beside a schema file, which is of the whole file."""
+        if isinstance(self.schema, str) and self.schema and (self.drop or self.labels or self.sample or self.rows):
+            raise ValueError(
+                "a data set with a schema file has no drop, labels, sample or rows; delete them, or the schema"
+            )
 
 
 class MethodEntry(Entry, frozen=True):

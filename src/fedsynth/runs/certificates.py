@@ -50,8 +50,7 @@ class Authority:
         """Load an authority from the files (PEM) of its private key and its certificate.
 
         Raises :class:`~fedsynth.errors.FedsynthError` if the key file is missing, readable by others or unreadable, or
-        is not the key of the certificate; ``OSError`` or ``ValueError`` for a certificate file that is missing or holds
-        none.
+        is not the key of the certificate, and if the certificate file is missing or holds none.
         """
         if not key_file.is_file():
             raise FedsynthError(
@@ -59,7 +58,12 @@ class Authority:
             )
         if key_file.stat().st_mode & 0o077:
             raise FedsynthError(f"{key_file} can be read by other users; run chmod go-rwx {key_file}")
-        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        try:
+            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise FedsynthError(
+                f"{certificate_file} holds no certificate that can be read ({error}); put the authority's ca.crt there"
+            ) from error
         try:
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         except (TypeError, ValueError) as error:

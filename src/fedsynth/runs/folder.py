@@ -232,15 +232,13 @@ class RunFolder:
         """
         from fedsynth.evaluation.evaluate import Evaluation
 
+        mend = "measure again with `fedsynth report --fresh`, or `fedsynth evaluate --force` if it has no run.toml"
         try:
             content = load_object(self.scores_file, "scores of fedsynth")
-            mend = "measure again with --fresh"
             refuse_format(content.pop("format", None), SCORES_FORMAT, str(self.scores_file), mend)
             return Evaluation.from_json(content)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise FedsynthError(
-                f"{self.scores_file} holds no scores of this version; measure again with --fresh"
-            ) from error
+            raise FedsynthError(f"{self.scores_file} holds no scores of this version; {mend}") from error
 
     # -----------------------------------------------------------------------------------------------------------------
     # Writing
