@@ -394,7 +394,7 @@ def test_a_file_that_is_none_is_refused(copy, tmp_path, change, says):
 
 def test_terms_that_no_site_can_agree_to_make_no_folder(copy, tmp_path):
     wrong: dict[str, tuple[str, Any]] = {
-        "no trust named": ("trust", "nobody"),
+        "no trust model named": ("trust", "nobody"),
         "positive": ("epsilon", -1.0),
         "TOML": ("schema", "x"),
         "certificate": ("authority", "x"),

@@ -407,7 +407,7 @@ def test_a_plan_under_other_settings_than_the_sites_own_is_no_approval(tmp_path)
     looser.save(tmp_path / "looser.toml")
     with pytest.raises(InvalidParameter, match=r"with \{'min_honest': 2\}, and this site accepts \{'min_honest': 3\}"):
         policy_from_toml(section(tmp_path, plans={looser.digest: "looser.toml"}), tmp_path)
-    with pytest.raises(Unsupported, match="no trust named 'blind'"):
+    with pytest.raises(Unsupported, match="no trust model named 'blind'"):
         policy_from_toml(section(tmp_path, trusts={"blind": {}}), tmp_path)
 
 

@@ -89,7 +89,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     without rows, or if no column is left.
     """
     if frame.empty:
-        raise SchemaError("the table has a header but no rows; draft the schema from a table with rows")
+        raise SchemaError("the table has a header but no rows; pass a table with at least one row")
     columns: list[Column] = []
     notes: dict[str, list[str]] = {}
     for name in frame:

@@ -79,7 +79,7 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     Raises :class:`Unsupported` for an unknown name, and :class:`InvalidParameter` for unknown or invalid settings.
     """
     if name not in TRUSTS:
-        raise Unsupported(f"no trust named {name!r}; {nearest(name, TRUSTS)}")
+        raise Unsupported(f"no trust model named {name!r}; {nearest(name, TRUSTS)}")
     found = named(TRUSTS[name])
     known = settable(found)
     _known(f"the trust {name!r}", numbers, known)

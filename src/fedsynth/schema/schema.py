@@ -346,10 +346,8 @@ class Schema:
         """
         try:
             return cls.from_toml(read_text(Path(path)))
-        except SchemaError:
-            raise
         except FedsynthError as error:
-            raise SchemaError(str(error)) from error
+            raise SchemaError(f"{path}: {error}") from error
 
     def _content(self, columns: Sequence[Column | Identifier]) -> dict[str, Any]:
         content: dict[str, Any] = (

@@ -148,7 +148,7 @@ FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
 def check_suffix(path: Path) -> None:
     """Raise :class:`Unsupported` unless the file's suffix, in any case, is in :data:`FORMATS` (.csv, .parquet)."""
     if path.suffix.lower() not in FORMATS:
-        raise Unsupported(f"{path.name} has the suffix {path.suffix!r}; use a file with {' or '.join(FORMATS)}")
+        raise Unsupported(f"{path.name} is no {' or '.join(FORMATS)} file; save the table as one of these")
 
 
 @contextmanager
