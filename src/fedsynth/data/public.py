@@ -20,7 +20,9 @@ def rand_hie() -> pd.DataFrame:
     try:
         from statsmodels.datasets import randhie
     except ImportError as error:
-        raise Unsupported("the demo's table is part of statsmodels, which is not installed; run pip install 'fedsynth[demo]'") from error
+        raise Unsupported(
+            "the demo's table is part of statsmodels, which is not installed; run pip install 'fedsynth[demo]'"
+        ) from error
     raw = randhie.load_pandas().data
     health = np.select([raw.hlthg == 1, raw.hlthf == 1, raw.hlthp == 1], ["good", "fair", "poor"], "excellent")
     limited = raw.physlm.round().astype("boolean").mask(~raw.physlm.isin([0, 1]))

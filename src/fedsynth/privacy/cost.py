@@ -224,8 +224,8 @@ class Budget:
             raise InvalidParameter(f"epsilon must be a positive number, not {self.epsilon}; usual values are 0.1 to 10")
         if not 0 <= self.delta < 1:
             raise InvalidParameter(
-                f"delta must be at least 0 and below 1, not {self.delta}; choose a value well below 1 / records, for example 1e-6, "
-                "or 0 for pure differential privacy"
+                f"delta must be at least 0 and below 1, not {self.delta}; choose a value well below 1 / records, "
+                "for example 1e-6, or 0 for pure differential privacy"
             )
 
     @classmethod
