@@ -100,3 +100,25 @@ def test_options_are_written_by_name():
         made = one.kind(**read_options(one.name, one.kind, options, None))
         assert made == one.kind()
     assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("auto", "survey_share", "pilot_share"),
+        ("tda", "survey_share", "order_share"),
+        ("fedmigration", "survey_share", "pair_share"),
+        ("fedprivsyn", "one_share", "sketch_share"),
+        ("adafedprivsyn", "one_share", "sketch_share"),
+        ("fedvae", "survey_share", "size_share"),
+        ("fedtabdiff", "survey_share", "size_share"),
+    ],
+)
+def test_shares_that_leave_a_rounding_error_are_refused_when_a_method_is_made(name, first, second):
+    """No site answers for the 1e-16 of the budget that are left, and by then the two shares would be spent."""
+    for share, other in ((0.86 + 0.06, 0.08), (0.7, 0.3), (0.9, 0.1)):
+        with pytest.raises(InvalidParameter, match=f"{first} = .* and {second} = .* leave nothing"):
+            find_method(name).kind(**{first: share, second: other})
+    assert 0.86 + 0.06 + 0.08 < 1
+    with pytest.raises(InvalidParameter, match=first):
+        find_method(name).kind(**{first: 1 - 2.0**-53})

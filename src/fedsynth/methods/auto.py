@@ -19,9 +19,11 @@ from fedsynth.methods.measure import (
     clean_slices,
     fit_clean,
     fitting,
+    leaving,
     margins_of,
     measure,
     pair_weights,
+    share_left,
     shares,
     sums_of_pairs,
     table_of,
@@ -96,7 +98,7 @@ class Auto:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, pilot_share=self.pilot_share, purpose_share=self.purpose_share)
-        shares(both=self.survey_share + self.pilot_share)
+        leaving("the last round", survey_share=self.survey_share, pilot_share=self.pilot_share)
         positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -113,10 +115,10 @@ class Auto:
 
         # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)
-        left, total = 1 - self.survey_share, found.total
+        left, total = share_left(self.survey_share), found.total
         looks = bool(pairs) and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total
         if looks:
-            left -= self.pilot_share
+            left = share_left(self.survey_share, self.pilot_share)
         elif pairs:
             _log.warning(
                 "pilot skipped: its noise would exceed a tenth of the rows; all pairs were counted once instead. A "

@@ -18,7 +18,7 @@ from fedsynth.cliques import all_marginals
 from fedsynth.errors import positive
 from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure, shares
+from fedsynth.methods.measure import leaving, measure, shares
 from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class FedMigration(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        shares(survey_share=self.survey_share, pair_share=self.pair_share, both=self.survey_share + self.pair_share)
+        shares(survey_share=self.survey_share, pair_share=self.pair_share)
+        leaving("the structure's tables", survey_share=self.survey_share, pair_share=self.pair_share)
         positive(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:

@@ -20,10 +20,12 @@ from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GENERATORS, GUM, Generator
 from fedsynth.methods.measure import (
     free_numbers,
+    leaving,
     measure,
     measure_in_vault,
     noise_weight,
     optional_shares,
+    share_left,
     shares,
     table_of,
     total_records,
@@ -117,7 +119,7 @@ class Settings:
     @property
     def pair_share(self) -> float:
         """Share for the released pairs' tables, of the budget left after the survey: what the other two leave."""
-        return 1 - self.one_share - self.sketch_share
+        return share_left(self.one_share, self.sketch_share)
 
     def look(self, federation: Federation) -> Look:
         """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
@@ -315,7 +317,7 @@ class PrivSyn:
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         left = 1 - self.bins_share
         planned = _most(pairs, min(self.bound, PLANNED))
-        domain = surveyed(federation, self.bins_share, planned, (1 - self.one_share - self.score_share) * left)
+        domain = surveyed(federation, self.bins_share, planned, share_left(self.one_share, self.score_share) * left)
         vault = federation.deposit(domain.counts([*ones, *pairs]), left)
 
         found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
@@ -446,7 +448,6 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
 def _check(one_share: float, sketch_share: float, bound: float, bins_share: float) -> None:
     optional_shares(bins_share=bins_share)
     shares(one_share=one_share, sketch_share=sketch_share)
-    if one_share + sketch_share >= 1:
-        raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing for the pairs; lower them")
+    leaving("the pairs", one_share=one_share, sketch_share=sketch_share)
     if not 0 < bound <= 1:
         raise InvalidParameter(f"bound must lie in (0, 1], not {bound}; 1/3 releases at most a third of the pairs")

@@ -18,7 +18,7 @@ import numpy as np
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import shares
+from fedsynth.methods.measure import leaving, share_left, shares
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
@@ -68,8 +68,7 @@ class FedTDA:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
-        if self.survey_share + self.order_share >= 1:
-            raise InvalidParameter("survey_share and order_share leave nothing for the products; lower one of them")
+        leaving("the products", survey_share=self.survey_share, order_share=self.order_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -98,7 +97,7 @@ class FedTDA:
             # Rows are shortened to a length that rows of independent columns rarely exceed.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
             query = Products(tuple(encoding(margin) for margin in margins), bound)
-            found = federation.sum(query, 1 - survey_share - order_share)
+            found = federation.sum(query, share_left(survey_share, order_share))
             (products,), (std,) = found.tables, found.stds
             records = _present(federation, found, total, sites)
             scores = [integer_scores(axis) / GRAIN for axis in axes]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported, positive
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
 from fedsynth.federation.wire import LARGEST_MESSAGE
-from fedsynth.methods.measure import shares
+from fedsynth.methods.measure import leaving, share_left, shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
@@ -456,8 +456,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, size_share=self.size_share)
-        if self.survey_share + self.size_share >= 1:
-            raise InvalidParameter("survey_share and size_share leave nothing for training; lower one of them")
+        leaving("training", survey_share=self.survey_share, size_share=self.size_share)
         if self.updates < 0:
             raise InvalidParameter(f"updates = {self.updates}: give a number of steps, or 0 for gradient sums")
         positive(rounds=self.rounds, batch=self.batch, steps=self.steps, tokens=self.tokens)
@@ -474,11 +473,11 @@ class Settings:
         """
         task = Task(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
-        left = 1 - self.survey_share
         if self.local or (federation.budget.exact and self.updates):
             sizes = released_sizes(federation, self.size_share)
-            return self._averaged(federation, task, weights, left - self.size_share, sizes)
-        return self._descended(federation, task, weights, left)
+            left = share_left(self.survey_share, self.size_share)
+            return self._averaged(federation, task, weights, left, sizes)
+        return self._descended(federation, task, weights, share_left(self.survey_share))
 
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
         """Run DP-FedSGD: one clipped and noisy gradient sum per step."""
