@@ -110,6 +110,7 @@ def test_options_are_written_by_name():
         ("fedmigration", "survey_share", "pair_share"),
         ("fedprivsyn", "one_share", "sketch_share"),
         ("adafedprivsyn", "one_share", "sketch_share"),
+        ("privsyn", "one_share", "score_share"),
         ("fedvae", "survey_share", "size_share"),
         ("fedtabdiff", "survey_share", "size_share"),
     ],

@@ -113,7 +113,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        _check(self.one_share, self.sketch_share, self.bound, self.bins_share)
+        _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
         positive(width=self.width)
 
     @property
@@ -302,7 +302,7 @@ class PrivSyn:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        _check(self.one_share, self.score_share, self.bound, self.bins_share)
+        _check(self.bound, self.bins_share, one_share=self.one_share, score_share=self.score_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -382,12 +382,12 @@ class AllMarginals:
 class RandomMarginals:
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
 
-    A ``one_share`` or ``bins_share`` out of range raises :class:`InvalidParameter`.
+    Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     share
-        Share of all pairs that is released, at least one pair; not a share of the budget.
+        Share of all pairs that is released, above 0 and at most 1, but at least one pair; not a share of the budget.
     one_share
         Share of the budget for the 1-way tables; the pairs get the rest.
     generator
@@ -407,6 +407,7 @@ class RandomMarginals:
         """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
+        _part_of_pairs("share", self.share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -445,9 +446,14 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(one_share: float, sketch_share: float, bound: float, bins_share: float) -> None:
+def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
+    """Reject invalid options; ``before_pairs`` are the shares spent before the pairs are released, by their names."""
     optional_shares(bins_share=bins_share)
-    shares(one_share=one_share, sketch_share=sketch_share)
-    leaving("the pairs", one_share=one_share, sketch_share=sketch_share)
-    if not 0 < bound <= 1:
-        raise InvalidParameter(f"bound must lie in (0, 1], not {bound}; 1/3 releases at most a third of the pairs")
+    shares(**before_pairs)
+    leaving("the pairs", **before_pairs)
+    _part_of_pairs("bound", bound)
+
+
+def _part_of_pairs(name: str, part: float) -> None:
+    if not 0 < part <= 1:
+        raise InvalidParameter(f"{name} must lie in (0, 1], not {part}; 0.5 stands for half of all pairs")
