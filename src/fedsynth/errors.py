@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+from numbers import Integral
 
+_LARGEST = 2**31 - 1  # of a run's exchanges, of whose numbers a message holds 31 bits, and of other steps and cells
 _LISTED = 40  # most names listed in a message; a table may have a thousand columns
 
 
@@ -87,10 +90,31 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is positive; ``None`` (use the default) is accepted.
+    """Raise :class:`InvalidParameter` unless every number is positive and finite; ``None`` (the default) is accepted.
 
     Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN is not positive.
     """
     for name, number in numbers.items():
-        if number is not None and not number > 0:
-            raise InvalidParameter(f"{name} must be positive, not {number}")
+        if number is not None and not 0 < number < math.inf:
+            raise InvalidParameter(f"{name} must be a positive number, not {number}")
+
+
+def whole(most: int = _LARGEST, /, **numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` unless every number is a whole one from 1 to ``most``; ``None`` is accepted.
+
+    Numbers are passed by keyword; the keyword is the parameter's name in the message. A whole number is an integer:
+    3.0 is not one.
+    """
+    for name, number in numbers.items():
+        if number is not None and not (isinstance(number, Integral) and 1 <= number <= most):
+            raise InvalidParameter(f"{name} must be a whole number from 1 to {most}, not {number}")
+
+
+def between(low: float, high: float, /, **numbers: float) -> None:
+    """Raise :class:`InvalidParameter` unless every number lies between ``low`` and ``high``, both included.
+
+    Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN lies nowhere.
+    """
+    for name, number in numbers.items():
+        if not low <= number <= high:
+            raise InvalidParameter(f"{name} must lie between {low} and {high}, not {number}")

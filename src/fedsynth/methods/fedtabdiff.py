@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from fedsynth.errors import positive
+from fedsynth.errors import whole
 from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
@@ -65,7 +65,7 @@ class FedTabDiff(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(sampling=self.sampling)
+        whole(sampling=self.sampling)
         check_network(self.network)
 
     @property
