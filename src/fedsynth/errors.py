@@ -85,8 +85,17 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -
     by_case = {known_name.lower(): known_name for known_name in names}
     if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
         return f"did you mean {by_case[near[0]]!r}?"
+    return listed(names, otherwise)
+
+
+def listed(known: Iterable[str], before: str = "choose one of") -> str:
+    """Return the end of an error message: the first 40 names of ``known`` after the words ``before``.
+
+    Without any name it is ``there are none``.
+    """
+    names = list(known)
     more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
-    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
+    return f"{before} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
 
 
 def positive(**numbers: float | None) -> None:
