@@ -274,6 +274,17 @@ def test_a_refusal_names_an_option_that_the_method_has():
         FedPrivSyn(sketch_share=2)
 
 
+@pytest.mark.parametrize("number", [0, -1, 1.5, math.nan, math.inf])
+def test_a_generator_that_cannot_draw_rows_is_refused_before_a_method_has_it(number):
+    with pytest.raises(InvalidParameter, match=r"^sweeps must be a whole number"):
+        GUM(sweeps=number)
+    with pytest.raises(InvalidParameter, match=r"^iterations must be a whole number"):
+        PGM(iterations=number)
+    if number != 1.5:
+        with pytest.raises(InvalidParameter, match=r"^max_megabytes must be a positive number"):
+            PGM(max_megabytes=number)
+
+
 def test_central_privsyn_needs_a_vault():
     federation = federate([rows(50, 0)], SCHEMA, Budget(1.0, 1e-6), trust=LocalNoise(), seed=0)
     with pytest.raises(Unsupported, match="--trust trusted"):
