@@ -108,15 +108,15 @@ def positive(**numbers: float | None) -> None:
             raise InvalidParameter(f"{name} must be a positive number, not {number}")
 
 
-def whole(most: int = _LARGEST, /, **numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is a whole one from 1 to ``most``; ``None`` is accepted.
+def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` unless numbers are whole and from ``first`` to ``last``; ``None`` is accepted.
 
     Numbers are passed by keyword; the keyword is the parameter's name in the message. A whole number is an integer:
     3.0 is not one.
     """
     for name, number in numbers.items():
-        if number is not None and not (isinstance(number, Integral) and 1 <= number <= most):
-            raise InvalidParameter(f"{name} must be a whole number from 1 to {most}, not {number}")
+        if number is not None and not (isinstance(number, Integral) and first <= number <= last):
+            raise InvalidParameter(f"{name} must be a whole number from {first} to {last}, not {number}")
 
 
 def between(low: float, high: float, /, **numbers: float) -> None:

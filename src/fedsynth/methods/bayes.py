@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsynth.cliques import all_marginals, maximal
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import measure, share_left, shares
 from fedsynth.methods.registry import method
@@ -159,7 +159,7 @@ class FedChowLiu:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        positive(degree=self.degree, cells=self.cells, max_cells=self.max_cells)
+        whole(degree=self.degree, cells=self.cells, max_cells=self.max_cells)
         shares(survey_share=self.survey_share, pair_share=self.pair_share)
         if self.survey_share + self.pair_share > ROUNDING:
             raise InvalidParameter(

@@ -69,7 +69,7 @@ class FedCTGAN:
         shares(survey_share=self.survey_share)
         check_steps(self.rate, self.clip, learning_rate=self.learning_rate)
         whole(steps=self.steps, width=self.width, noise=self.noise, tokens=self.tokens, modes=self.modes)
-        whole(MOST_LAYERS, depth=self.depth)
+        whole(1, MOST_LAYERS, depth=self.depth)
         for network in self.networks:
             check_network(network)
 

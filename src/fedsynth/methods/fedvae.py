@@ -66,7 +66,7 @@ class FedVAE(Settings):
         """Reject invalid options."""
         super().__post_init__()
         whole(width=self.width, latent=self.latent, modes=self.modes)
-        whole(MOST_LAYERS, depth=self.depth)
+        whole(1, MOST_LAYERS, depth=self.depth)
         positive(factor=self.factor, sigma=self.sigma)
         check_network(self.network)
 

@@ -100,7 +100,7 @@ class Settings:
         """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         whole(rounds=self.rounds, cap=self.cap, iterations=self.iterations, final_iterations=self.final_iterations)
-        whole(MOST_DRAWS, steps=self.steps)
+        whole(1, MOST_DRAWS, steps=self.steps)
         positive(max_megabytes=self.max_megabytes)
         if not 0 < self.rate <= 1:
             raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 0.1 asks a tenth of the sites")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedsynth.cliques import Clique, all_marginals
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GENERATORS, GUM, Generator
 from fedsynth.methods.measure import (
@@ -32,7 +32,7 @@ from fedsynth.methods.measure import (
 )
 from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.registry import method
-from fedsynth.methods.sketch import Sketch, dependence, sketch
+from fedsynth.methods.sketch import LARGEST_SEED, LARGEST_WIDTH, Sketch, dependence, sketch
 from fedsynth.methods.survey import surveyed, with_survey
 from fedsynth.schema.bins import Axis
 
@@ -88,9 +88,10 @@ class Settings:
         Shares of the budget for the 1-way tables and for the sketches (random projections of all pairs' tables,
         :func:`~fedsynth.methods.sketch.project`); the released pairs get the rest.
     width
-        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
+        Length of a sketch, at most 65,536. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of
+        projected.
     seed
-        Seed of the public projection.
+        Seed of the public projection, from 0 to 2^63 - 1.
     bound
         Largest share of all pairs that is released.
     generator
@@ -114,7 +115,8 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
-        positive(width=self.width)
+        whole(1, LARGEST_WIDTH, width=self.width)
+        whole(0, LARGEST_SEED, seed=self.seed)
 
     @property
     def pair_share(self) -> float:
@@ -176,9 +178,10 @@ class FedPrivSyn(Settings):
     one_share, sketch_share
         Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
     width
-        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
+        Length of a sketch, at most 65,536. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of
+        projected.
     seed
-        Seed of the public projection.
+        Seed of the public projection, from 0 to 2^63 - 1.
     bound
         Largest share of all pairs that is released.
     generator
@@ -231,7 +234,7 @@ class AdaFedPrivSyn(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(batch=self.batch)
+        whole(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.

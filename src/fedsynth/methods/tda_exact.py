@@ -65,7 +65,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        whole(MOST_COMPONENTS, components=self.components)
+        whole(1, MOST_COMPONENTS, components=self.components)
         whole(rounds=self.rounds)
 
 

@@ -464,11 +464,10 @@ class Settings:
         shares(survey_share=self.survey_share, size_share=self.size_share)
         leaving("training", survey_share=self.survey_share, size_share=self.size_share)
         whole(rounds=self.rounds, steps=self.steps, tokens=self.tokens)
-        whole(_LARGEST_BATCH, batch=self.batch)
+        whole(1, _LARGEST_BATCH, batch=self.batch)
+        whole(0, MOST_STEPS, updates=self.updates)
         check_steps(self.rate, self.clip, learning_rate=self.learning_rate, server_rate=self.server_rate)
-        if self.updates != 0:
-            whole(MOST_STEPS, updates=self.updates)
-        elif self.local:
+        if self.local and not self.updates:
             raise InvalidParameter(
                 "with local = true every site takes updates, but updates = 0; give a number from 1 on, such as "
                 "--set updates=20 (in Python updates=20)"
