@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+from numbers import Integral
 
+_LARGEST = 2**31 - 1  # of a run's exchanges, of whose numbers a message holds 31 bits, and of other steps and cells
 _LISTED = 40  # most names listed in a message; a table may have a thousand columns
 
 
@@ -82,15 +85,45 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "choose one of") -
     by_case = {known_name.lower(): known_name for known_name in names}
     if near := difflib.get_close_matches(name.lower(), list(by_case), 1):
         return f"did you mean {by_case[near[0]]!r}?"
+    return listed(names, otherwise)
+
+
+def listed(known: Iterable[str], before: str = "choose one of") -> str:
+    """Return the end of an error message: the first 40 names of ``known`` after the words ``before``.
+
+    Without any name it is ``there are none``.
+    """
+    names = list(known)
     more = f", ... ({len(names) - _LISTED} more)" if len(names) > _LISTED else ""
-    return f"{otherwise} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
+    return f"{before} {', '.join(names[:_LISTED])}{more}" if names else "there are none"
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is positive; ``None`` (use the default) is accepted.
+    """Raise :class:`InvalidParameter` unless every number is positive and finite; ``None`` (the default) is accepted.
 
     Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN is not positive.
     """
     for name, number in numbers.items():
-        if number is not None and not number > 0:
-            raise InvalidParameter(f"{name} must be positive, not {number}")
+        if number is not None and not 0 < number < math.inf:
+            raise InvalidParameter(f"{name} must be a positive number, not {number}")
+
+
+def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> None:
+    """Raise :class:`InvalidParameter` unless numbers are whole and from ``first`` to ``last``; ``None`` is accepted.
+
+    Numbers are passed by keyword; the keyword is the parameter's name in the message. A whole number is an integer:
+    3.0 is not one.
+    """
+    for name, number in numbers.items():
+        if number is not None and not (isinstance(number, Integral) and first <= number <= last):
+            raise InvalidParameter(f"{name} must be a whole number from {first} to {last}, not {number}")
+
+
+def between(low: float, high: float, /, **numbers: float) -> None:
+    """Raise :class:`InvalidParameter` unless every number lies between ``low`` and ``high``, both included.
+
+    Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN lies nowhere.
+    """
+    for name, number in numbers.items():
+        if not low <= number <= high:
+            raise InvalidParameter(f"{name} must lie between {low} and {high}, not {number}")

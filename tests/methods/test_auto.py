@@ -294,7 +294,7 @@ def test_a_fit_survives_a_trip_to_disk_and_repeats_itself(tmp_path):
 
 
 def test_options_that_cannot_be_are_refused():
-    with pytest.raises(InvalidParameter, match="both"):
+    with pytest.raises(InvalidParameter, match="leave nothing for the last round"):
         Auto(survey_share=0.6, pilot_share=0.4)
     with pytest.raises(InvalidParameter, match="purpose_share"):
         Auto(purpose_share=1.0)

@@ -332,10 +332,22 @@ def test_one_column_has_no_parents(method):
     assert federation.ledger.spent.rho == pytest.approx(BUDGET.rho)
 
 
+@pytest.mark.parametrize(("survey_share", "pair_share"), [(0.7, 0.3), (0.9, 0.1), (0.25, 0.75)])
+def test_shares_that_add_up_to_one_but_for_rounding_leave_no_third_round(survey_share, pair_share):
+    """In floating point 0.7 and 0.3 leave 6e-17 of the budget, and 0.9 and 0.1 minus 3e-17."""
+    federation = federate([rows(400, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
+    FedChowLiu(degree=1, survey_share=survey_share, pair_share=pair_share).fit(federation)
+    assert [entry.cost.rho for entry in federation.ledger.entries] == pytest.approx(
+        [survey_share * BUDGET.rho, pair_share * BUDGET.rho]
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
         (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.6}),
+        (FedChowLiu, {"survey_share": 0.7, "pair_share": 0.3}),
+        (FedChowLiu, {"survey_share": 0.9, "pair_share": 0.1}),
         (FedChowLiu, {"survey_share": 0.5, "pair_share": 0.5}),
         (FedChowLiu, {"degree": 0}),
         (FedChowLiu, {"cells": 0}),

@@ -13,6 +13,7 @@ from tests.contract.world import SCHEMA, SIZES, random_table, tables
 from tests.tables import contingency
 
 from fedsynth import AIM, FLAIM, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
+from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
@@ -219,6 +220,37 @@ def test_sites_lost_midway_never_raise_the_charge():
     for exchange in (1, 3, 5):  # two sites are gone from here on
         lossy = spent(exchange)
         assert all(lossy[name] <= whole[name] * (1 + 1e-9) for name in lossy)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"steps": 65}, "steps must be a whole number from 1 to 64, not 65"),
+        ({"steps": 0}, "steps must be a whole number from 1 to 64, not 0"),
+        ({"steps": 2, "iterations": 1001}, "at most 1000 iterations, not 1001; lower iterations, or set steps = 1"),
+        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"cap": 0}, "cap must be a whole number"),
+    ],
+)
+def test_options_of_flaim_that_no_site_takes_are_refused_when_it_is_made(options, says):
+    for kind in (FLAIM, AugFLAIM, RandomFLAIM):
+        with pytest.raises(InvalidParameter, match=says):
+            kind(**options)
+
+
+@pytest.mark.parametrize("rate", [1.5, 0.0, -0.1, math.nan])
+def test_a_rate_of_cohorts_is_refused_before_sites_are_counted(rate):
+    for kind in (FLAIM, FedNaiveBayes):
+        with pytest.raises(InvalidParameter, match=r"rate must lie in \(0, 1\], not"):
+            kind(rate=rate)
+    with pytest.raises(InvalidParameter, match="size_share"):
+        FedNaiveBayes(size_share=0.0)
+
+
+def test_the_most_steps_and_iterations_are_messages_that_a_site_answers():
+    link = federation(50.0, sites=1)
+    FLAIM(rounds=1, rate=1.0, steps=64, iterations=1000, final_iterations=5, workload=((0, 1),)).fit(link)
+    assert max(entry.release.steps for entry in link.ledger.entries if entry.verb == "choose") == 64  # type: ignore[union-attr]
 
 
 def test_random_flaim_chooses_without_looking():

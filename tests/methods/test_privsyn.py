@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import contingency
 
-from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn
+from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn, RandomMarginals
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -253,6 +253,36 @@ def test_saved_and_loaded_it_samples_the_same_rows(tmp_path):
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(InvalidParameter):
         FedPrivSyn(**options)
+
+
+@pytest.mark.parametrize("share", [-3, 0, 1.001, 7.0, math.nan, math.inf])
+def test_a_part_of_the_pairs_that_cannot_be_is_refused_when_the_method_is_made(share):
+    with pytest.raises(InvalidParameter, match=r"^share must lie in \(0, 1\]"):
+        RandomMarginals(share=share)
+    for kind in (FedPrivSyn, AdaFedPrivSyn, PrivSyn):
+        with pytest.raises(InvalidParameter, match=r"^bound must lie in \(0, 1\]"):
+            kind(bound=share)
+    assert RandomMarginals(share=1) == RandomMarginals(share=1.0)
+
+
+def test_a_refusal_names_an_option_that_the_method_has():
+    with pytest.raises(InvalidParameter, match=r"^score_share must"):
+        PrivSyn(score_share=2)
+    with pytest.raises(InvalidParameter, match=r"score_share = 0\.5 leave nothing for the pairs"):
+        PrivSyn(one_share=0.5, score_share=0.5)
+    with pytest.raises(InvalidParameter, match=r"^sketch_share must"):
+        FedPrivSyn(sketch_share=2)
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, math.nan, math.inf])
+def test_a_generator_that_cannot_draw_rows_is_refused_before_a_method_has_it(number):
+    with pytest.raises(InvalidParameter, match=r"^sweeps must be a whole number"):
+        GUM(sweeps=number)
+    with pytest.raises(InvalidParameter, match=r"^iterations must be a whole number"):
+        PGM(iterations=number)
+    if number != 1.5:
+        with pytest.raises(InvalidParameter, match=r"^max_megabytes must be a positive number"):
+            PGM(max_megabytes=number)
 
 
 def test_central_privsyn_needs_a_vault():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,9 +13,10 @@ from typing import Any
 import pytest
 
 import fedsynth
-from fedsynth import InvalidParameter, OneShot, Unsupported
+from fedsynth import FLAIM, Auto, InvalidParameter, OneShot, Unsupported
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
+from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.registry import declared, options_of, read_options
 
 FOLDER = Path(fedsynth.__file__).parent / "methods"
@@ -100,3 +103,58 @@ def test_options_are_written_by_name():
         made = one.kind(**read_options(one.name, one.kind, options, None))
         assert made == one.kind()
     assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}
+
+
+IMPOSSIBLE: dict[str, float] = {"negative": -3, "nan": math.nan, "inf": math.inf, "huge": 10**30}
+LIMITS = {
+    "max_megabytes": "no model is as large, which is as good as no limit",
+    "useful": "no table is as full, so that columns are independent",
+    "rare": "no value is as frequent, so that all of a column's values are merged",
+}
+"""Options for which a huge number means something, each with its meaning."""
+NUMBERS = [
+    pytest.param(kind, one.name, id=f"{kind.__name__}-{one.name}")
+    for kind in (*(found.kind for found in all_methods() if found.kind.__module__.startswith("fedsynth.")), GUM, PGM)
+    for one in dataclasses.fields(kind)
+    if {"int", "float"} & {part.strip() for part in str(one.type).split("|")}
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS)
+def test_no_option_takes_a_number_that_cannot_be(kind, name):
+    """Whoever makes a method learns of it then, not after questions are asked and paid for."""
+    for said, number in IMPOSSIBLE.items():
+        if said == "huge" and name in LIMITS:
+            assert getattr(kind(**{name: number}), name) == number
+            continue
+        with pytest.raises((InvalidParameter, Unsupported)):
+            kind(**{name: number})
+
+
+def test_every_number_among_the_options_is_tried():
+    tried = {(param.values[0], param.values[1]) for param in NUMBERS}
+    assert {(FLAIM, "steps"), (FLAIM, "rate"), (Auto, "target"), (Auto, "survey_share"), (GUM, "sweeps")} <= tried
+    assert {name for _, name in tried} >= set(LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("auto", "survey_share", "pilot_share"),
+        ("tda", "survey_share", "order_share"),
+        ("fedmigration", "survey_share", "pair_share"),
+        ("fedprivsyn", "one_share", "sketch_share"),
+        ("adafedprivsyn", "one_share", "sketch_share"),
+        ("privsyn", "one_share", "score_share"),
+        ("fedvae", "survey_share", "size_share"),
+        ("fedtabdiff", "survey_share", "size_share"),
+    ],
+)
+def test_shares_that_leave_a_rounding_error_are_refused_when_a_method_is_made(name, first, second):
+    """No site answers for the 1e-16 of the budget that are left, and by then the two shares would be spent."""
+    for share, other in ((0.86 + 0.06, 0.08), (0.7, 0.3), (0.9, 0.1)):
+        with pytest.raises(InvalidParameter, match=f"{first} = .* and {second} = .* leave nothing"):
+            find_method(name).kind(**{first: share, second: other})
+    assert 0.86 + 0.06 + 0.08 < 1
+    with pytest.raises(InvalidParameter, match=first):
+        find_method(name).kind(**{first: 1 - 2.0**-53})

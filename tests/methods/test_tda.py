@@ -156,8 +156,13 @@ def test_more_budget_comes_closer():
 def test_a_target_orders_values_by_itself_alone():
     assert nominal_pairs(SCHEMA, -1) == [(0, 2), (0, 5)]
     assert nominal_pairs(SCHEMA, 2) == [(0, 2)]
-    with pytest.raises(InvalidParameter, match="categorical column"):
+    with pytest.raises(InvalidParameter, match=f"'{SCHEMA.names[1]}' is a number.* choose one of {SCHEMA.names[0]}, "):
         nominal_pairs(SCHEMA, 1)
+    for method in (FedTDA(target=1), FedTDAMixture(target=1), FedTDAMixture(target=len(SCHEMA.stored))):
+        federation = federate([rows(50, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+        with pytest.raises(InvalidParameter, match="categorical column"):
+            method.fit(federation)
+        assert not federation.ledger.entries
     sites = [rows(4000, 0)]
     for options in ({}, {"target": 2}):
         made = FedTDA(**options).fit(federate(sites, SCHEMA, Budget(20.0, 1e-6), trust=TrustedServer(), seed=0))

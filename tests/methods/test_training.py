@@ -265,6 +265,17 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_spent(name):
         assert not federation.ledger.entries
 
 
+@pytest.mark.parametrize(
+    ("target", "says"), [(2, f"column '{SCHEMA.names[2]}' is a number"), (3, "no column is at position 3")]
+)
+def test_a_target_that_is_no_category_is_refused_before_anything_is_spent(target, says):
+    network = Network()
+    federation = start(network, tables(3), budget=BUDGET)
+    with pytest.raises(InvalidParameter, match=f"{says}, and the target must be a categorical column: choose one of"):
+        FedTabDiff(target=target, steps=2, width=8, depth=1).fit(federation)
+    assert not network.sent
+
+
 @each_method
 def test_without_a_budget_nothing_is_private_and_with_one_all_is_paid(name):
     plain = start(held=tables(3, 40), budget=Budget.none())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.wire import LARGEST_MESSAGE, decode, encode
 from fedsynth.methods import all_methods
 from fedsynth.methods.fedctgan import FedCTGAN
 from fedsynth.methods.fedtabdiff import FedTabDiff
@@ -92,6 +94,48 @@ def test_the_steps_of_a_loop_are_numbered_and_told():
 def test_a_network_that_no_site_would_train_is_refused_at_once(kind, option):
     with pytest.raises(InvalidParameter):
         kind(**option)
+
+
+def test_updates_at_the_sites_need_a_number_of_updates():
+    """FedVAE's default is none; the run used to end after the survey and the sites' numbers of rows were paid for."""
+    cases: tuple[tuple[Any, dict[str, Any]], ...] = ((FedVAE, {}), (FedTabDiff, {"updates": 0}))
+    for kind, options in cases:
+        with pytest.raises(InvalidParameter, match=r"local = true .* updates = 0; .* --set updates=20"):
+            kind(local=True, **options)
+        assert kind(local=True, updates=1).local
+    assert FedTabDiff(updates=0).updates == 0
+
+
+@pytest.mark.parametrize("kind", [FedTabDiff, FedVAE, FedCTGAN])
+def test_a_step_that_no_site_would_take_is_refused_with_the_range_that_it_may_have(kind):
+    for rate in (1.5, 9e-5, 0, -1, math.nan, math.inf):
+        with pytest.raises(InvalidParameter, match=r"rate must lie between 0.0001 and 1, not"):
+            kind(rate=rate)
+    for clip in (1e-6, 2.0**21, math.nan, math.inf):
+        with pytest.raises(InvalidParameter, match=r"clip must lie between 1e-05 and 1048576.0, not"):
+            kind(clip=clip)
+    for name in ("learning_rate", "server_rate") if kind is not FedCTGAN else ("learning_rate",):
+        for number in (0.0, 1.5, math.nan):
+            with pytest.raises(InvalidParameter, match=rf"{name} must lie in \(0, 1\], not"):
+                kind(**{name: number})
+
+
+@pytest.mark.parametrize("clip", [1e-5, 2.0**20])
+@pytest.mark.parametrize("rate", [1e-4, 1.0])
+def test_steps_of_the_widest_range_are_messages_that_a_site_reads(rate, clip):
+    """With a network that fills a message, and for LocalTraining the most updates and rows of a batch."""
+    kinds: tuple[type[FedTabDiff | FedVAE], ...] = (FedTabDiff, FedVAE)
+    for kind in kinds:
+        options = kind(rate=rate, clip=clip, updates=4096, batch=2**16, learning_rate=1.0)
+        grid = grid_for(options.clip, LARGEST_MESSAGE // 8)
+        common = (options.rate, weights_digest(np.zeros(1, dtype=np.float32)), NETWORK, ENCODERS)
+        for query in (
+            GradientSum(*common, options.clip, grid),
+            LocalTraining(*common, options.clip, grid, options.updates, 0, options.learning_rate, 0.0, ()),
+            LocalTraining(*common, 0.0, grid, options.updates, options.batch, options.learning_rate, 0.0, ()),
+        ):
+            read = decode(encode(query), type(query))
+            assert (read.rate, read.clip, read.grid) == (query.rate, query.clip, query.grid)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from fedsynth.cliques import as_tables
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.plugins import installed, load, named
 from fedsynth.privacy.cost import Neighbours, Sensitivity
+from fedsynth.privacy.release import MOST_DRAWS, SMALLEST_RATE
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS, Axis, Floats, Integers
@@ -244,7 +245,7 @@ class Training(Query, frozen=True):
 
     verb: ClassVar[str] = ""
 
-    rate: Annotated[float, msgspec.Meta(ge=1e-4, le=1)]
+    rate: Annotated[float, msgspec.Meta(ge=SMALLEST_RATE, le=1)]
     weights: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
     @property
@@ -324,7 +325,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
     kind: ClassVar[str] = ""
 
-    steps: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_DRAWS)] = 1
     look_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Workload, all_marginals, downward_closure, maximal, weights
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.methods.measure import (
     fit_over,
     fits,
@@ -92,12 +92,8 @@ class AIM:
         """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
         optional_shares(bins_share=self.bins_share)
-        positive(
-            rounds=self.rounds,
-            max_megabytes=self.max_megabytes,
-            iterations=self.iterations,
-            final_iterations=self.final_iterations,
-        )
+        whole(rounds=self.rounds, iterations=self.iterations, final_iterations=self.final_iterations)
+        positive(max_megabytes=self.max_megabytes)
         if not 0 < self.rate <= 1:
             raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 1 asks all sites at once")
         if self.rate < 1 and self.rounds is None:

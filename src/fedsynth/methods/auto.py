@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     clean_pairs,
     clean_slices,
     fit_clean,
     fitting,
+    leaving,
     margins_of,
     measure,
     pair_weights,
+    share_left,
     shares,
     sums_of_pairs,
     table_of,
@@ -29,7 +31,7 @@ from fedsynth.methods.measure import (
 )
 from fedsynth.methods.pilot import pilot
 from fedsynth.methods.privsyn import worth_releasing
-from fedsynth.methods.registry import COLUMN, method
+from fedsynth.methods.registry import COLUMN, check_column, method
 from fedsynth.methods.survey import noise_groups, noise_of, one_way, survey
 
 if TYPE_CHECKING:
@@ -96,8 +98,10 @@ class Auto:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, pilot_share=self.pilot_share, purpose_share=self.purpose_share)
-        shares(both=self.survey_share + self.pilot_share)
-        positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
+        leaving("the last round", survey_share=self.survey_share, pilot_share=self.pilot_share)
+        positive(max_megabytes=self.max_megabytes)
+        whole(iterations=self.iterations)
+        check_column(target=self.target)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -109,14 +113,16 @@ class Auto:
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
         if self.target is not None and not 0 <= self.target < len(schema.stored):
-            raise InvalidParameter(f"target = {self.target} is not the position of a column; name the column instead")
+            raise InvalidParameter(
+                f"target = {self.target} is not the position of a column; name the column: --set target=NAME"
+            )
 
         # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)
-        left, total = 1 - self.survey_share, found.total
+        left, total = share_left(self.survey_share), found.total
         looks = bool(pairs) and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total
         if looks:
-            left -= self.pilot_share
+            left = share_left(self.survey_share, self.pilot_share)
         elif pairs:
             _log.warning(
                 "pilot skipped: its noise would exceed a tenth of the rows; all pairs were counted once instead. A "

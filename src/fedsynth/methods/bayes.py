@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedsynth.cliques import all_marginals, maximal
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure
+from fedsynth.methods.measure import measure, share_left, shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import CLEAR, noise_of, one_way, survey
+from fedsynth.privacy.cost import ROUNDING
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -50,7 +51,8 @@ class Pairs(NamedTuple):
 
     ``columns`` are the grouped columns, over which the noisy ``tables`` of all pairs were counted. ``dependences`` is
     the symmetric matrix of estimated mutual information, in nats, shape ``(columns, columns)``. ``total`` is the number
-    of records, and ``left`` the part of the run's budget left for the structure's tables.
+    of records, and ``left`` the part of the run's budget left for the structure's tables, 0 if the shares spent add up
+    to 1.
     """
 
     columns: list[Cells]
@@ -77,7 +79,7 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     columns, total, _ = survey(federation, survey_share)
     if not pairs:
         pair_share = 0.0
-    left = 1 - survey_share - pair_share
+    left = share_left(survey_share, pair_share)
     columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
     domain = Domain(federation.schema, tuple(columns))
     tables = measure(federation, pairs, pair_share, domain=domain) if pairs else []
@@ -143,8 +145,8 @@ class FedChowLiu:
     cells
         Largest number of groups of a numeric column in any table.
     survey_share, pair_share
-        Shares of the budget for the survey and for the pairs. If they add up to 1, there is no third round: the tables
-        of the pairs also give the parameters, and the degree must be 1.
+        Shares of the budget for the survey and for the pairs. If they add up to 1 (but for rounding), there is no third
+        round: the tables of the pairs also give the parameters, and the degree must be 1.
     max_cells
         Largest number of cells of a table, however large the budget.
     """
@@ -157,21 +159,17 @@ class FedChowLiu:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        both = self.survey_share + self.pair_share
-        positive(
-            degree=self.degree,
-            cells=self.cells,
-            survey_share=self.survey_share,
-            pair_share=self.pair_share,
-            max_cells=self.max_cells,
-        )
-        if both > 1:
+        whole(degree=self.degree, cells=self.cells, max_cells=self.max_cells)
+        shares(survey_share=self.survey_share, pair_share=self.pair_share)
+        if self.survey_share + self.pair_share > ROUNDING:
             raise InvalidParameter(
-                f"shares of {self.survey_share} and {self.pair_share} exceed the budget; they must add up to 1 or less"
+                f"survey_share = {self.survey_share} and pair_share = {self.pair_share} exceed the budget; they must "
+                "add up to 1 or less"
             )
-        if both == 1 and self.degree != 1:
+        if self.degree != 1 and not share_left(self.survey_share, self.pair_share):
             raise InvalidParameter(
-                f"nothing is left for tables of {self.degree + 1} columns; lower a share, or set degree = 1"
+                f"survey_share = {self.survey_share} and pair_share = {self.pair_share} leave nothing for tables of "
+                f"{self.degree + 1} columns; lower one of them, or set degree = 1"
             )
 
     def fit(self, federation: Federation) -> Synthesizer:

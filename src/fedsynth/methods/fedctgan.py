@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import whole
 from fedsynth.methods.measure import shares
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Task, check_network, mean_slope, require_size, require_training, tokens_of
+from fedsynth.methods.training import (
+    EXEMPT,
+    Task,
+    check_network,
+    check_steps,
+    mean_slope,
+    require_size,
+    require_training,
+    tokens_of,
+)
 from fedsynth.models.encoders import Encoder
 from fedsynth.models.gan import Critic, Generator
+from fedsynth.models.one_hot import MOST_LAYERS
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -33,7 +43,8 @@ class FedCTGAN:
     ----------
     steps, rate, clip, learning_rate
         Number of steps of both networks and their learning rate. A step takes one noisy sum of the critic's gradients
-        over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``.
+        over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``. Their
+        ranges are those in :class:`~fedsynth.methods.training.Settings`.
     width, depth, noise
         Units and number of hidden layers of both networks; number of random inputs of the generator per row.
     survey_share, tokens, modes
@@ -56,10 +67,9 @@ class FedCTGAN:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share)
-        positive(steps=self.steps, clip=self.clip, learning_rate=self.learning_rate, rate=self.rate, noise=self.noise)
-        positive(width=self.width, depth=self.depth, tokens=self.tokens, modes=self.modes)
-        if self.rate > 1:
-            raise InvalidParameter(f"rate = {self.rate} is not a probability; give at most 1")
+        check_steps(self.rate, self.clip, learning_rate=self.learning_rate)
+        whole(steps=self.steps, width=self.width, noise=self.noise, tokens=self.tokens, modes=self.modes)
+        whole(1, MOST_LAYERS, depth=self.depth)
         for network in self.networks:
             check_network(network)
 

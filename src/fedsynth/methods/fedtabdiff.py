@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from fedsynth.errors import positive
-from fedsynth.methods.registry import COLUMN, method
+from fedsynth.errors import whole
+from fedsynth.methods.registry import COLUMN, check_column, method, require_category
 from fedsynth.methods.survey import survey
 from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
 from fedsynth.models.diffusion import Diffusion
@@ -65,7 +65,8 @@ class FedTabDiff(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(sampling=self.sampling)
+        whole(sampling=self.sampling)
+        check_column(target=self.target)
         check_network(self.network)
 
     @property
@@ -84,8 +85,8 @@ class FedTabDiff(Settings):
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
         Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
-        public numbers of rows, and :class:`InvalidParameter` for a ``target`` that is not a column or a network too
-        large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        public numbers of rows, and :class:`InvalidParameter` for a ``target`` that is not a categorical column or a
+        network too large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         import numpy as np
 
@@ -93,6 +94,7 @@ class FedTabDiff(Settings):
         from fedsynth.models.synthesizer import Synthesizer
 
         require_training(federation)
+        require_category(federation.schema, self.target)
         require_size(federation.schema, self.network, self.tokens)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedsynth.errors import positive
+from fedsynth.errors import positive, whole
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
 from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.models.one_hot import MOST_LAYERS
 from fedsynth.models.vae import AutoEncoder
 
 if TYPE_CHECKING:
@@ -64,14 +65,9 @@ class FedVAE(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(
-            width=self.width,
-            depth=self.depth,
-            latent=self.latent,
-            factor=self.factor,
-            sigma=self.sigma,
-            modes=self.modes,
-        )
+        whole(width=self.width, latent=self.latent, modes=self.modes)
+        whole(1, MOST_LAYERS, depth=self.depth)
+        positive(factor=self.factor, sigma=self.sigma)
         check_network(self.network)
 
     @property

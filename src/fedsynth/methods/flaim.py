@@ -20,9 +20,18 @@ import msgspec
 import numpy as np
 
 from fedsynth.cliques import Clique, Workload, all_marginals, downward_closure, integer_weights, weights
-from fedsynth.errors import positive
+from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.federation.query import MOST_ROWS, Counts
-from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores, flat_tables, model_shares, on_grid
+from fedsynth.methods.flaim_scores import (
+    GRID,
+    MOST_ITERATIONS,
+    MOST_PENALTY,
+    Measured,
+    Scores,
+    flat_tables,
+    model_shares,
+    on_grid,
+)
 from fedsynth.methods.measure import (
     NOISE_L1,
     fit_noisy,
@@ -33,6 +42,7 @@ from fedsynth.methods.measure import (
     table_of,
 )
 from fedsynth.methods.registry import COHORT_RATE, Promise, method
+from fedsynth.privacy.release import MOST_DRAWS
 from fedsynth.schema.bins import Integers
 from fedsynth.schema.derive import forbidden_cells
 
@@ -61,7 +71,7 @@ class Settings:
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
-        Local steps s: number of marginals that a site selects per round.
+        Local steps s: number of marginals that a site selects per round, at most 64.
     cap
         R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
         have fewer sites.
@@ -71,7 +81,8 @@ class Settings:
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the last one.
+        Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
+        well, and ``iterations`` is at most 1000.
     """
 
     workload: Workload | None = None
@@ -88,15 +99,16 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(measure_share=self.measure_share, size_share=self.size_share)
-        positive(
-            rounds=self.rounds,
-            rate=self.rate,
-            steps=self.steps,
-            cap=self.cap,
-            max_megabytes=self.max_megabytes,
-            iterations=self.iterations,
-            final_iterations=self.final_iterations,
-        )
+        whole(rounds=self.rounds, cap=self.cap, iterations=self.iterations, final_iterations=self.final_iterations)
+        whole(1, MOST_DRAWS, steps=self.steps)
+        positive(max_megabytes=self.max_megabytes)
+        if not 0 < self.rate <= 1:
+            raise InvalidParameter(f"rate must lie in (0, 1], not {self.rate}; 0.1 asks a tenth of the sites")
+        if self.steps > 1 and self.iterations > MOST_ITERATIONS:
+            raise InvalidParameter(
+                f"sites that take steps = {self.steps} fit in between, in at most {MOST_ITERATIONS} iterations, not "
+                f"{self.iterations}; lower iterations, or set steps = 1"
+            )
 
 
 @dataclass
@@ -347,7 +359,7 @@ class FLAIM(Settings):
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
-        Local steps s: number of marginals that a site selects per round.
+        Local steps s: number of marginals that a site selects per round, at most 64.
     cap
         R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
         have fewer sites.
@@ -357,7 +369,8 @@ class FLAIM(Settings):
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the last one.
+        Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
+        well, and ``iterations`` is at most 1000.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -475,18 +488,26 @@ class FedNaiveBayes:
     """Measures only the 1-way marginals of one cohort, so that columns are independent; the others must beat it.
 
     A cohort is a random sample of sites. ``rate`` is the probability with which a site takes part; ``size_share`` is
-    the share of the budget for the sites' numbers of records, unless they are public.
+    the share of the budget for the sites' numbers of records, unless they are public. Options out of range raise
+    :class:`InvalidParameter`.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)
     size_share: float = 0.01
 
+    def __post_init__(self) -> None:
+        """Reject invalid options."""
+        self._settings()
+
+    def _settings(self) -> Settings:
+        """Return the options of the FLAIM run of one round that this is."""
+        return Settings(rounds=1, rate=self.rate, size_share=self.size_share)
+
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Raises :class:`InvalidParameter` for a ``rate`` or ``size_share`` out of range, before anything but the sites'
-        numbers of records is spent, and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        run = Run.start(federation, Settings(rounds=1, rate=self.rate, size_share=self.size_share))
+        run = Run.start(federation, self._settings())
         run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 GRID = 2**24
 """Scores are integers in units of 1 / GRID record, shares integers in units of 1 / GRID of all records."""
 MOST_PENALTY = 2**59
+MOST_ITERATIONS = 1000
+"""Largest number of steps of a fit that a site makes between two draws."""
 _MOST_POTENTIAL = 1e12
 _MOST_RECORDS = 2.0**48
 _BLOCK = 2**20  # cells, or rows times tables, held at once
@@ -49,7 +51,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     values: Floats
     stds: Floats
     total: Annotated[float, msgspec.Meta(ge=1, le=_MOST_RECORDS)]
-    iterations: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedsynth.errors import positive, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import fit_over, fitting, without_noise
 from fedsynth.methods.registry import one_of
@@ -36,11 +37,15 @@ class Generator(Protocol):
 class GUM:
     """GUM, the gradual update method of PrivSyn: makes tables consistent, then changes random rows until they match.
 
-    ``sweeps`` is the number of passes over all tables in which rows are changed whenever rows are drawn. Source: arXiv
-    2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
+    ``sweeps`` is the number of passes over all tables in which rows are changed whenever rows are drawn; fewer than 1
+    raise :class:`InvalidParameter`. Source: arXiv 2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
     """
 
     sweeps: int = 20
+
+    def __post_init__(self) -> None:
+        """Reject invalid options."""
+        whole(sweeps=self.sweeps)
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
@@ -57,11 +62,16 @@ class PGM:
     """Private-PGM (arXiv 1901.09136): fits a graphical model to the tables, in at most ``iterations`` steps.
 
     A table with which the model would need more than ``max_megabytes`` (MiB, 8 bytes per cell) is skipped; tables are
-    taken in the order given.
+    taken in the order given. Options that are not positive raise :class:`InvalidParameter`.
     """
 
     iterations: int = 500
     max_megabytes: float = 80.0
+
+    def __post_init__(self) -> None:
+        """Reject invalid options."""
+        whole(iterations=self.iterations)
+        positive(max_megabytes=self.max_megabytes)
 
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]

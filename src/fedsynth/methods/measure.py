@@ -17,6 +17,7 @@ from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts, Size
 from fedsynth.methods.domain import Domain
+from fedsynth.privacy.cost import ROUNDING
 from fedsynth.schema.bins import Axis, Floats
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ NOISE_STOP = 0.9
 CLEAN_STOP, CLEAN_QUIET = 0.05, 3
 
 _MEGABYTE = 2**20
+_DUST = ROUNDING - 1  # what shares leave below this is a rounding error, which the ledger tolerates too
 _MOST_WEIGHT = 64
 _WEIGHT_ERROR = 0.05  # relative error of a share; larger weights come closer, but the noise is then of larger integers
 
@@ -416,7 +418,7 @@ def shares(**numbers: float) -> None:
     Each keyword is an option's name, as the message gives it.
     """
     for name, number in numbers.items():
-        if not 0 < number < 1:
+        if not (number > 0 and share_left(number)):
             raise InvalidParameter(f"{name} must lie strictly between 0 and 1, not {number}")
 
 
@@ -426,8 +428,30 @@ def optional_shares(**numbers: float) -> None:
     Each keyword is an option's name, as the message gives it.
     """
     for name, number in numbers.items():
-        if not 0 <= number < 1:
+        if not (number >= 0 and share_left(number)):
             raise InvalidParameter(f"{name} must be 0 or lie strictly between 0 and 1, not {number}")
+
+
+def share_left(*spent: float) -> float:
+    """Return the part of the budget that the shares ``spent`` leave, or 0 if they add up to 1 but for rounding.
+
+    0.7 and 0.3 leave 6e-17 in floating point, for which no site answers a question. Shares that add up to more than 1
+    leave 0 as well.
+    """
+    left = 1.0
+    for share in spent:
+        left -= share
+    return left if left > _DUST else 0.0
+
+
+def leaving(purpose: str, **spent: float) -> None:
+    """Raise :class:`InvalidParameter` unless the shares ``spent`` leave a part of the budget; for methods' options.
+
+    Each keyword is an option's name, and ``purpose`` is what the rest pays for, as the message gives them.
+    """
+    if not share_left(*spent.values()):
+        values = " and ".join(f"{name} = {share}" for name, share in spent.items())
+        raise InvalidParameter(f"{values} leave nothing for {purpose}; lower one of them")
 
 
 def fitting(

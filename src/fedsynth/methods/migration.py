@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import all_marginals
-from fedsynth.errors import positive
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure, shares
+from fedsynth.methods.measure import leaving, measure, shares
 from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        positive(
-            degree=self.degree,
-            rounds=self.rounds,
-            interval=self.interval,
-            selection=self.selection,
-            more_individuals_than_breed=self.population - self.selection,
-        )
+        whole(degree=self.degree, rounds=self.rounds, interval=self.interval)
+        whole(population=self.population, selection=self.selection)
+        if self.selection >= self.population:
+            raise InvalidParameter(
+                f"selection = {self.selection} of a population of {self.population} leaves no place for offspring; "
+                "select fewer, or raise population"
+            )
 
     def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
         """Return the best individual (a population of one) found by the islands, one for each of ``weights``.
@@ -119,8 +119,9 @@ class FedMigration(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        shares(survey_share=self.survey_share, pair_share=self.pair_share, both=self.survey_share + self.pair_share)
-        positive(cells=self.cells, max_cells=self.max_cells)
+        shares(survey_share=self.survey_share, pair_share=self.pair_share)
+        leaving("the structure's tables", survey_share=self.survey_share, pair_share=self.pair_share)
+        whole(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -172,7 +173,7 @@ class FedMigrationPaper(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(max_cells=self.max_cells)
+        whole(max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask the sites of ``federation`` for exact tables (NOT PRIVATE); return the fitted generator of rows.

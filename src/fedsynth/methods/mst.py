@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Clique, all_marginals
-from fedsynth.errors import positive
+from fedsynth.errors import positive, whole
 from fedsynth.federation.query import Counts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import fit_noisy, fit_over, measure_in_vault, measurements, optional_shares, total_records
@@ -59,7 +59,8 @@ class MST:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         optional_shares(bins_share=self.bins_share)
-        positive(rare=self.rare, iterations=self.iterations)
+        positive(rare=self.rare)
+        whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.

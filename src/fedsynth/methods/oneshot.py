@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Clique, all_marginals, kruskal
-from fedsynth.errors import positive
+from fedsynth.errors import positive, whole
 from fedsynth.methods.measure import (
     NOISE_L1,
     fit_over,
@@ -72,7 +72,8 @@ class OneShot:
         """Reject invalid options."""
         shares(pair_share=self.pair_share)
         optional_shares(bins_share=self.bins_share)
-        positive(max_megabytes=self.max_megabytes, iterations=self.iterations)
+        positive(max_megabytes=self.max_megabytes)
+        whole(iterations=self.iterations)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.

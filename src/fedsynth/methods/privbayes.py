@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, all_marginals
-from fedsynth.errors import Unsupported, positive
+from fedsynth.errors import Unsupported, positive, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import measure_in_vault, optional_shares, shares, total_records
 from fedsynth.methods.registry import method
@@ -73,7 +73,8 @@ class PrivBayes:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        positive(degree=self.degree, useful=self.useful)
+        whole(degree=self.degree)
+        positive(useful=self.useful)
         shares(one_share=self.one_share, select_share=self.select_share)
         optional_shares(bins_share=self.bins_share)
 

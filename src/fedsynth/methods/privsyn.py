@@ -15,22 +15,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedsynth.cliques import Clique, all_marginals
-from fedsynth.errors import InvalidParameter, positive
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GENERATORS, GUM, Generator
 from fedsynth.methods.measure import (
     free_numbers,
+    leaving,
     measure,
     measure_in_vault,
     noise_weight,
     optional_shares,
+    share_left,
     shares,
     table_of,
     total_records,
 )
 from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.registry import method
-from fedsynth.methods.sketch import Sketch, dependence, sketch
+from fedsynth.methods.sketch import LARGEST_SEED, LARGEST_WIDTH, Sketch, dependence, sketch
 from fedsynth.methods.survey import surveyed, with_survey
 from fedsynth.schema.bins import Axis
 
@@ -86,9 +88,10 @@ class Settings:
         Shares of the budget for the 1-way tables and for the sketches (random projections of all pairs' tables,
         :func:`~fedsynth.methods.sketch.project`); the released pairs get the rest.
     width
-        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
+        Length of a sketch, at most 65,536. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of
+        projected.
     seed
-        Seed of the public projection.
+        Seed of the public projection, from 0 to 2^63 - 1.
     bound
         Largest share of all pairs that is released.
     generator
@@ -111,13 +114,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        _check(self.one_share, self.sketch_share, self.bound, self.bins_share)
-        positive(width=self.width)
+        _check(self.bound, self.bins_share, one_share=self.one_share, sketch_share=self.sketch_share)
+        whole(1, LARGEST_WIDTH, width=self.width)
+        whole(0, LARGEST_SEED, seed=self.seed)
 
     @property
     def pair_share(self) -> float:
         """Share for the released pairs' tables, of the budget left after the survey: what the other two leave."""
-        return 1 - self.one_share - self.sketch_share
+        return share_left(self.one_share, self.sketch_share)
 
     def look(self, federation: Federation) -> Look:
         """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
@@ -174,9 +178,10 @@ class FedPrivSyn(Settings):
     one_share, sketch_share
         Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
     width
-        Length of a sketch. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of projected.
+        Length of a sketch, at most 65,536. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of
+        projected.
     seed
-        Seed of the public projection.
+        Seed of the public projection, from 0 to 2^63 - 1.
     bound
         Largest share of all pairs that is released.
     generator
@@ -229,7 +234,7 @@ class AdaFedPrivSyn(Settings):
     def __post_init__(self) -> None:
         """Reject invalid options."""
         super().__post_init__()
-        positive(batch=self.batch)
+        whole(batch=self.batch)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -300,7 +305,7 @@ class PrivSyn:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        _check(self.one_share, self.score_share, self.bound, self.bins_share)
+        _check(self.bound, self.bins_share, one_share=self.one_share, score_share=self.score_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -315,7 +320,7 @@ class PrivSyn:
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         left = 1 - self.bins_share
         planned = _most(pairs, min(self.bound, PLANNED))
-        domain = surveyed(federation, self.bins_share, planned, (1 - self.one_share - self.score_share) * left)
+        domain = surveyed(federation, self.bins_share, planned, share_left(self.one_share, self.score_share) * left)
         vault = federation.deposit(domain.counts([*ones, *pairs]), left)
 
         found = measure_in_vault(vault, domain, ones, self.one_share * left if pairs else left)
@@ -380,12 +385,12 @@ class AllMarginals:
 class RandomMarginals:
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.
 
-    A ``one_share`` or ``bins_share`` out of range raises :class:`InvalidParameter`.
+    Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     share
-        Share of all pairs that is released, at least one pair; not a share of the budget.
+        Share of all pairs that is released, above 0 and at most 1, but at least one pair; not a share of the budget.
     one_share
         Share of the budget for the 1-way tables; the pairs get the rest.
     generator
@@ -405,6 +410,7 @@ class RandomMarginals:
         """Reject invalid options."""
         shares(one_share=self.one_share)
         optional_shares(bins_share=self.bins_share)
+        _part_of_pairs("share", self.share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -443,10 +449,14 @@ def _most(strengths: Collection[Clique], bound: float) -> int:
     return min(len(strengths), max(1, math.floor(bound * len(strengths))))
 
 
-def _check(one_share: float, sketch_share: float, bound: float, bins_share: float) -> None:
+def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
+    """Reject invalid options; ``before_pairs`` are the shares spent before the pairs are released, by their names."""
     optional_shares(bins_share=bins_share)
-    shares(one_share=one_share, sketch_share=sketch_share)
-    if one_share + sketch_share >= 1:
-        raise InvalidParameter(f"shares of {one_share} and {sketch_share} leave nothing for the pairs; lower them")
-    if not 0 < bound <= 1:
-        raise InvalidParameter(f"bound must lie in (0, 1], not {bound}; 1/3 releases at most a third of the pairs")
+    shares(**before_pairs)
+    leaving("the pairs", **before_pairs)
+    _part_of_pairs("bound", bound)
+
+
+def _part_of_pairs(name: str, part: float) -> None:
+    if not 0 < part <= 1:
+        raise InvalidParameter(f"{name} must lie in (0, 1], not {part}; 0.5 stands for half of all pairs")

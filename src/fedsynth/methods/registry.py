@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
 from fedsynth.plugins import installed, load, named
+from fedsynth.schema.bins import MOST_COLUMNS
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -210,6 +212,33 @@ def declared(kind: Any, name: str) -> Registration:
 _OBJECTS = "fedsynth.objects"
 COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
 """Metadata of a field that holds the position of a column; its written form is the column's name."""
+
+
+def check_column(**columns: int | None) -> None:
+    """Raise :class:`InvalidParameter` unless every option is a column's position, or -1 or ``None`` for no column.
+
+    For the options classes: whether a schema has a column there is only known when the method is fitted. Each keyword
+    is an option's name, as the message gives it.
+    """
+    for name, at in columns.items():
+        if at is not None and not (isinstance(at, Integral) and -1 <= at < MOST_COLUMNS):
+            raise InvalidParameter(f"{name} = {at} is not the position of a column; name the column: --set {name}=NAME")
+
+
+def require_category(schema: Schema, target: int) -> None:
+    """Raise :class:`InvalidParameter` unless the option ``target`` is a categorical column's position in ``schema``.
+
+    -1 stands for no target. Methods call it before they ask a question.
+    """
+    columns = schema.stored
+    there = 0 <= target < len(columns)
+    if target == -1 or (there and not columns[target].is_number):
+        return
+    wrong = f"column {columns[target].name!r} is a number" if there else f"no column is at position {target}"
+    categories = [column.name for column in columns if not column.is_number]
+    raise InvalidParameter(
+        f"{wrong}, and the target must be a categorical column: {listed(categories)}, or leave --set target=... out"
+    )
 
 
 COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}

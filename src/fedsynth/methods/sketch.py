@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
+LARGEST_WIDTH, LARGEST_SEED = 2**16, 2**63 - 1
 _MOST_CELLS = 2**23  # cells of one pair's table, at most: 64 MB
 _MOST_SIGNS = 2**25  # signs of one pair's projection, at most: 4 MB as bits
 _ALL_SIGNS = 2**32  # signs of all pairs of a query, at most: two seconds of hashing
@@ -102,8 +103,8 @@ class Sketches(Query, frozen=True):
     kind: ClassVar[str] = "sketches"
 
     pairs: Annotated[tuple[tuple[Position, Position], ...], msgspec.Meta(min_length=1, max_length=2**16)]
-    width: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+    width: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_WIDTH)]
+    seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for pairs that the schema does not have, and for tables too large to project.

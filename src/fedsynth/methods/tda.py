@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Clique
-from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import shares
-from fedsynth.methods.registry import COLUMN, method
+from fedsynth.methods.measure import leaving, share_left, shares
+from fedsynth.methods.registry import COLUMN, check_column, method, require_category
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
 from fedsynth.schema import Categorical, Schema
@@ -68,8 +67,8 @@ class FedTDA:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
-        if self.survey_share + self.order_share >= 1:
-            raise InvalidParameter("survey_share and order_share leave nothing for the products; lower one of them")
+        leaving("the products", survey_share=self.survey_share, order_share=self.order_share)
+        check_column(target=self.target)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -98,7 +97,7 @@ class FedTDA:
             # Rows are shortened to a length that rows of independent columns rarely exceed.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
             query = Products(tuple(encoding(margin) for margin in margins), bound)
-            found = federation.sum(query, 1 - survey_share - order_share)
+            found = federation.sum(query, share_left(survey_share, order_share))
             (products,), (std,) = found.tables, found.stds
             records = _present(federation, found, total, sites)
             scores = [integer_scores(axis) / GRAIN for axis in axes]
@@ -118,11 +117,8 @@ def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
     column that others are paired with, or -1: each unordered column is paired with all. Raises
     :class:`InvalidParameter` for a target that is not a categorical column.
     """
+    require_category(schema, target)
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
-    if target != -1 and target not in categories:
-        raise InvalidParameter(
-            f"target = {target} is not the position of a categorical column; categorical columns are at {categories}"
-        )
     nominal = {at for at in categories if _is_nominal(schema, at)}
     partners = categories if target == -1 else [target]
     return sorted({(min(a, b), max(a, b)) for a in nominal for b in partners if a != b})

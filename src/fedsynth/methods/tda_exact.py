@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsynth.cliques import all_marginals
-from fedsynth.errors import positive
+from fedsynth.errors import whole
 from fedsynth.federation.query import Counts
-from fedsynth.methods.registry import COLUMN, method
+from fedsynth.methods.registry import COLUMN, check_column, method
 from fedsynth.methods.tda import (
     encoding,
     integer_scores,
@@ -22,7 +22,16 @@ from fedsynth.methods.tda import (
     margins_of,
     nominal_pairs,
 )
-from fedsynth.methods.tda_sums import GRAIN, LONGEST, Encoding, MixtureSums, Moments, latent_count, scaling
+from fedsynth.methods.tda_sums import (
+    GRAIN,
+    LONGEST,
+    MOST_COMPONENTS,
+    Encoding,
+    MixtureSums,
+    Moments,
+    latent_count,
+    scaling,
+)
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.columns import Datetime, Numeric, fine_cells
@@ -46,7 +55,7 @@ class Settings:
     Parameters
     ----------
     components
-        Largest number of components of a mixture; the fit drops those that it does not need.
+        Largest number of components of a mixture, at most 256; the fit drops those that it does not need.
     rounds
         Largest number of rounds of the fit, each of which is one exact sum over sites.
     """
@@ -56,7 +65,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        positive(components=self.components, rounds=self.rounds)
+        whole(1, MOST_COMPONENTS, components=self.components)
+        whole(rounds=self.rounds)
 
 
 @method("tdamixture", adaptive=True, private=False)
@@ -70,7 +80,7 @@ class FedTDAMixture(Settings):
     Parameters
     ----------
     components
-        Largest number of components of a mixture.
+        Largest number of components of a mixture, at most 256.
     rounds
         Largest number of rounds of the fit of the mixtures.
     target
@@ -80,19 +90,25 @@ class FedTDAMixture(Settings):
 
     target: int = field(default=-1, metadata=COLUMN)
 
+    def __post_init__(self) -> None:
+        """Reject invalid options."""
+        super().__post_init__()
+        check_column(target=self.target)
+
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
 
         Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), :class:`InvalidParameter` for a ``target`` that is not a categorical column, and otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        exact=True)``), :class:`InvalidParameter`, before any question, for a ``target`` that is not a categorical
+        column, and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
+        pairs = nominal_pairs(schema, self.target)
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
-        orders = level_orders(federation, nominal_pairs(schema, self.target), counts, EXACT)
+        orders = level_orders(federation, pairs, counts, EXACT)
         grids = _grids(schema)
         for at, mixture in fitted_mixtures(federation, counts, self.components, self.rounds).items():
             grid = grids[at]
@@ -116,7 +132,7 @@ class FedTDAPaper(Settings):
     Parameters
     ----------
     components
-        Largest number of components of a mixture.
+        Largest number of components of a mixture, at most 256.
     rounds
         Largest number of rounds of the fit of the mixtures.
     """

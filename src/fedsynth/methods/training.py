@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported, positive
+from fedsynth.errors import InvalidParameter, Unsupported, between, whole
 from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
 from fedsynth.federation.wire import LARGEST_MESSAGE
-from fedsynth.methods.measure import shares
+from fedsynth.methods.measure import leaving, share_left, shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
@@ -31,6 +31,7 @@ from fedsynth.models.networks import Adam, numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.privacy.device import device
+from fedsynth.privacy.release import MOST_STEPS, SMALLEST_RATE
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
@@ -53,6 +54,10 @@ _ENCODED = 1 << 25  # encoded numbers held at a time: a diffusion has up to 16 f
 _NUMBERS = 1 << 16  # numbers per row in all layers, at most: 512 rows with their gradients and products take 1 GiB
 _WORK = 1 << 27  # weights times updates times the share of rows in each, at most in one query
 _LEAST_SHARE = 2.0**-4  # share of rows that an update counts for, at least: noise and Adam take time for few rows too
+_LARGEST_CLIP = 2.0**20
+_LEAST_CLIP = 1e-5  # 2^25 weights, more than a message holds, then need a grid of 2^-40, the finest
+_LARGEST_BATCH = 2**16  # rows of a batch, at most
+_LARGEST_LEARNING_RATE = 1.0
 _ORDERED = 1 << 24  # rows of all batches of a round, at most
 _BESIDE = 1 << 16  # bytes of a message besides the weights, at most
 _BATCH = 1 << 26  # numbers in all layers for a batch's rows, at most
@@ -101,7 +106,7 @@ class NetworkTraining(Training, frozen=True):
 
     network: Network
     encoders: Encoders
-    clip: Annotated[float, msgspec.Meta(ge=0, le=2.0**20)]
+    clip: Annotated[float, msgspec.Meta(ge=0, le=_LARGEST_CLIP)]
     grid: Annotated[int, msgspec.Meta(ge=0, le=40)]
 
     def __post_init__(self) -> None:
@@ -270,9 +275,9 @@ class LocalTraining(NetworkTraining, frozen=True):
     kind: ClassVar[str] = "local-training"
     verb: ClassVar[str] = "average"
 
-    updates: Annotated[int, msgspec.Meta(ge=1, le=2**12)]
-    batch: Annotated[int, msgspec.Meta(ge=0, le=2**16)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    updates: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+    batch: Annotated[int, msgspec.Meta(ge=0, le=_LARGEST_BATCH)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=_LARGEST_LEARNING_RATE)]
     decay: Annotated[float, msgspec.Meta(ge=0, le=1)]
     sizes: Sizes
 
@@ -421,13 +426,14 @@ class Settings:
         Without privacy, FedAvg as published: in each of ``rounds`` rounds, every site takes ``updates`` steps of Adam
         on ``batch`` rows, with new moments (``updates = 0``: gradient sums, as under a budget, but without noise). The
         learning rate falls to zero over the rounds along half a cosine; otherwise averages of heterogeneous sites do
-        not converge (Li et al., arXiv 1907.02189).
+        not converge (Li et al., arXiv 1907.02189). At most 4096 updates, batches of at most 65,536 rows, and a learning
+        rate of at most 1.
     steps, rate, clip, server_rate
-        Under a budget, DP-FedSGD: ``steps`` steps of Adam at the server with the learning rate ``server_rate``. Each
-        uses one noisy sum of gradients over rows sampled with probability ``rate``, each gradient clipped to the L2
-        norm ``clip``. A few hundred steps, each on many rows, work best.
+        Under a budget, DP-FedSGD: ``steps`` steps of Adam at the server with the learning rate ``server_rate``, at most
+        1. Each uses one noisy sum of gradients over rows sampled with probability ``rate``, from 1e-4 to 1, each
+        gradient clipped to the L2 norm ``clip``, from 1e-5 to 2^20. A few hundred steps, each on many rows, work best.
     local
-        Use FedAvg under a budget too: every site takes ``updates`` steps (at least 1) on rows sampled with probability
+        Use FedAvg under a budget too: every site takes ``updates`` steps (not 0) on rows sampled with probability
         ``rate``, and adds its own noise to each. This is noisier than sums over sites at equal epsilon, but needs fewer
         rounds.
     survey_share
@@ -456,14 +462,16 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, size_share=self.size_share)
-        if self.survey_share + self.size_share >= 1:
-            raise InvalidParameter("survey_share and size_share leave nothing for training; lower one of them")
-        if self.updates < 0:
-            raise InvalidParameter(f"updates = {self.updates}: give a number of steps, or 0 for gradient sums")
-        positive(rounds=self.rounds, batch=self.batch, steps=self.steps, tokens=self.tokens)
-        for name in ("learning_rate", "server_rate", "clip", "rate"):
-            if not 0 < getattr(self, name) <= (1 if name == "rate" else math.inf):
-                raise InvalidParameter(f"{name} = {getattr(self, name)} is out of range; give a positive number")
+        leaving("training", survey_share=self.survey_share, size_share=self.size_share)
+        whole(rounds=self.rounds, steps=self.steps, tokens=self.tokens)
+        whole(1, _LARGEST_BATCH, batch=self.batch)
+        whole(0, MOST_STEPS, updates=self.updates)
+        check_steps(self.rate, self.clip, learning_rate=self.learning_rate, server_rate=self.server_rate)
+        if self.local and not self.updates:
+            raise InvalidParameter(
+                "with local = true every site takes updates, but updates = 0; give a number from 1 on, such as "
+                "--set updates=20 (in Python updates=20)"
+            )
 
     def train(self, federation: Federation, network: Network, encoders: Sequence[Encoder], total: float) -> Weights:
         """Train ``network`` at the sites for the budget left after the survey, and return its weights, flat, float32.
@@ -474,11 +482,11 @@ class Settings:
         """
         task = Task(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
-        left = 1 - self.survey_share
         if self.local or (federation.budget.exact and self.updates):
             sizes = released_sizes(federation, self.size_share)
-            return self._averaged(federation, task, weights, left - self.size_share, sizes)
-        return self._descended(federation, task, weights, left)
+            left = share_left(self.survey_share, self.size_share)
+            return self._averaged(federation, task, weights, left, sizes)
+        return self._descended(federation, task, weights, share_left(self.survey_share))
 
     def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
         """Run DP-FedSGD: one clipped and noisy gradient sum per step."""
@@ -516,6 +524,19 @@ class Settings:
 def cosine(step: int, steps: int) -> float:
     """Return the factor of the learning rate at ``step`` (from 0) of ``steps``: half a cosine, from 1 towards 0."""
     return (1 + math.cos(math.pi * step / steps)) / 2
+
+
+def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
+    """Raise :class:`InvalidParameter`, before budget is spent, for training steps that sites would refuse to take.
+
+    For the options classes: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm to which its
+    gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
+    """
+    between(SMALLEST_RATE, 1, rate=rate)
+    between(_LEAST_CLIP, _LARGEST_CLIP, clip=clip)
+    for name, number in learning_rates.items():
+        if not 0 < number <= _LARGEST_LEARNING_RATE:
+            raise InvalidParameter(f"{name} must lie in (0, 1], not {number}; 0.001 is usual")
 
 
 def check_network(network: Network | Generator) -> None:

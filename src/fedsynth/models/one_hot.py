@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
     from fedsynth.privacy.dpsgd import Tape
 
-Widths = Annotated[tuple[Annotated[int, msgspec.Meta(ge=8, le=1024)], ...], msgspec.Meta(min_length=1, max_length=4)]
+MOST_LAYERS = 4
+Widths = Annotated[
+    tuple[Annotated[int, msgspec.Meta(ge=8, le=1024)], ...], msgspec.Meta(min_length=1, max_length=MOST_LAYERS)
+]
 """Widths of hidden layers, in the order from a network's input."""
 
 _AT_ONCE = 4096  # rows sampled together

@@ -23,10 +23,13 @@ _UP = 1 + 2.0**-49
 
 Rho = Annotated[float, msgspec.Meta(ge=SMALLEST_RHO, le=1e12)]
 Epsilon = Annotated[float, msgspec.Meta(ge=SMALLEST_EPSILON, le=1e6)]
-Rate = Annotated[float, msgspec.Meta(ge=1e-4, le=1)]
+SMALLEST_RATE = 1e-4
+Rate = Annotated[float, msgspec.Meta(ge=SMALLEST_RATE, le=1)]
 SMALLEST_MULTIPLIER, LARGEST_MULTIPLIER = 0.3, 1e4
 Multiplier = Annotated[float, msgspec.Meta(ge=SMALLEST_MULTIPLIER, le=LARGEST_MULTIPLIER)]
-Steps = Annotated[int, msgspec.Meta(ge=1, le=4096)]
+MOST_STEPS = 4096  # of one training release
+Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+MOST_DRAWS = 64  # of one selection
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
@@ -174,7 +177,7 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     pick: Exponential | Exact
     look: Gaussian | Laplace | Exact
-    steps: Annotated[int, msgspec.Meta(ge=2, le=64)]
+    steps: Annotated[int, msgspec.Meta(ge=2, le=MOST_DRAWS)]
 
     def cost(self, norms: Norms) -> Cost:
         """Return the cost of all draws and measurements to one person.
