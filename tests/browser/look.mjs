@@ -1,7 +1,8 @@
 // Looks at an HTML file or a local page as its readers will: phone and desk, light and dark, on paper, without scripts.
 //
-//   node look.mjs PAGE.html|http://... OUT_DIR [CHROMIUM]
+//   node look.mjs PAGE.html|http://... OUT_DIR [CHROMIUM [VIEW,...]]
 //
+// The views are phone-light, phone-dark, desk-light, desk-dark, print and no-script; all of them if none is named.
 // Writes screenshots and a PDF to OUT_DIR and prints one JSON object: per view the horizontal overflow, console
 // messages, requests for anything but the page itself (and what lies below the address of a local one), and axe's
 // violations.
@@ -10,9 +11,9 @@ import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 import { launch, openDetails, overflow, sizes, violations } from "./checks.mjs";
 
-const [page_, out_, executablePath = "/usr/bin/chromium"] = process.argv.slice(2);
+const [page_, out_, executablePath = "/usr/bin/chromium", chosen = ""] = process.argv.slice(2);
 if (!page_ || !out_) {
-  console.error("usage: node look.mjs PAGE.html OUT_DIR [CHROMIUM]");
+  console.error("usage: node look.mjs PAGE.html OUT_DIR [CHROMIUM [VIEW,...]]");
   process.exit(2);
 }
 const served = page_.startsWith("http://127.0.0.1:");
@@ -57,14 +58,15 @@ async function check(page, found, name) {
 mkdirSync(out, { recursive: true });
 const browser = await launch(executablePath);
 const views = {};
+const settings = {
+  print: { viewport: { width: 794, height: 1123 }, colorScheme: "dark", media: "print" },
+  "no-script": { viewport: sizes.phone, javaScriptEnabled: false },
+};
+for (const [size, viewport] of Object.entries(sizes)) {
+  for (const colorScheme of ["light", "dark"]) settings[`${size}-${colorScheme}`] = { viewport, colorScheme };
+}
 try {
-  for (const [size, viewport] of Object.entries(sizes)) {
-    for (const colorScheme of ["light", "dark"]) {
-      views[`${size}-${colorScheme}`] = await look(`${size}-${colorScheme}`, { viewport, colorScheme });
-    }
-  }
-  views.print = await look("print", { viewport: { width: 794, height: 1123 }, colorScheme: "dark", media: "print" });
-  views["no-script"] = await look("no-script", { viewport: sizes.phone, javaScriptEnabled: false });
+  for (const name of chosen ? chosen.split(",") : Object.keys(settings)) views[name] = await look(name, settings[name]);
 } finally {
   await browser.close();
 }
