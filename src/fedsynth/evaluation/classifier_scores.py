@@ -37,8 +37,8 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Measured:
     """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. Each sample must
-    have at least two scores.
+    The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. There
+    must be at least two positive and two negative cases.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))

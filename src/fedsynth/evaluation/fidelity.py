@@ -20,8 +20,8 @@ from fedsynth.rows import Table
 class WorkloadError:
     """L1 distances between two tables' normalised marginals, 0 to 2: the result of :func:`workload_error`.
 
-    ``mean`` is the mean over the workload; ``per_clique`` maps each clique (the column positions of a marginal) to its
-    distance.
+    ``mean`` is the mean over the workload, the marginals to compare; ``per_clique`` maps each clique (the column
+    positions of a marginal) to its distance.
     """
 
     mean: float
@@ -195,9 +195,10 @@ def wasserstein_2d(
     assignment problem. It is solved exactly, in time that grows with the cube of ``rows``. The fidelity error of
     SynMeter (arXiv 2402.06806) and HeteroFedSyn.
 
-    The solver gets costs reduced by the potentials f of both columns, ``c(x, y) - f(x) + f(y)``. That changes the total
-    cost of every assignment by the same constant, so the optimum is the same. Since the potentials solve the
-    one-dimensional problems, the solver finds most of the assignment at once: four times as fast on tables that differ.
+    The solver gets reduced costs ``c(x, y) - f(x) + f(y)``, with f the sum of the Kantorovich potentials of the two
+    columns. That changes the total cost of every assignment by the same constant, so the optimum is the same. Since the
+    potentials solve the transport of each column by itself, the solver finds most of the assignment at once: four times
+    as fast on tables that differ.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -232,9 +233,9 @@ def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 
     """Return the mean absolute difference of the tables' answers (shares of rows, 0 to 1) to random range queries.
 
     Each of ``queries`` queries draws ``order`` distinct columns: of a category one value, of a number a closed interval
-    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``; its answer is the
-    share of rows that satisfy all of them. This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn,
-    with a ``seed``.
+    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``. Its answer is the
+    share of rows that have these values, or lie in these intervals, in all its columns. ``seed`` draws the queries.
+    This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn.
     """
     rng = np.random.default_rng(seed)
     order = min(order, len(real.codes))

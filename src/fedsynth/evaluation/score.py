@@ -1,4 +1,4 @@
-"""Scores with 95 % intervals, each beside a real-data reference; and the tables that an evaluation compares."""
+"""Scores with 95 % intervals, each beside the same score of real rows; and the tables that an evaluation compares."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class Score:
       is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, pair, classifier or rule to its (synthetic, reference) value; ``synthetic.value``
-      is then their mean (of rules: the share of rows that break any).
+    - ``details``: maps each column, pair, classifier or rule of the schema (combinations of values that no row has) to
+      its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the share of rows that break
+      any).
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
