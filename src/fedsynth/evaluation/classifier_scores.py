@@ -78,7 +78,7 @@ def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
 
     ``labels`` are the rows' true classes, shape ``(rows,)``; column ``k`` of ``probability``, shape
     ``(rows, classes)``, is the probability of class ``k``. Only classes that occur in ``labels`` count, at least two;
-    with two of them, the AUC is that of the second.
+    if there are two, the result is the AUC of the second one's probability.
     """
     held = np.unique(labels)
     areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]

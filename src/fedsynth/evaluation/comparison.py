@@ -23,7 +23,9 @@ Test = Callable[[Sequence[float], Sequence[float]], float]
 
 
 def student(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with equal variances, as in the thesis on FedBN and FedVAE.
+    """Return the p-value of the two-sided t-test with equal variances (Student's).
+
+    The thesis on federated Bayesian networks (FedBN) and autoencoders (FedVAE) uses this test.
 
     ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
     the p-value is 1 for equal values and 0 for different ones.

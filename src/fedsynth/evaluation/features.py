@@ -50,7 +50,7 @@ def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding with one feature per column: its code, the integer that numbers categories or bins from 0.
 
     The encoding is a function that maps a table to float64 features, shape ``(rows, features)``. ``columns`` are
-    positions; nothing is fitted to ``real``.
+    positions; ``real`` is not used, and is an argument only because other encodings are fitted to it.
     """
     return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
 

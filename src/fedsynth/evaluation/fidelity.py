@@ -45,10 +45,11 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
 
 
 def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a table, between 0 and 2.
+    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a contingency table: 0 to 2.
 
-    A sample holds, for each of its rows, the index of the cell that counts it (0 to ``cells - 1``), shape ``(rows,)``;
-    it has at least one row. If there are many more cells than rows, only the cells that occur are visited.
+    ``one`` and ``other`` hold, for each row of a sample, the index of the cell that counts the row (0 to
+    ``cells - 1``), shape ``(rows,)``; each sample has at least one row. If there are many more cells than rows, only
+    the cells that occur are visited.
     """
     rows = len(one) + len(other)
     if cells > 4 * rows:
@@ -60,11 +61,10 @@ def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean negative log-likelihood of held-out rows in nats: the result of :func:`likelihood`.
+    """Mean negative log-likelihood of held-out rows under a model, in nats: the result of :func:`likelihood`.
 
-    ``nll`` is the plain mean, ``nll_floored`` the mean with a floor on each row's probability. ``floored_share`` is the
-    share of rows below the floor. The plain value is dominated by such rows, to which the model gives almost no
-    probability.
+    ``nll`` is the plain mean, ``nll_floored`` the mean after raising each row's probability to a floor if it is below.
+    ``floored_share`` is the share of rows whose probability is below the floor; such rows dominate the plain mean.
     """
 
     nll: float

@@ -1,4 +1,4 @@
-"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by the names used in specifications.
+"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by their names in its specifications.
 
 A metric takes a :class:`Run` and its options as keywords, and returns a number, or a mapping from names to numbers.
 Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
@@ -241,7 +241,7 @@ def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
 
 
 def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
-    """Return five fidelity metrics by title, after those of the thesis on FedBN and FedVAE.
+    """Return five fidelity metrics by title, after a thesis on federated Bayesian networks and autoencoders.
 
     They compare at most ``rows`` training rows with equally many synthetic rows: mean column similarity (1 is best),
     mean Hellinger distance, pairwise correlation difference, propensity MSE and log-cluster (for the last four, lower
@@ -263,6 +263,7 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
 def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
     """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` against the test rows.
 
+    The fidelity is the mean of column similarity and pair similarity, 0 to 1 (equal);
     :func:`fedsynth.evaluation.similarity.sdmetrics_fidelity` defines the keys. Raises :class:`Unsupported` with
     ``test`` if there are no test rows.
     """

@@ -213,7 +213,7 @@ class Limits:
 
     @classmethod
     def of(cls, epsilon: float | None, delta: float | None) -> Limits:
-        """Return the bounds of a guarantee; without an epsilon there is none, and a missing delta is 0.
+        """Return the bounds of a guarantee; ``epsilon`` None means no guarantee, and a ``delta`` of None counts as 0.
 
         Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
         """

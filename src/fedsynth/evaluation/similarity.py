@@ -141,9 +141,10 @@ def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]
 
 
 def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
-    """Return :func:`pair_similarity` with numbers in pairs with a category binned at the real deciles.
+    """Return :func:`pair_similarity` with other bins: numbers that are paired with a category are cut at real deciles.
 
-    With a heavy tail, nearly all rows fall into one of ten equal bins, and equal bins show no differences.
+    ``pairs`` holds pairs of column positions. With a heavy tail, nearly all rows fall into one of the ten equal bins of
+    :func:`pair_similarity`, so that equal bins show no differences.
     """
     return _pairs(real, other, pairs, _decile_edges)
 

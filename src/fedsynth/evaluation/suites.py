@@ -1,4 +1,7 @@
-"""Suites of learners that measure utility, as used in papers: feature encoding, learners and scores."""
+"""Suites of learners, as used in papers: feature encoding, learners and scores.
+
+They measure utility: how well learners that were trained on synthetic rows predict a column of real rows.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MAX_ROWS = 50_000
 class Utility:
     """The result of :func:`train_synthetic_test_real`: ``auc``, the area under the ROC curve on real test rows.
 
-    With more than two classes, it is the one-vs-one macro average. ``trained_on`` is the number of training rows.
+    With more than two classes, ``auc`` is the one-vs-one macro average. ``trained_on`` is the number of training rows.
     ``note`` says if the training table could not train a classifier, so that ``auc`` is 0.5.
     """
 
@@ -153,8 +153,8 @@ def taught(
 
     ``target`` names the column to predict; ``suite`` is a set of learners, by its name in
     :data:`SUITES <fedsynth.evaluation.suites.SUITES>` or as an object. Features are fitted on ``real``, so that
-    encodings do not depend on ``train``. The result looks like ``{"accuracy": {"random forest": 0.8}}``. Raises the
-    errors of :func:`utility`.
+    encodings do not depend on ``train``. ``seed`` seeds the learners. The result looks like
+    ``{"accuracy": {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))

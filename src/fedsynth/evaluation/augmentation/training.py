@@ -388,8 +388,8 @@ def train_locally(
 def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
     """Return the row indices of each batch of one epoch over ``rows`` rows, in random order, ``size`` rows to a batch.
 
-    Each batch is an int64 tensor, shape ``(batch,)``. The last batch may be smaller; one of a single row is merged into
-    the batch before it, since BatchNorm needs a variance.
+    Each batch is an int64 tensor, shape ``(batch,)``. The last batch may be smaller; a single row that is left over
+    joins the batch before it, since BatchNorm needs a variance.
     """
     cuts = list(range(size, rows, size))
     if len(cuts) and rows - cuts[-1] == 1:
