@@ -51,8 +51,9 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 
     Derivation: the two lines of :func:`formal_tpr_bound` cross where ``e^eps x + delta = 1 - x`` (they mirror each
     other in the line TPR = 1 - FPR), that is at ``x = (1 - delta) / (1 + e^eps)``. Every ROC curve lies below the path
-    (0, delta), (x, 1 - x), (1 - delta, 1), (1, 1). The part of the unit square above that path is a kite; the line from
-    (0, 1) to (x, 1 - x) cuts it into two mirrored triangles of base ``1 - delta`` and height ``x``. So the area is
+    through the points (FPR, TPR) = (0, delta), (x, 1 - x), (1 - delta, 1) and (1, 1). The part of the unit square above
+    that path is a kite; the line from (0, 1) to (x, 1 - x) cuts the kite into two mirrored triangles of base
+    ``1 - delta`` and height ``x``. So the area below the path is
     ``1 - (1 - delta) x = 1 - (1 - delta)^2 / (1 + e^eps)``: 1/2 for epsilon = delta = 0, and 1 in the limit of infinite
     epsilon.
 
@@ -67,9 +68,10 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 def formal_advantage_bound(epsilon: float, delta: float) -> float:
     """Return the highest TPR - FPR of any membership attack on an (epsilon, delta)-DP release.
 
-    It is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, at the corner of the path that :func:`formal_auc_bound` describes: no
-    event can be likelier for a member than for a non-member by more than this. Raises :class:`InvalidParameter` for a
-    negative epsilon, or a delta outside [0, 1].
+    The bound is ``(e^eps - 1 + 2 delta) / (e^eps + 1)``, the total variation distance that (epsilon, delta)-DP allows:
+    no event can be likelier for a member than for a non-member by more than this. It follows from the two lines of
+    :func:`formal_tpr_bound`, at the point where they cross. Raises :class:`InvalidParameter` for a negative epsilon, or
+    a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -78,9 +80,9 @@ def formal_advantage_bound(epsilon: float, delta: float) -> float:
 def swapped(epsilon: float, delta: float) -> tuple[float, float]:
     """Return the (epsilon, delta) for replacing one row, given the (epsilon, delta) for adding or removing one.
 
-    A replacement is a removal and an addition: ``P <= e^eps (e^eps P' + delta) + delta``, that is
-    ``(2 eps, (1 + e^eps) delta)``; the returned delta is at most 1. Raises :class:`InvalidParameter` for a negative
-    epsilon, or a delta outside [0, 1].
+    A replacement is a removal and an addition, so the probabilities ``P`` and ``P'`` of any outcome before and after it
+    satisfy ``P <= e^eps (e^eps P' + delta) + delta``. The result is ``(2 eps, (1 + e^eps) delta)``, with a delta of at
+    most 1. Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 2 * epsilon, min(1.0, delta + delta * math.exp(min(epsilon, 700.0)))
@@ -126,11 +128,11 @@ class Suspects:
 
     @classmethod
     def of(cls, evidence: Evidence, rng: np.random.Generator, max_rows: int) -> Suspects:
-        """Draw the rows of an attack from the tables of an evaluation (``evidence``).
+        """Draw the rows of an attack, by ``rng``, from the tables of an evaluation (``evidence``).
 
-        Each of the three parts has at most ``max_rows`` rows. Members are drawn from the training rows and strangers
-        from the hold-out rows, at most half of these; the reference rows are drawn from the hold-out rows that are
-        left. Raises :class:`Unsupported` without hold-out rows.
+        Members are drawn from ``evidence.real``. Strangers, as many as members, are drawn from the hold-out rows, of
+        which they use at most half; the reference rows are drawn from the hold-out rows that are left. Each of the
+        three parts has at most ``max_rows`` rows. Raises :class:`Unsupported` without hold-out rows.
         """
         if evidence.holdout is None:
             raise Unsupported(
@@ -181,13 +183,14 @@ def domias(
 ) -> tuple[Scores, Scores]:
     """Return attack scores: a row's log density among synthetic rows minus that among reference rows.
 
-    DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth) on at most
-    ``components`` principal components of both, scaled to unit variance. ``suspects`` are the rows to tell apart;
-    ``crowd`` is a nearest-neighbour index of the synthetic rows; kernels stand on at most ``max_kernels`` of its
-    points, drawn at random by a fixed seed. The result is (members' scores, strangers' scores), each of shape
-    ``(rows,)`` and in nats; the higher, the likelier a training row. If all rows are identical, every score is 0. The
-    attack detects local overfitting; it hardly detects a single copied row of a large table, since the density is
-    smoothed. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth). The coordinates are at
+    most ``components`` principal components of the synthetic and the reference rows together, scaled to unit variance.
+    ``suspects`` are the rows to tell apart and the reference rows; ``crowd`` is a nearest-neighbour index of the
+    synthetic rows; kernels stand on at most ``max_kernels`` of its points, drawn at random by a fixed seed. The result
+    is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the likelier a training
+    row. If all synthetic and reference rows are identical, every score is 0. The attack detects local overfitting; it
+    hardly detects a single copied row of a large table, since the density is smoothed. Raises :class:`Unsupported`
+    without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.decomposition import PCA
@@ -235,13 +238,13 @@ class Disclosure:
     Each accuracy is the share of correct guesses, averaged over attackers, subsets of the known columns and test rows;
     a :class:`~fedsynth.evaluation.score.Measured` has a 95 % interval.
 
-    - ``members``: attackers trained on synthetic rows, tested on training rows of the synthesizer.
-    - ``population``: attackers trained on these training rows, tested on other real rows: the accuracy that knowing the
-      population gives anybody.
-    - ``floor``: always guessing the commonest value of the synthetic rows. ``ceiling``: attackers trained on the
-      training rows, tested on the same rows.
+    - ``members``: accuracy of attackers trained on synthetic rows, tested on training rows of the synthesizer.
+    - ``population``: that of attackers trained on these training rows, tested on other real rows: the accuracy that
+      knowing the population gives anybody.
+    - ``floor``: accuracy, on the training rows, of always guessing the commonest value of the synthetic rows.
+      ``ceiling``: that of attackers trained on the training rows and tested on the same rows.
     - ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained on synthetic
-      rows; None without a hold-out. ``advantage_real``: the same of attackers trained on the training rows.
+      rows; None without a hold-out. ``advantage_real``: the same difference for attackers trained on the training rows.
     - ``by_attacker``: maps each attacker's name to its own (``members``, ``population``).
     - ``rows``: number of test rows (of the smaller table, if the tables differ); ``subsets``: number of subsets of
       known columns; ``size``: number of columns in each subset.
@@ -271,8 +274,9 @@ def attribute_disclosure(
     """Return how accurately attackers infer the ``sensitive`` column from every subset of ``size`` ``known`` columns.
 
     Columns are given by their position in the schema; ``rng`` draws the rows. Attackers train on at most ``max_rows``
-    rows and are tested on at most as many training rows and hold-out rows. Without a hold-out, one half of the real
-    rows is the unseen population of the other. Intervals: 1.96 standard errors over rows.
+    rows and are tested on at most as many training rows and hold-out rows. Without a hold-out, the real rows are split
+    at random: one half stands for the training rows, the other for people outside the table. Intervals are 1.96
+    standard errors over rows.
 
     After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six
     attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their

@@ -37,8 +37,8 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Measured:
     """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    It is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. Each sample must
-    have at least two scores.
+    The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. There
+    must be at least two positive and two negative cases.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))
@@ -78,7 +78,7 @@ def auc_one_vs_rest(labels: Integers, probability: Values) -> float:
 
     ``labels`` are the rows' true classes, shape ``(rows,)``; column ``k`` of ``probability``, shape
     ``(rows, classes)``, is the probability of class ``k``. Only classes that occur in ``labels`` count, at least two;
-    with two of them, the AUC is that of the second.
+    if there are two, the result is the AUC of the second one's probability.
     """
     held = np.unique(labels)
     areas = [auc(probability[labels == one, one], probability[labels != one, one]) for one in held]

@@ -1,7 +1,8 @@
 """Compares a federated method with the same method on pooled rows and at each site alone, with significance tests.
 
-The design of the FedBN and FedVAE thesis: pooled training is the upper bound that privacy forbids, training at one site
-is the alternative without a federation. ``fedsynth compare`` runs the three arms.
+The design is that of the thesis on federated Bayesian networks (FedBN) and autoencoders (FedVAE): pooled training is
+the upper bound that privacy forbids, training at one site is the alternative without a federation. ``fedsynth compare``
+trains in these three ways, called arms.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ Test = Callable[[Sequence[float], Sequence[float]], float]
 
 
 def student(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided t-test with equal variances, as in the thesis on FedBN and FedVAE.
+    """Return the p-value of the two-sided t-test with equal variances (Student's).
+
+    The thesis on federated Bayesian networks (FedBN) and autoencoders (FedVAE) uses this test.
 
     ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat. If neither varies,
     the p-value is 1 for equal values and 0 for different ones.
@@ -40,7 +43,7 @@ def welch(one: Sequence[float], two: Sequence[float]) -> float:
 
 
 def paired(one: Sequence[float], two: Sequence[float]) -> float:
-    """Return the p-value of the two-sided paired t-test, for repeats in which both arms share their split of the rows.
+    """Return the p-value of the two-sided paired t-test, for arms that use the same split of the rows in each repeat.
 
     ``one`` and ``two`` hold a metric's values in two arms (ways of training), one value per repeat and in the same
     order. If the differences do not vary, the p-value is 1 if they are 0, otherwise 0.
@@ -123,11 +126,12 @@ def compared(
     """Return the comparison of three arms (ways of training), with p-values of their differences for each metric.
 
     The arms are "federated" (over all sites), "pooled" (on all rows) and "local" (at each site alone); the last two are
-    tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list with a mapping
-    of metric names to values for each repeat; ``reference`` is such a list for real rows. All mappings must have the
-    metrics of the first federated repeat, otherwise ``KeyError`` is raised. ``test`` is one of :func:`welch`,
-    :func:`student` and :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics. Raises
-    :class:`InvalidParameter` for fewer than 2 repeats.
+    tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list that holds, for
+    each repeat, the value of each metric by its name. ``reference`` is a like list of the values that real rows reach:
+    hold-out rows in place of synthetic ones, or classifiers trained on real rows. A metric of the first federated
+    repeat that is missing elsewhere raises ``KeyError``. ``test`` is one of :func:`welch`, :func:`student` and
+    :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics. Raises :class:`InvalidParameter` for
+    fewer than 2 repeats.
     """
     if min(len(found[arm]) for arm in ARMS) < 2:
         raise InvalidParameter("a comparison needs at least 2 repeats of each arm: one has no spread to test against")

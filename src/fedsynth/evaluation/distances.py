@@ -196,10 +196,10 @@ def median(values: NDArray[np.float64]) -> Measured:
 class HoldoutShare:
     """The share of synthetic rows nearer to a training row than to a hold-out row: the result of :func:`holdout_share`.
 
-    ``value`` is the share with its 95 % interval, 1/2 if nothing was copied. ``of_a_copy`` is the approximate share of
-    a verbatim copy of the training rows. It is below 1 because a draw has only ``side`` training rows (and as many
-    hold-out rows), and rows that equal a hold-out row tie. ``queries`` counts the synthetic rows used; ``tied`` is the
-    share of them with both distances equal.
+    ``value`` is the share with its 95 % interval; 1/2 is expected if nothing was copied. ``of_a_copy`` is approximately
+    the value that a verbatim copy of the training rows would have. It is below 1 because distances are measured to a
+    random sample of ``side`` training rows (and as many hold-out rows), and because training rows that equal a hold-out
+    row tie. ``queries`` counts the synthetic rows used; ``tied`` is the share of them with both distances equal.
     """
 
     value: Measured
@@ -231,9 +231,9 @@ def holdout_share(
     Interval: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
     ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
     variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
-    replacement). It covers the noise of the queries, of the training draw and of the hold-out, and rows that are the
-    nearest of many queries. The interval is 1.96 times its root on each side of the mean. That is the noise of one
-    draw: averaging over draws reduces only the part that comes from drawing training rows.
+    replacement). This variance covers the noise of the queries, of the training draw and of the hold-out, and rows that
+    are the nearest of many queries. The interval reaches 1.96 times the root of the variance to each side of the mean.
+    It shows the noise of one draw: averaging over draws reduces only the part that comes from drawing training rows.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")

@@ -98,7 +98,10 @@ class Evaluation:
     about: About = About()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the evaluation as JSON values, as ``scores.json`` holds them; :meth:`from_json` reads them."""
+        """Return the evaluation as JSON values, for ``scores.json`` in the output folder of ``fedsynth evaluate``.
+
+        :meth:`from_json` reads them.
+        """
         return {
             "about": asdict(self.about),
             "rows": dict(self.rows),
@@ -137,7 +140,7 @@ def evaluate(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Evaluation:
-    """Measure fidelity, utility and privacy of a synthetic table; every score comes with a real-data reference.
+    """Measure fidelity, utility and privacy of a synthetic table, each score beside a reference from real rows.
 
     ``evidence`` holds the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
     never saw).
@@ -146,6 +149,8 @@ def evaluate(
       "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes list
       the rest.
     - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
+      They are tested on the hold-out rows or, without these, on a fifth of the real rows, which they do not train on
+      (but the synthesizer did).
     - ``sensitive``, ``known``: in attribute disclosure, an attacker who knows the columns ``known`` infers the column
       ``sensitive`` (defaults: see :func:`~fedsynth.evaluation.privacy.privacy`).
     - ``guarantee``: the (epsilon, delta) for adding or removing one row that the table was made under, if any; attacks
@@ -158,6 +163,7 @@ def evaluate(
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
       ``max_rows`` rows a side; a utility score is the mean of at most three draws of at most ``max_rows`` training
       rows.
+    - ``seed``: determines every random draw.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of

@@ -50,7 +50,7 @@ def integer_codes(real: Table, columns: Sequence[int]) -> Encode:
     """Return an encoding with one feature per column: its code, the integer that numbers categories or bins from 0.
 
     The encoding is a function that maps a table to float64 features, shape ``(rows, features)``. ``columns`` are
-    positions; nothing is fitted to ``real``.
+    positions; ``real`` is not used, and is an argument only because other encodings are fitted to it.
     """
     return lambda table: np.stack([table.codes[column] for column in columns], axis=1).astype(np.float64)
 
@@ -100,10 +100,11 @@ def one_hot(real: Table, columns: Sequence[int]) -> Encode:
 
 
 def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Return an encoding that maps numbers to normal scores by quantile; else as :func:`one_hot`.
+    """Return an encoding that maps numbers to normal scores by quantile; the rest is encoded as by :func:`one_hot`.
 
     As in SynMeter (arXiv 2402.06806): the map is fitted to the real rows, with one quantile for every 30 rows, at least
-    10 and at most 1,000, but no more than there are known values. A missing number becomes 0, the median. The encoding
+    10 and at most 1,000, but no more than there are known values. A missing number becomes 0, the score of the median,
+    and sets the column's missing indicator; categories are one-hot. The encoding
     is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions.
     """
     from sklearn.preprocessing import QuantileTransformer

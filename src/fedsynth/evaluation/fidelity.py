@@ -20,8 +20,8 @@ from fedsynth.rows import Table
 class WorkloadError:
     """L1 distances between two tables' normalised marginals, 0 to 2: the result of :func:`workload_error`.
 
-    ``mean`` is the mean over the workload; ``per_clique`` maps each clique (the column positions of a marginal) to its
-    distance.
+    ``mean`` is the mean over the workload, the marginals to compare; ``per_clique`` maps each clique (the column
+    positions of a marginal) to its distance.
     """
 
     mean: float
@@ -45,10 +45,11 @@ def workload_error(real: Table, synthetic: Table, workload: Workload) -> Workloa
 
 
 def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a table, between 0 and 2.
+    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a contingency table: 0 to 2.
 
-    A sample holds, for each of its rows, the index of the cell that counts it (0 to ``cells - 1``), shape ``(rows,)``;
-    it has at least one row. If there are many more cells than rows, only the cells that occur are visited.
+    ``one`` and ``other`` hold, for each row of a sample, the index of the cell that counts the row (0 to
+    ``cells - 1``), shape ``(rows,)``; each sample has at least one row. If there are many more cells than rows, only
+    the cells that occur are visited.
     """
     rows = len(one) + len(other)
     if cells > 4 * rows:
@@ -60,11 +61,10 @@ def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """Mean negative log-likelihood of held-out rows in nats: the result of :func:`likelihood`.
+    """Mean negative log-likelihood of held-out rows under a model, in nats: the result of :func:`likelihood`.
 
-    ``nll`` is the plain mean, ``nll_floored`` the mean with a floor on each row's probability. ``floored_share`` is the
-    share of rows below the floor. The plain value is dominated by such rows, to which the model gives almost no
-    probability.
+    ``nll`` is the plain mean, ``nll_floored`` the mean after raising each row's probability to a floor if it is below.
+    ``floored_share`` is the share of rows whose probability is below the floor; such rows dominate the plain mean.
     """
 
     nll: float
@@ -195,9 +195,10 @@ def wasserstein_2d(
     assignment problem. It is solved exactly, in time that grows with the cube of ``rows``. The fidelity error of
     SynMeter (arXiv 2402.06806) and HeteroFedSyn.
 
-    The solver gets costs reduced by the potentials f of both columns, ``c(x, y) - f(x) + f(y)``. That changes the total
-    cost of every assignment by the same constant, so the optimum is the same. Since the potentials solve the
-    one-dimensional problems, the solver finds most of the assignment at once: four times as fast on tables that differ.
+    The solver gets reduced costs ``c(x, y) - f(x) + f(y)``, with f the sum of the Kantorovich potentials of the two
+    columns. That changes the total cost of every assignment by the same constant, so the optimum is the same. Since the
+    potentials solve the transport of each column by itself, the solver finds most of the assignment at once: four times
+    as fast on tables that differ.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -232,9 +233,9 @@ def range_query_error(real: Table, other: Table, order: int = 2, queries: int = 
     """Return the mean absolute difference of the tables' answers (shares of rows, 0 to 1) to random range queries.
 
     Each of ``queries`` queries draws ``order`` distinct columns: of a category one value, of a number a closed interval
-    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``; its answer is the
-    share of rows that satisfy all of them. This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn,
-    with a ``seed``.
+    with lo ~ U(low, high) and hi ~ U(lo, high) between the schema's bounds ``low`` and ``high``. Its answer is the
+    share of rows that have these values, or lie in these intervals, in all its columns. ``seed`` draws the queries.
+    This is the "query error" of SynMeter (arXiv 2402.06806) and HeteroFedSyn.
     """
     rng = np.random.default_rng(seed)
     order = min(order, len(real.codes))

@@ -35,7 +35,7 @@ def evaluate(
     max_rows: int = 20_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Return the scores of a synthetic table, each beside a real-data reference, as ``fedsynth evaluate`` does.
+    """Return the scores of a synthetic table, each beside a reference from real rows, as ``fedsynth evaluate`` does.
 
     ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw, ``schema`` the schema
     that the sites agreed on. Without a hold-out, references come from halves of the real rows, and scores that need
@@ -51,9 +51,11 @@ def evaluate(
     one line for each of them follows. ``frame.attrs["notes"]`` lists what was sampled, and what was not measured and
     why. The scores are computed from real rows without noise: they are not private.
 
-    Published values are compared, those of derived columns included (columns that the schema stores relative to another
-    column or computes from others), not the values that models store instead. A computed column that ``real`` lacks is
-    left out. ``log_likelihood`` is of the stored columns of a row.
+    Columns that the schema stores relative to another column, or computes from others, are compared by the values that
+    the frames hold, not by those that models store. A computed column that ``real`` lacks is left out.
+    ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
+    <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
+    nats.
 
     Raises :class:`SchemaError` for rows that do not fit the schema, :class:`InvalidParameter` for an unknown metric,
     and :class:`Unsupported` for a metric that was named and cannot be computed on these tables, for a table with fewer

@@ -1,4 +1,4 @@
-"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by the names used in specifications.
+"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by their names in its specifications.
 
 A metric takes a :class:`Run` and its options as keywords, and returns a number, or a mapping from names to numbers.
 Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
@@ -46,15 +46,16 @@ class Run(Evidence):
       without test rows.
     - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site, the rows that it
       held out.
-    - ``target``: the column to predict; ``workload``: the column positions of the marginals of interest; ``seed``: that
-      of the run.
+    - ``target``: the column to predict; ``workload``: the marginals of interest, each given by its column positions;
+      ``seed``: that of the run.
     - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that
       no method generated, see :func:`uniform_rows`) has neither.
-    - ``uploaded``: bytes that sites sent; ``among_servers``: bytes that three servers sent each other and the
-      coordinator.
+    - ``uploaded``: bytes that sites sent; ``among_servers``: under the trust model "three-servers", the bytes that
+      these servers sent each other and the coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
 
-    ``agreed`` is that of :class:`~fedsynth.evaluation.score.Evidence`; benchmarks leave it out.
+    ``agreed``, the schema whose rules an evaluation checks (:class:`~fedsynth.evaluation.score.Evidence`), is None in
+    benchmarks.
     """
 
     fresh: Table | None = None
@@ -119,8 +120,8 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
     """Return (training rows, as many random rows): a baseline that uses no data.
 
     Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
-    Like every floor of a benchmark, it returns the real rows and the rows to score in place of synthetic ones; it does
-    not use ``test``.
+    ``rng`` draws the rows. Like every baseline of a benchmark, the function returns the real rows and the rows to score
+    in place of synthetic ones, and takes the test rows; it does not use ``test``.
     """
     codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
     return train, train.schema.encode(train.schema.decode(codes, rng))
@@ -129,9 +130,9 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
 def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
     """Return (training rows, as many copies of one row): a baseline without any variation.
 
-    The row has each column's commonest category or bin, and the mean of each column of numbers. Like every floor of a
-    benchmark, it returns the real rows and the rows to score in place of synthetic ones; it uses neither ``test`` nor
-    ``rng``.
+    The row has each column's commonest category or bin, and the mean of each column of numbers. Like every baseline of
+    a benchmark, the function returns the real rows and the rows to score in place of synthetic ones, and takes the test
+    rows and a generator; it uses neither ``test`` nor ``rng``.
     """
     codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
     numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}
@@ -240,11 +241,12 @@ def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
 
 
 def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
-    """Return five fidelity metrics of the thesis on FedBN and FedVAE, by title, with its statistical flaws corrected.
+    """Return five fidelity metrics by title, after a thesis on federated Bayesian networks and autoencoders.
 
     They compare at most ``rows`` training rows with equally many synthetic rows: mean column similarity (1 is best),
-    mean Hellinger distance with 20 bins, pairwise correlation difference, propensity MSE and log-cluster with 20
-    clusters (for the last four, lower is better).
+    mean Hellinger distance, pairwise correlation difference, propensity MSE and log-cluster (for the last four, lower
+    is better). Unlike the thesis, the Hellinger distance uses 20 bins instead of single values, and the log-cluster 20
+    clusters instead of the minimum over 2 to 20.
     """
     size = min(rows, len(run.real), len(run.synthetic))
     real, synthetic = (run.sample(table, size, run.seed) for table in (run.real, run.synthetic))
@@ -261,6 +263,7 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
 def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
     """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` against the test rows.
 
+    The fidelity is the mean of column similarity and pair similarity, 0 to 1 (equal);
     :func:`fedsynth.evaluation.similarity.sdmetrics_fidelity` defines the keys. Raises :class:`Unsupported` with
     ``test`` if there are no test rows.
     """
@@ -270,12 +273,12 @@ def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
 def evaluation(
     run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
-    """Return the scores of ``fedsynth evaluate`` by title, and their real-data references as "title, real rows".
+    """Return the scores of ``fedsynth evaluate`` by title, and the references from real rows as "title, real rows".
 
     ``metrics``, ``suites`` and ``repeats`` are options of :func:`fedsynth.evaluation.evaluate.evaluate`; ``metrics`` is
     by default all that the rows allow. Training rows are ``run.real``, of which attacks look only for those of the
-    sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several
-    methods on the same rows share the references, which are computed once per process.
+    sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several methods on the same rows
+    share the references, which are computed once per process.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
@@ -348,17 +351,17 @@ def federated_training(
     - ``algorithm``: "FedAvg", "FedProx" or "FedMix". ``learner``: "sane" or "published", with its fields as ``options``
       (:class:`~fedsynth.evaluation.augmentation.training.SaneMLP`,
       :class:`~fedsynth.evaluation.augmentation.training.PublishedMLP`).
-    - ``score``: a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`.
-    - ``sites``: how they train: "together", "alone" (the mean over the sites) or "pooled" (one site with all rows; a
+    - ``score``: the score to report, a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`.
+    - ``sites``: how sites train: "together", "alone" (the mean over the sites) or "pooled" (one site with all rows; a
       learner with fixed steps per round takes as many as all sites take). For a floor (rows that no method generated),
       nothing is appended to the sites' rows.
 
-    Keys of the result: "last" is the score after the last round, "selected" the score in the round that is best on the
-    sites' held-out rows, "maximum" the largest test score of any round: as published, but biased upwards. "selected
-    macro F1" is the macro F1 selected in the same way. Both selected scores are nan without held-out rows, and if sites
-    train alone. "CPU s" is the CPU time of training in seconds. Raises :class:`Unsupported` without PyTorch (the extra
-    ``deep``) or test rows, :class:`InvalidParameter` for an unknown algorithm, learner, score or way of ``sites``, and
-    the errors of
+    Keys of the result: "last" is the test score after the last round, "selected" that after the round with the largest
+    score on the sites' held-out rows, "maximum" the largest test score of any round: as published, but biased upwards.
+    "selected macro F1" is the macro F1 on test rows after the round with the largest macro F1 on held-out rows. Both
+    selected scores are nan without held-out rows, and if sites train alone. "CPU s" is the CPU time of training in
+    seconds. Raises :class:`Unsupported` without PyTorch (the extra ``deep``) or test rows, :class:`InvalidParameter`
+    for an unknown algorithm, learner, score or value of ``sites``, and the errors of
     :func:`~fedsynth.evaluation.augmentation.training.train`.
     """
     from fedsynth.evaluation.augmentation import training
@@ -418,11 +421,11 @@ def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alik
     """Return the success of each membership attack of ``fedsynth evaluate``: training rows against test rows.
 
     Each attack has two keys, as in "AUC, DOMIAS" and "TPR at FPR 1 %, DOMIAS": its AUC (0.5 is guessing) and its
-    true-positive rate at a false-positive rate of 1 %. At most ``rows`` of either kind are attacked, with ``points``
-    synthetic rows. The members are the rows of ``run.sites``: of one site only, if the method saw only that. If sites
-    differ in a column, name it as ``alike``: only test rows with a value of that column that occurs among the members
-    then take part. Otherwise the attack would tell sites apart instead of members from non-members. Raises
-    :class:`Unsupported` without test rows, or with too few rows.
+    true-positive rate at a false-positive rate of 1 %. At most ``rows`` training rows and as many test rows are
+    attacked, with at most ``points`` synthetic rows. The members are the rows of ``run.sites``: of one site only, if
+    the method saw only that. If sites differ in a column, name it as ``alike``: only test rows with a value of that
+    column that occurs among the members then take part. Otherwise the attack would tell sites apart instead of members
+    from non-members. Raises :class:`Unsupported` without test rows, or with too few rows.
     """
     members = concatenate(run.sites)
     strangers = run.test
@@ -436,11 +439,11 @@ def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alik
 def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
     """Return the median distance of synthetic rows to the closest training row (DCR), and that of test rows.
 
-    The keys are "" and "real rows"; the latter is the reference. At most ``rows`` of either are compared with
-    ``points`` of all training rows. A differing category counts 1, a number counts its difference as a fraction of the
-    range; without test rows, one half of the training rows takes their place, against the other. It does not measure
-    privacy: rows of pure noise lie farthest away, and a table in which a tenth of the rows are copies can keep its
-    median.
+    The keys are "" (synthetic rows) and "real rows" (test rows), the latter as the reference. At most ``rows`` rows of
+    each kind are compared with at most ``points`` training rows. A differing category counts 1, a number counts its
+    difference as a fraction of the range. Without test rows, one half of the training rows takes their place, and
+    distances are to the other half. The median does not measure privacy: rows of pure noise lie farthest away, and a
+    table in which a tenth of the rows are copies can keep its median.
     """
     found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
@@ -469,9 +472,9 @@ def cliques(run: Run) -> float:
 
 
 def rounds(run: Run) -> float:
-    """Return the number of exchanges with the sites: distinct steps of the run's ledger; nan for a run without one.
+    """Return the number of exchanges with the sites: the distinct steps in the run's ledger of privacy costs.
 
-    A floor, that is rows that no method generated, has no ledger.
+    nan for a run without a ledger: a floor, that is rows that no method generated.
     """
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
@@ -479,7 +482,8 @@ def rounds(run: Run) -> float:
 def spent(run: Run) -> float:
     """Return the epsilon, at the run's delta, that bounds the privacy cost to any one person.
 
-    Infinite if a release has no noise; nan for a run without a ledger: a floor, that is rows that no method generated.
+    Infinite if a release has no noise; nan for a run without a ledger of privacy costs: a floor, that is rows that no
+    method generated.
     """
     return math.nan if run.ledger is None else run.ledger.epsilon
 

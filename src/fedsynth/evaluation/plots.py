@@ -1,4 +1,4 @@
-"""Plots of a report as shapes, which the template writes as inline SVG without scripts, fonts or image files.
+"""Plots of a report as shapes, which its HTML page contains as inline SVG without scripts, fonts or image files.
 
 Shapes have CSS classes instead of colours, so one plot works on light pages, dark pages and paper.
 """
@@ -58,7 +58,8 @@ class Text:
 class Chart:
     """A plot as shapes and texts, which :func:`svg` writes as SVG; y points downwards, in the chart's own units.
 
-    ``width`` and ``height`` give its size; ``label`` describes it for screen readers.
+    ``width`` and ``height`` give its size; ``label`` describes it for screen readers. ``marks`` are its coloured
+    shapes, the first drawn first, and ``texts`` its texts.
     """
 
     width: float
@@ -143,15 +144,17 @@ def _columns(text: str) -> int:
 def moved(picture: ColumnPicture) -> float:
     """Return the share of rows (0 to 1) that would have to move to another bar to make synthetic and real bars equal.
 
-    It is half the L1 distance of the bars.
+    ``picture`` holds the heights of the bars. The share is half their L1 distance.
     """
     return sum(abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)) / 2
 
 
 def distribution(picture: ColumnPicture) -> Chart:
-    """Return the plot of one column's plot data: real bars, with the synthetic rows inside or as an outline.
+    """Return the plot of one column, real and synthetic rows together, from its plot data ``picture``.
 
-    It is a histogram, vertical bars, or horizontal bars if the labels need more room.
+    A column with bins gets a histogram, in which an outline over the real bins shows the synthetic rows. Other columns
+    get vertical bars, or horizontal ones if the labels need more room; a narrower bar for the synthetic rows stands
+    inside each real one.
     """
     label = _gist(picture)
     if picture.edges:

@@ -1,6 +1,9 @@
 """Privacy figures of a synthetic table, each with a verdict for the person who decides on its publication.
 
-A figure that significantly exceeds its reference gets one of two verdicts:
+A figure is one number with its 95 % interval (its band), such as the AUC of an attack. Its reference is what a table
+that leaks nothing would have: the same figure of other real rows, or that of guessing. DCR is a row's distance to the
+closest real row, and NNDR is that distance divided by the distance to the second closest. A figure that is
+significantly worse than its reference gets one of two verdicts ("band above" means that the whole band lies above):
 
 ======================  =================================================  ====================================
 figure                  review                                             alarm
@@ -19,9 +22,9 @@ membership TPR          above the reference                                band 
 Anything else is good. Significance is corrected for multiple testing: the one-sided p-values, computed from the 95 %
 bands, are adjusted for their number (Holm 1979) at a family-wise level of 5 %. So if nothing leaks, at most one report
 in twenty has a verdict other than good, however the figures depend on each other.
-An attack that exceeds the formal guarantee by more than twice its band is always an alarm: such an excess has a p-value
-below 0.0001. There is no verdict with fewer than 20 rows of any kind, or if even a complete copy would not be
-significant.
+An attack that exceeds the bound of the formal guarantee, even with its band doubled, is always an alarm: such an excess
+has a p-value below 0.0001. There is no verdict with fewer than 20 rows of any kind, or if even a complete copy would
+not be significant.
 """
 
 from __future__ import annotations
@@ -96,11 +99,14 @@ class Findings:
 class Attempt:
     """One privacy figure before the correction for multiple testing.
 
-    ``score`` has its raw p-value, and the verdict for a significant figure ("" for none); ``otherwise`` is the verdict
-    of a figure that is not significant. The text of the score is completed by ``excess`` if it is significant, by
-    ``calm`` if not. ``bound`` is, as a function of epsilon and delta, the largest value that a formal guarantee allows
-    any attack of this kind. ``contradicted_beyond``, if given, replaces it where the guarantee is tested: the bound at
-    the upper end of the noise of the attack's threshold.
+    - ``score``: the figure with its uncorrected p-value, and the verdict that it gets if it is significant; "" if it
+      gets no verdict in any case. ``otherwise``: the verdict if it is not significant.
+    - ``excess``, ``calm``: a sentence that is added to the explanation in ``score`` if the figure is significant
+      (``excess``) or not (``calm``).
+    - ``bound``: a function of epsilon and delta that returns the largest value that such a guarantee allows any attack
+      of this kind; None if no guarantee limits the figure.
+    - ``contradicted_beyond``: the same with an allowance for the noise of the attack's threshold; if given, a value
+      contradicts the guarantee only beyond this bound instead of ``bound``.
     """
 
     score: Score
@@ -124,7 +130,7 @@ def privacy(
     caps: Caps = Caps(),
     metrics: Collection[str] = tuple(METRICS),
 ) -> Findings:
-    """Return the privacy figures named in ``metrics`` that the evidence allows, each with a verdict where there is one.
+    """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
 
     - ``evidence``: the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
       never saw).
@@ -207,7 +213,7 @@ class Limits:
 
     @classmethod
     def of(cls, epsilon: float | None, delta: float | None) -> Limits:
-        """Return the bounds of a guarantee; without an epsilon there is none, and a missing delta is 0.
+        """Return the bounds of a guarantee; ``epsilon`` None means no guarantee, and a ``delta`` of None counts as 0.
 
         Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
         """
@@ -219,12 +225,12 @@ class Limits:
         return cls((epsilon, delta or 0.0))
 
     def beside(self, attempt: Attempt) -> Score:
-        """Return the attempt's score with its formal bound, and an alarm if the score contradicts the guarantee.
+        """Return the score of ``attempt`` with its formal bound, and an alarm if the score contradicts the guarantee.
 
-        It does if its lower limit, with the interval doubled, exceeds the bound for replacing a row. An
-        :class:`Attempt` is one privacy figure with its kind of bound. Replacement is the relation that applies: members
-        are compared with non-members at the same table size, so two rows differ. Without a guarantee, or if its kind of
-        attack has no bound, the score is returned as it is.
+        An :class:`Attempt` is one privacy figure with its kind of bound. Its score contradicts the guarantee if the
+        lower end of its interval, with the interval doubled, exceeds the bound for replacing a row. That bound is the
+        right one because an attack compares members with non-members at the same table size, so two rows differ.
+        Without a guarantee, or if the attempt has no bound, its score is returned unchanged.
         """
         score, bound = attempt.score, attempt.bound
         if bound is None:

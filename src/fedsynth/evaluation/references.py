@@ -1,4 +1,4 @@
-"""Cache of real-data references: they do not depend on synthetic rows, so each is computed once per process."""
+"""Cache of references: scores of real rows in place of synthetic ones, each computed only once per process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _known: OrderedDict[tuple[str, ...], dict[Hashable, Any]] = OrderedDict()
 def once(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
     """Return ``compute()``, cached in this process by the content of ``tables`` and by ``settings``.
 
-    It serves references, which depend on real rows alone and would be computed again for every synthetic table. The
-    value must depend on nothing but ``tables`` and ``settings`` (seeds included), and callers must not change it. The
-    least recently used tables are evicted.
+    It serves references (scores of real rows in place of synthetic ones), which depend on real rows alone and would be
+    computed again for every synthetic table. The value must depend on nothing but ``tables`` and ``settings`` (seeds
+    included), and callers must not change it. The least recently used tables are evicted.
     """
     rows = tuple("" if table is None else table.digest for table in tables)
     found = _known.setdefault(rows, {})

@@ -52,9 +52,11 @@ _LOST_SHOWN, _LOST_LISTED = 3, 20  # associations in the summary, and in their o
 class Headline:
     """The summary of one family of scores (fidelity, utility or privacy) at the top of a report.
 
-    - ``score``: the family's headline score; ``ruler``: a plot of it, None if its value is not finite.
-    - ``standing``: its position relative to its real-data reference, in words (:func:`standing`).
-    - ``verdict``: the gravest of the family, "" if there is none; ``action``: the action recommended for it.
+    - ``score``: the score shown for the family (:func:`headline`); ``ruler``: a plot of it, None if its value is not
+      finite.
+    - ``standing``: the score's position relative to its real-data reference, in words (:func:`standing`).
+    - ``verdict``: the gravest verdict on any score of the family, "" if there is none; ``action``: what to do about it,
+      in words for the reader, "" if nothing.
     - ``named``: the titles of the family's scores with the verdict "review" or "alarm".
     """
 
@@ -164,16 +166,17 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
 
 
 def title_of(about: About) -> str:
-    """Return a report's title: the given one, else a default with the name of the data, if it has one."""
+    """Return a report's title: ``about.title`` or, if that is empty, a default that contains ``about.data``."""
     named = f"Report on the synthetic version of {about.data}" if about.data else "Report on a synthetic table"
     return about.title or named
 
 
 def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Score]]:
-    """Return the attacks grouped by the risk that they come nearest to, and the scores that are not attacks.
+    """Return the attacks grouped by the risk that each comes nearest to, and the scores that are not attacks.
 
     ``scores`` are those of the family "privacy". The risks are those of the Article 29 Working Party's opinion 05/2014
-    on anonymisation: singling out, linkability and inference. Groups without a score are left out.
+    on anonymisation: singling out (true-positive rates of membership attacks), linkability (their AUC) and inference
+    (attribute disclosure). Groups without a score are left out.
     """
     members = [one for one in scores if one.metric == "membership-inference"]
     single = [one for one in members if one.name.startswith("membership TPR")]
@@ -226,9 +229,10 @@ def lost_associations(pictures: Pictures) -> list[Pair]:
 def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
     """Return the score that a report's summary shows for a family; None if none of its scores was measured.
 
-    The family is "fidelity", "utility" or "privacy". An alarm comes first, then the scores that say most in general,
-    such as the share of strong associations kept, the ROC AUC and membership attacks, then the first score of the
-    family. A score with the value nan is returned only if there is no other.
+    The family is "fidelity", "utility" or "privacy". The first score with the verdict "alarm" is returned. Without one,
+    it is the first that was measured of: strong associations kept, pair similarity, column similarity (fidelity); ROC
+    AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score, share nearer to training rows
+    (privacy). Without these, it is the family's first score. A score of nan is returned only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -238,7 +242,7 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 
 
 def standing(score: Score) -> str:
-    """Return the position of a score relative to its real-data reference, in words.
+    """Return the position of a score relative to its reference (the same score of real rows), in words.
 
     As in "worse than the reference's band". It is "" if neither has a 95 % interval ("band"), or if a value is nan.
     """
@@ -262,8 +266,8 @@ def standing(score: Score) -> str:
 def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
     """Return the up to ten worst details of a score, worst first: (name, (synthetic value, reference value)).
 
-    Details are the score's values by column, pair or learner. The worst are farthest from the best value, or from the
-    reference if there is no best value.
+    Details are the score's values by column, pair or learner. A detail is the worse, the farther its synthetic value is
+    from ``score.best`` or, if that is None, from its reference value.
     """
 
     def badness(item: tuple[str, tuple[float, float]]) -> float:

@@ -1,4 +1,4 @@
-"""Scores with 95 % intervals, each beside a real-data reference; and the tables that an evaluation compares."""
+"""Scores with 95 % intervals, each beside the same score of real rows; and the tables that an evaluation compares."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ class Score:
       is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, pair, classifier or rule to its (synthetic, reference) value; ``synthetic.value``
-      is then their mean (of rules: the share of rows that break any).
+    - ``details``: maps each column, pair, classifier or rule of the schema (combinations of values that no row has) to
+      its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the share of rows that break
+      any).
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
@@ -191,9 +192,10 @@ Details = Mapping[str, float]
 
 
 def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], float | Details]) -> list[float | Details]:
-    """Return the metric of (real, reference) for each trial: what real rows reach in place of synthetic ones.
+    """Return the metric of the real and the reference rows of each :class:`Trial`, in order.
 
-    ``metric`` maps two tables to a number, or to numbers by column or pair.
+    It is what real rows reach in place of synthetic ones. ``metric`` maps two tables to a number, or to numbers by
+    column or pair.
     """
     return [metric(trial.real, trial.reference) for trial in trials]
 
@@ -209,11 +211,12 @@ def over_trials(
     note: str = "",
     references: Sequence[float | Details] | None = None,
 ) -> Score:
-    """Return a metric's mean over trials as a score: of (real, synthetic), beside that of (real, reference).
+    """Return a score: a metric of real and synthetic rows, as a mean over trials, beside that of other real rows.
 
-    ``metric`` maps two tables to a number, or to details: numbers by column or pair, of which the mean is taken.
-    ``references`` are its values of (real, reference) for each trial, if already computed (:func:`of_references`).
-    There must be at least one trial. The other arguments are fields of the :class:`Score`.
+    Each :class:`Trial` holds real, synthetic and reference rows (other real rows); there must be at least one trial.
+    ``metric`` maps two tables, real rows first, to a number, or to details: numbers by column or pair, of which the
+    mean is taken. ``references`` are its values of real and reference rows for each trial, if already computed
+    (:func:`of_references`). The other arguments are fields of the :class:`Score`.
     """
     if references is None:
         references = of_references(trials, metric)

@@ -45,8 +45,8 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
     """Return SDMetrics' TVComplement: ``1 - sum |p - q| / 2`` over the categories of two samples of codes.
 
-    A code is the integer that numbers a category, from 0. Each sample has at least one; 1 means equal shares, and a
-    value near 0 no category in common.
+    A code is the integer that numbers a category, from 0. Each sample has at least one code; 1 means equal shares, and
+    a value near 0 no category in common.
     """
     size = int(max(real.max(), other.max())) + 1
     p, q = (np.bincount(codes, minlength=size).astype(np.float64) for codes in (real, other))
@@ -113,7 +113,7 @@ def coverage(real: Table, other: Table) -> dict[str, float]:
 
     The coverage of a column is the share of its real categories, or of its real range, that the other table covers;
     missing values are left out. It rewards extreme values, which a private method cannot keep: compare it with the
-    reference, not with 1.
+    coverage that other real rows reach, not with 1.
     """
 
     def score(column: int) -> float:
@@ -141,9 +141,10 @@ def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]
 
 
 def pair_similarity_by_deciles(real: Table, other: Table, pairs: Pairs) -> dict[str, float]:
-    """Return :func:`pair_similarity` with numbers in pairs with a category binned at the real deciles.
+    """Return :func:`pair_similarity` with other bins: numbers that are paired with a category are cut at real deciles.
 
-    With a heavy tail, nearly all rows fall into one of ten equal bins, and equal bins show no differences.
+    ``pairs`` holds pairs of column positions. With a heavy tail, nearly all rows fall into one of the ten equal bins of
+    :func:`pair_similarity`, so that equal bins show no differences.
     """
     return _pairs(real, other, pairs, _decile_edges)
 

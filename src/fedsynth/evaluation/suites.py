@@ -1,4 +1,7 @@
-"""Suites of learners that measure utility, as used in papers: feature encoding, learners and scores."""
+"""Suites of learners, as used in papers: feature encoding, learners and scores.
+
+They measure utility: how well learners that were trained on synthetic rows predict a column of real rows.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ class Suite:
     """A suite of learners that measures the utility of synthetic rows: feature encoding, learners and scores.
 
     - ``name``: its key in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`; ``source``: its origin, and ``features``:
-      the encoding of numbers, missing numbers and categories; both are texts for reports.
+      the encoding of numbers, missing numbers and categories; both in words, for reports.
     - ``fit``: maps a real table and column positions to a function that encodes tables as features, shape
       ``(rows, features)``.
     - ``classifiers``, ``regressors``: map names to functions that take a seed, and hyperparameters by keyword, and
       return an unfitted scikit-learn estimator.
     - ``scores``: names of the scores of classifiers. Regressors have R2 and RMSE.
-    - ``least_rows``: at least one learner needs so many training rows.
+    - ``least_rows``: the fewest training rows that every learner of the suite can be trained on.
     - ``fixed``: names of deterministic learners: trained on the same rows in any order, they are equal up to rounding.
     """
 

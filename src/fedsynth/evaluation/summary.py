@@ -1,4 +1,4 @@
-"""Summary of a run for its report: the job, the guarantee, and the costs in the ledger."""
+"""Summary of a run for its report: its description (method, budget, ...), its guarantee, and its privacy costs."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ _TRUSTS = {
 
 @dataclass(frozen=True)
 class Charge:
-    """A group of identical consecutive lines of the server's ledger, and the cost of the run after them.
+    """Lines of the server's ledger (its record of privacy costs, a line for each release) merged into one for a report.
+
+    :meth:`RunSummary.charges` and :meth:`RunSummary.totals` say which lines are merged.
 
     - ``steps``: the step numbers of the first and the last line (a step is one exchange with the sites); ``asked``: the
       number of lines.
     - ``what``: the query, as verb and kind ("sum counts"); ``release``: the kind of noise ("gaussian", "laplace", ...).
-    - ``cost``: the cost of one line at each of its sites, in the run's currency (rho of zCDP, or epsilon if delta is
-      0); None for a release without noise, whose cost is infinite.
-    - ``sites``: the number of sites queried; ``cells``: the numbers in the answers, summed over the lines.
-    - ``note``: the deposit that paid for a line that cost nothing. (A deposit pays in advance for everything that is
-      released from exact sums that a vault holds.)
-    - ``total``: the cost so far at the most charged site, without releases that have no noise.
+    - ``cost``: the privacy cost of one line at each site queried, in the run's currency (rho of zCDP, or epsilon if
+      delta is 0); None for a release without noise, whose cost is infinite.
+    - ``sites``: the number of sites queried; ``cells``: how many numbers the answers hold, summed over the lines.
+    - ``note``: the deposit that paid for a line that cost nothing. (A deposit pays in advance for all noisy releases
+      from a :class:`~fedsynth.federation.vault.Vault`, which keeps exact sums.)
+    - ``total``: in :meth:`RunSummary.charges`, the cost of the run up to these lines at the most charged site; in
+      :meth:`RunSummary.totals`, the cost of these lines there. Releases without noise do not count.
     """
 
     steps: tuple[int, int]
@@ -54,8 +57,8 @@ class Charge:
 class SiteGroup:
     """Sites with the same privacy cost, in a report on a run.
 
-    ``cost`` is in the run's currency (rho of zCDP, or epsilon if delta is 0), ``epsilon`` the same at the delta of the
-    run's limit, and ``share`` its share of that limit (1: all of it).
+    ``cost`` is in the run's currency (rho of zCDP, or epsilon if delta is 0), ``epsilon`` the same cost as an epsilon
+    at the delta of the run's limit, and ``share`` the part of that limit that the cost uses (1: all of it).
     """
 
     names: tuple[str, ...]
@@ -70,8 +73,9 @@ class RunSummary:
 
     ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` the versions and
     digests that the run recorded there. ``folder`` is the name of its directory and ``toml`` the text of its run.toml,
-    both for display. The ledger must hold the statement of the guarantee, whose epsilon and delta are the limit of the
-    run. The amount spent is at most that.
+    both for display. ``rows`` is the number of synthetic rows. The ledger (the record of all releases and their privacy
+    costs) must hold the run's privacy statement (:class:`~fedsynth.privacy.statement.Statement`). The guaranteed
+    epsilon and delta are the limit set before the run, which the cost actually spent does not exceed.
     """
 
     folder: str
@@ -117,8 +121,8 @@ class RunSummary:
     def spent(self) -> float:
         """An upper bound on the privacy cost to any one person, as an epsilon at the limit's delta.
 
-        It has a meaning only for a private run: if a release had no noise, the file has null for infinity, which is
-        read as None.
+        Read it only if the run is :attr:`private`: if a release had no noise, the cost is infinite, which the ledger
+        file holds as null, and the value is None.
         """
         return self.ledger.spent.epsilon_at_delta
 
@@ -135,9 +139,10 @@ class RunSummary:
 
     @property
     def whose(self) -> str:
-        """The object of the guarantee in words, for sentences such as "whether any one row is in the data".
+        """What the guarantee hides, in words that "in the data" completes, such as "whether any one row is".
 
-        It names rows or persons, and one or two of them, by the guarantee's unit of protection and neighbouring tables.
+        The unit of protection decides between rows and persons. If neighbouring tables replace rows instead of adding
+        or removing them, the words are "which of two rows is" or "which of two persons' rows are".
         """
         one_row = self.statement["unit"] == {"rows": 1, "sites": 1}
         if self.statement["neighbours"] == "replace":
@@ -156,8 +161,9 @@ class RunSummary:
     def best_guess(self) -> float:
         """The largest accuracy of any attacker who guesses membership at even prior odds, 1/2 to 1.
 
-        From the trade-off of both errors under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv 1311.0776):
-        (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit.
+        It is (e^epsilon + delta) / (e^epsilon + 1), with epsilon and delta of the limit, and follows from the trade-off
+        between false positives and false negatives under (epsilon, delta)-DP (Kairouz, Oh & Viswanath, arXiv
+        1311.0776).
         """
         return 1 - (1 - self.limit.delta) / (1 + self.odds)
 
@@ -189,10 +195,10 @@ class RunSummary:
         return found
 
     def totals(self) -> list[Charge]:
-        """Return one line for every kind of query and release in the ledger, in the order in which they first occur.
+        """Return the ledger with all lines merged that agree in query, release, cost and note, in order of the first.
 
-        The ``total`` of a line is the cost of its kind at the most charged site, ``sites`` the number of different
-        sites.
+        The ``total`` of a merged line is the sum of its own costs at the most charged site, and ``sites`` the number of
+        different sites that it concerns.
         """
         lines: dict[tuple[Any, ...], list[Charge]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}

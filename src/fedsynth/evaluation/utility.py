@@ -28,7 +28,7 @@ _MAX_ROWS = 50_000
 class Utility:
     """The result of :func:`train_synthetic_test_real`: ``auc``, the area under the ROC curve on real test rows.
 
-    With more than two classes, it is the one-vs-one macro average. ``trained_on`` is the number of training rows.
+    With more than two classes, ``auc`` is the one-vs-one macro average. ``trained_on`` is the number of training rows.
     ``note`` says if the training table could not train a classifier, so that ``auc`` is 0.5.
     """
 
@@ -42,8 +42,9 @@ def train_synthetic_test_real(train: Table, test: Table, target: int, seed: int,
 
     ``target`` is the position of the column to predict, by class; a negative position counts from the end. As in FLAIM
     (arXiv 2310.06447), the features are the integers that number categories and bins. Of more than ``max_rows``
-    training rows, a random sample is used. A training table with a single class scores 0.5; classes of ``test`` that it
-    lacks get probability 0. Pass a real training table for the train-on-real baseline.
+    training rows, a random sample is used. ``seed`` draws the sample and seeds the learner. A training table with a
+    single class scores 0.5; classes of ``test`` that it lacks get probability 0. Pass a real training table for the
+    train-on-real baseline.
 
     Raises :class:`Unsupported` if ``test`` has a single class, or without scikit-learn (the extra ``evaluate``).
     """
@@ -88,16 +89,18 @@ def utility(
     times is predicted by regression, any other by classification. Missing categories count as a class of their own;
     rows in which a number to predict is missing are left out. Both sides train on equally many rows, at most
     ``max_rows``, drawn ``repeats`` times; ``test`` must not contain rows that a learner or the synthesizer was trained
-    on. If all training rows of a learner have the same class, the learner predicts this class. ``suite`` is the name of
-    one of :data:`SUITES <fedsynth.evaluation.suites.SUITES>`, or a tuned suite. ``progress`` is called with the current
-    task, the number of steps done, and the number of all steps. The intervals show the variation over draws of training
-    rows and learners' seeds, but not over test rows.
+    on. If all training rows of a learner have the same class, the learner predicts this class. ``suite`` is a set of
+    learners: a name in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`, or a
+    :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress`` is
+    called with the current task, the number of steps done, and the number of all steps. The intervals show the
+    variation over draws of training rows and learners' seeds, but not over test rows.
 
     The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real
     rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "good" if the
-    first is at least 90 % of the second or the score lies inside the reference's interval, "alarm" if it is less than
-    5 %, and "review" otherwise. There is no verdict if the reference's interval reaches the floor, and no "review" if
-    the noise of both sides exceeds the reference's gain. Raises :class:`Unsupported` for a constant target in the test
+    first gain is at least 90 % of the second or the score is not worse than the reference's interval, "alarm" if the
+    first is less than 5 % of the second, and "review" otherwise. There is no verdict if the reference's interval
+    reaches the floor. Instead of "review" there is none if the half-widths of both intervals, as a root sum of squares,
+    reach the second gain. Raises :class:`Unsupported` for a constant target in the test
     rows, more than 50 classes, no column to learn from, too few rows, an unknown suite, or without scikit-learn (the
     extra ``evaluate``).
     """
@@ -150,8 +153,8 @@ def taught(
 
     ``target`` names the column to predict; ``suite`` is a set of learners, by its name in
     :data:`SUITES <fedsynth.evaluation.suites.SUITES>` or as an object. Features are fitted on ``real``, so that
-    encodings do not depend on ``train``. The result looks like ``{"accuracy": {"random forest": 0.8}}``. Raises the
-    errors of :func:`utility`.
+    encodings do not depend on ``train``. ``seed`` seeds the learners. The result looks like
+    ``{"accuracy": {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))

@@ -1,5 +1,8 @@
 """Verdicts on fidelity scores: strong associations, columns, and how well rows are told apart.
 
+Each score is judged beside its reference, the same score of other real rows. An association between two columns is
+strong if it is at least 0.3 in absolute value in the real rows; its score is the share of it that synthetic rows keep.
+
 ======================  =======================================  ====================================================
 score                   review                                   alarm
 ======================  =======================================  ====================================================

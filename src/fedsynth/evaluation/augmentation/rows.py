@@ -35,8 +35,8 @@ def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
     """Return one table per site, its rows followed by all synthetic rows, as in Fed-TDA (arXiv 2211.13116).
 
     The paper does not give the number of synthetic rows; its code draws twice as many as all sites' rows together.
-    Raises :class:`SchemaError` if a site's schema is not that of the synthetic rows, and :class:`Unsupported` if the
-    synthetic rows hold only bins of a column whose numbers a site holds.
+    Raises :class:`SchemaError` if a site's schema is not that of the synthetic rows, and :class:`Unsupported` if, for a
+    numeric column, a site's table holds numbers and the synthetic table holds only bins.
     """
     _same_schema(sites, synthetic)
     return [concatenate([site, synthetic]) for site in sites]
@@ -45,10 +45,10 @@ def append_rows(sites: Sequence[Table], synthetic: Table) -> list[Table]:
 def append_sufficient_classes(sites: Sequence[Table], synthetic: Table, target: str) -> list[Table]:
     """Return each site's rows plus the synthetic rows of some classes, by the rule of Fed-TDA's published notebook.
 
-    ``target`` names the column of the class. A site gets all synthetic rows of a class if there are at least as many as
-    the other sites have real rows of that class. The rule reads exact class counts of all sites; a real federation
-    would have to spend budget on them. Raises the errors of :func:`append_rows`, and :class:`Unsupported` for a numeric
-    target.
+    ``target`` names the column of the class. A site gets all synthetic rows of a class if they are at least as many as
+    the real rows of that class at all other sites together; else it gets none of that class. The rule reads exact class
+    counts of all sites; a real federation would have to spend budget on them. Raises the errors of :func:`append_rows`,
+    and :class:`Unsupported` for a numeric target.
     """
     _same_schema(sites, synthetic)
     at = synthetic.schema.index(target)

@@ -30,8 +30,8 @@ class Scores:
 class Course:
     """Scores of a federatedly trained classifier, one :class:`Scores` after each round, in the order of rounds.
 
-    ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out; it is empty if
-    they held out none.
+    ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out. If no site held
+    out rows, ``validation`` is empty.
     """
 
     test: tuple[Scores, ...]

@@ -59,7 +59,7 @@ class Learner(Protocol):
 
 @dataclass(frozen=True)
 class PublishedMLP:
-    """The classifier of Fed-TDA (arXiv 2211.13116), to compare with its tables.
+    """The classifier of Fed-TDA (arXiv 2211.13116), to compare with the scores in that paper.
 
     ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, a site makes ``epochs``
     passes over its rows in batches of ``batch`` rows. Raises :class:`InvalidParameter` unless these three numbers are
@@ -116,7 +116,7 @@ class SaneMLP:
     """A small multilayer perceptron without batch normalisation, which can be averaged over skewed sites.
 
     ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, every site takes ``steps``
-    steps with batches of ``batch`` rows, regardless of its number of rows, so appended rows do not prolong training.
+    steps with batches of ``batch`` rows, regardless of its number of rows, so synthetic rows do not prolong training.
     Widths and learning rate were tuned on held-out rows of sites without skew. Raises :class:`InvalidParameter` unless
     rounds, steps and batch are positive.
     """
@@ -192,9 +192,9 @@ class Step(NamedTuple):
 class Algorithm:
     """A federated algorithm: FedAvg's exchange of weights, with its own loss at the sites.
 
-    ``name`` is its name in specifications. ``loss`` maps a :class:`Step` to the scalar that the site minimises.
-    ``rows_per_mean`` is the number of rows in each mean that sites publish before training (:func:`published_means`);
-    with 0 they publish none.
+    ``name`` is its name in benchmark specifications. ``loss`` maps a :class:`Step` to the scalar that the site
+    minimises. ``rows_per_mean`` is the number of rows in each mean that sites publish before training
+    (:func:`published_means`); with 0 they publish none.
     """
 
     name: str
@@ -228,9 +228,10 @@ def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
 
     ``share`` is the weight of the other sites' rows in the mixture. Every site publishes the means of groups of
     ``rows_per_mean`` of its rows, features and labels, once and WITHOUT privacy; every step uses one of these means.
-    The loss is that of algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share (1 - share) dl(z, y)/dz mean x at
-    z = (1 - share) x, averaged over the batch. Raises :class:`InvalidParameter` for a share outside [0, 1) or
-    ``rows_per_mean`` below 1.
+    The loss is that of the paper's algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share (1 - share)
+    dl(z, y)/dz mean x at z = (1 - share) x, averaged over the rows (x, y) of the batch, with the cross-entropy l and a
+    published mean (mean x, mean y). Raises :class:`InvalidParameter` for a share outside [0, 1) or ``rows_per_mean``
+    below 1.
     """
     if not 0 <= share < 1 or rows_per_mean < 1:
         raise InvalidParameter(f"share must lie in [0, 1) and rows_per_mean be positive, not {share}, {rows_per_mean}")
@@ -387,8 +388,8 @@ def train_locally(
 def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
     """Return the row indices of each batch of one epoch over ``rows`` rows, in random order, ``size`` rows to a batch.
 
-    Each batch is an int64 tensor, shape ``(batch,)``. The last batch may be smaller; one of a single row is merged into
-    the batch before it, since BatchNorm needs a variance.
+    Each batch is an int64 tensor, shape ``(batch,)``. The last batch may be smaller; a single row that is left over
+    joins the batch before it, since BatchNorm needs a variance.
     """
     cuts = list(range(size, rows, size))
     if len(cuts) and rows - cuts[-1] == 1:
@@ -415,9 +416,9 @@ def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]
 def published_means(sites: Sequence[Examples], classes: int, size: int, rng: np.random.Generator) -> Examples:
     """Return the means of random groups of ``size`` rows at each site, for all sites together: NOT private.
 
-    ``classes`` is the number of classes: the mean of a group's labels is its share of each class. Leftover rows of a
-    site are in no mean: a mean of fewer rows would reveal more of each. Raises :class:`Unsupported` if no site has
-    ``size`` rows.
+    The result holds one row for each mean: the mean features ``x``, shape ``(means, features)``, and the group's share
+    of each of the ``classes`` classes ``y``, shape ``(means, classes)``. Leftover rows of a site are in no mean: a mean
+    of fewer rows would reveal more of each. Raises :class:`Unsupported` if no site has ``size`` rows.
     """
     x, y = [], []
     for site in sites:
