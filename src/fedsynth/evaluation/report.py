@@ -29,7 +29,7 @@ _LINES = 500  # lines of the ledger shown; all are in ledger.json
 _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "fidelity": ("strong associations kept", "pair similarity", "column similarity"),
     "utility": ("ROC AUC", "R2", "accuracy"),
-    "privacy": ("membership AUC, DOMIAS", "membership", "share nearer", "DCR"),
+    "privacy": ("membership AUC, DOMIAS", "membership", "share nearer", "median DCR"),
 }
 # Actions: for a verdict, and for the gravest verdict of a family.
 MEANINGS: Mapping[Verdict, str] = {
