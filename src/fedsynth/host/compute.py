@@ -37,9 +37,9 @@ LEDGER = "ledger.sqlite"
 class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
-    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables;
-    the tables that sites deposit for one question are a vault. ``questions`` is the largest number of questions that
-    the server answers about one vault. ``terms`` are the federation's, ``members`` is the signed list of its sites.
+    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
+    ``questions`` is the largest number of questions that the server answers about one deposit of all sites' tables.
+    ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of its sites.
     ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by a replaced
     person.
     """
