@@ -157,8 +157,8 @@ def open_ledger(folder: Path) -> BookFile:
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
-    ``cards`` are the pinned cards (address, keys) of the three servers, and ``position`` (0, 1 or 2) is this server's
-    own place among them.
+    ``cards`` are the cards (address, keys) of the three servers that the operator pinned (:func:`pin`), and
+    ``position`` (0, 1 or 2) is this server's own place among them.
     """
     publics = tuple(card.keys for card in cards)
     sites: Mapping[str, bytes] = agreed.members.roster.identities
@@ -180,7 +180,7 @@ def open_server(folder: Path) -> ComputeServer:
     """Return the compute server of a folder, already listening at the address in its card; call its ``run`` to answer.
 
     Raises :class:`~fedsynth.errors.FedsynthError` if a file of the folder is missing or invalid, if none of the three
-    pinned cards is the server's own, and if its address cannot be used.
+    servers' cards there is the server's own, and if its address cannot be used.
     """
     secret, cards, agreed = server_secret(folder), load_cards(folder / SERVERS_FILE), load_agreed(folder)
     own = card_of(secret, cards[0].address).public

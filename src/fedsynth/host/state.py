@@ -229,10 +229,10 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
     """Return a site's policy with the keys of the other parties filled into its trust models.
 
-    These are the identity keys of all sites, from the roster, and for three servers the keys that the site has pinned.
-    A site without a roster gets its policy unchanged. ``secret`` is the site's own;
-    :class:`~fedsynth.errors.FedsynthError` is raised if the roster holds another key under its name, or pinned servers
-    are missing.
+    These are the identity keys of all sites, from the roster (the list of sites with their keys), and for the trust
+    model ``three-servers`` the compute servers' keys, from the cards in the site's folder. A site without a roster gets
+    its policy unchanged. ``secret`` is the site's own; :class:`~fedsynth.errors.FedsynthError` is raised if the roster
+    holds another key under its name, or these cards are missing.
     """
     if not config.peers:
         return config.policy

@@ -111,8 +111,8 @@ def write_pages(spec: Spec, lines: Sequence[Line], cells: int, out: Path) -> str
 def write_section(path: Path, section: str, title: str, text: str) -> None:
     """Write a text into a Markdown page, in the place of the section of that name, or else at the end.
 
-    ``path`` is the page; it is created if it is missing. The section stands between the comments ``<!-- begin NAME
-    -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
+    ``path`` is the page; it is created if it is missing. ``section`` is the section's name: it stands between the
+    comments ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
     """
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
     block = f"{begin}\n## {title}\n\n{text}\n{end}"

@@ -350,9 +350,9 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     """Expand a specification into its runs, each once, ordered by seed.
 
-    ``seeds`` limits each entry of the grid to its first so many seeds. Combinations that a method cannot run under are
-    left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an epsilon without a delta, and an
-    entry without methods.
+    ``seeds`` is the largest number of seeds for each entry of the grid, of which the first are taken. Combinations that
+    a method cannot run under are left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an
+    epsilon without a delta, and an entry without methods.
     """
     found: dict[Cell, Case] = {}
     for entry in spec.grid:

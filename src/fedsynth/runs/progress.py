@@ -591,7 +591,10 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 
 
 def last_attempt(file: Path) -> RunView | None:
-    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events."""
+    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events.
+
+    An attempt is a start of the run, or a resumption.
+    """
     views = list(attempts(EventReader(file).new()).values())
     going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
     found = going_on or views
