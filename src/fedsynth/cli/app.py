@@ -246,7 +246,9 @@ def simulate(
     rows: Annotated[
         int | None,
         typer.Option(
-            "--rows", min=1, help="Number of synthetic rows; default: the estimated number that all sites have."
+            "--rows",
+            min=1,
+            help="Number of synthetic rows; default: the estimated number of rows of all sites together.",
         ),
     ] = None,
     workload: Workload = "",
@@ -259,8 +261,8 @@ def simulate(
         typer.Option(
             "--person",
             help="Column that tells which person a row is about; it need not be in the schema. At most "
-            "--rows-per-person rows of each person are used. Default: no rows are dropped; the guarantee then presumes "
-            "that nobody has more.",
+            "--rows-per-person rows of each person, counted over all sites, are used. Default: no rows are dropped; "
+            "the guarantee then presumes that nobody has more than --rows-per-person at a site.",
         ),
     ] = "",
     holdout: Holdout = 0.0,
@@ -356,8 +358,8 @@ def _refuse_beside_config() -> None:
     ]
     if given:
         raise click.UsageError(
-            f"--config repeats a run unchanged, but {', '.join(given)} would change it. Leave that out, or edit a copy "
-            "of run.toml and pass the copy to --config."
+            f"--config repeats a run unchanged, but {', '.join(given)} would change it. Leave {', '.join(given)} out, "
+            "or edit a copy of run.toml and pass the copy to --config."
         )
 
 
@@ -411,8 +413,8 @@ def sample(
 ) -> None:
     r"""Draw more rows from a fitted model, at no privacy cost.
 
-    The model is the file model.fedsynth that a run wrote. Its rows were paid for when it was fitted: any number of
-    further ones reveals nothing more about real persons.
+    The model is the file model.fedsynth that a run wrote. The privacy cost was paid when the model was fitted: any
+    number of further rows reveals nothing more about real persons.
 
     Examples:
 
@@ -568,7 +570,7 @@ def schema_check(
         print(
             f"{report.rows} rows, {report.left_out} of them left out; "
             + ("the file fits" if report.ok else "the file does not fit")
-            + f" schema {agreed.digest[:12]}"
+            + f" {schema} (schema digest {agreed.digest[:12]})"
         )
     if not report.ok:
         raise typer.Exit(3)

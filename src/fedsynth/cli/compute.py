@@ -48,7 +48,7 @@ def init(
     r"""Make a server's folder, its secret key and its public card.
 
     The card is a file with the server's address, public keys and certificate, and no secret. Send it to the two other
-    servers, to all sites and to the coordinator: each names it to `fedsynth compute-server pin`. An existing key is
+    servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server pin`. An existing key is
     kept.
 
     Example:
@@ -123,16 +123,16 @@ def agree(
         typer.Option(
             "--questions",
             min=1,
-            help="Most questions that this server answers about the tables that sites deposit at once: two for each "
-            "round of the method, and one more.",
+            help="Most questions that this server answers about one deposit of all sites' tables: two for each round "
+            "of the method, and one more.",
         ),
     ] = 64,
     public_sizes: Annotated[
         bool,
         typer.Option(
             "--public-sizes",
-            help="Accept that each site's number of rows is public. Give it if job.toml says public_sizes = true, and "
-            "only then: otherwise this server refuses all questions.",
+            help="Accept that each site's number of rows is public. Give it if the coordinator's job.toml says "
+            "public_sizes = true, and only then: otherwise this server refuses all questions.",
         ),
     ] = False,
     fingerprint: Fingerprint = None,
@@ -174,8 +174,8 @@ def agree(
 def serve(folder: ServerDir) -> None:
     """Answer the coordinator and the two other servers until stopped.
 
-    SIGTERM or Ctrl-C stops the server. The shares of the sites' tables are kept in memory only: a server that is
-    restarted receives them again from the coordinator's transcript, where they are encrypted.
+    SIGTERM or Ctrl-C stops the server. The secret shares of the sites' tables are kept in memory only: a server that is
+    restarted receives them again from the coordinator, whose record of the run's messages holds them encrypted.
 
     Example:
 

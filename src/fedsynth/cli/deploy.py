@@ -168,8 +168,9 @@ def deploy_init(
 def site_check(folder: SiteDir, json_: Json = False) -> None:
     """Check that a site is ready to answer; nothing is sent.
 
-    Checks rows, account, policy, keys and certificates; each failed check comes with its fix. Nothing is charged to the
-    site's budget. Exit codes: 0 ready, 3 rows or schema do not fit, 4 no budget left, 8 anything else.
+    Checks the rows, the account (record of privacy spending), the policy (what the site may answer), keys and
+    certificates; each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready, 3
+    rows or schema do not fit, 4 no budget left, 8 anything else.
 
     Example:
 
@@ -211,8 +212,8 @@ def site_serve(
         Path | None,
         typer.Option(
             "--root-certificates",
-            help="Certificate of the federation's authority (PEM file), with which the SuperNode's is verified. "
-            "Default: the one that site.toml names.",
+            help="Certificate of the federation's certificate authority (PEM file), with which the certificate of the "
+            "SuperNode is verified. Default: the one that site.toml names.",
         ),
     ] = None,
     exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
@@ -226,13 +227,14 @@ def site_serve(
 
     Run it next to flower-supernode, Flower's program at a site, under a supervisor such as systemd. It replaces
     flower-superexec: code that a server sends is never unpacked, installed or run. The installed fedsynth answers,
-    within the policy of site.toml, which is read again for each message.
+    within the policy (rules for what may be answered) in site.toml, a file that is read again for each message.
 
     With --exchange DIR, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
     signed files in DIR/SITE/replies. The folder may be shared, copied or carried on a stick; each request is answered
     once.
 
-    Exit codes: 0 stopped by a signal or everything answered, 5 the SuperNode rejects the secret, 8 anything else.
+    Exit codes: 0 stopped by a signal or, with --once, everything answered; 5 the SuperNode rejects the secret given by
+    --secret; 8 anything else.
 
     Examples:
 

@@ -32,8 +32,9 @@ NewKeys = Annotated[
     bool,
     typer.Option(
         "--replace",
-        help="Give a site that was admitted before the new keys of its request (its machine was lost, say). Whoever "
-        "has them can then read what is meant for the site: phone it first. Without it, such a request is refused.",
+        help="Accept new keys from a site that was admitted before, for example because its machine was lost. Whoever "
+        "has the new keys can then read what is meant for the site: phone it first. Without it, such a request is "
+        "refused.",
     ),
 ]
 NewRoster = Annotated[
@@ -62,9 +63,10 @@ def site_join(
 
     The invitation makes the site's folder, its keys, and a request, which you send back to the coordinator. The
     admission, which the coordinator sends then, brings the site's certificate and the roster, the list of all sites
-    with their keys. Each asks you to compare a fingerprint by phone: the invitation's with the coordinator, the
-    roster's with all other sites. Private keys are made here and never leave the folder. The command never overwrites
-    keys, so it can be repeated with the same file at any time.
+    with their keys; this step writes the site's signature under the roster, SITE.signed, to send back. Each step asks
+    you to compare a fingerprint by phone: the invitation's with the coordinator, the roster's with all other sites.
+    Private keys are made here and never leave the folder. The command never overwrites keys, so it can be repeated with
+    the same file at any time.
 
     Examples:
 
@@ -156,7 +158,8 @@ def deploy_admit(
     received: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files that sites have sent: first SITE.request, later SITE.signed. Without any: show who has joined."
+            help="Files that sites have sent: first SITE.request, later SITE.signed (its signature under the roster). "
+            "Without any: show who has joined."
         ),
     ] = None,
     fingerprint: Fingerprint = None,
@@ -173,9 +176,10 @@ def deploy_admit(
 ) -> None:
     r"""Admit sites: sign certificates and write the roster.
 
-    Asks you to compare the fingerprint of each request with its site by phone. Once all sites of job.toml have sent
-    their requests, writes the roster (the list of all sites with their keys) and an admission to send to each site, and
-    prints the commands that register their nodes with Flower. If a site never answers, delete it from `sites` in
+    Asks you to compare the fingerprint of each request with its site by phone. Once all sites of FOLDER/job.toml have
+    sent their requests, writes the roster (the list of all sites with their keys) and an admission to send to each
+    site, and prints the commands that register the sites' nodes (Flower's programs there) with Flower's server. Each
+    site then sends back its signature under the roster, SITE.signed. If a site never answers, delete it from `sites` in
     job.toml.
 
     Examples:
@@ -262,10 +266,10 @@ def deploy_try(
 ) -> None:
     r"""Rehearse the job on this machine with a test table.
 
-    Server, nodes and sites run as processes of this machine, with temporary keys. The test table is split over the
-    sites of job.toml, and each agrees to the job. Nothing leaves this machine; real keys are not read and real budgets
-    not charged. Numbers of the test table are first replaced by random ones in the same bin of the schema. All
-    processes end with the command, also on Ctrl-C.
+    Server, Flower's nodes and sites run as processes of this machine, with temporary keys. The test table is split over
+    the sites of job.toml, and each site is set up to accept the job. Nothing leaves this machine; real keys are not
+    read and real budgets not charged. Numbers of the test table are first replaced by random ones in the same bin of
+    the schema. All processes end with the command, also on Ctrl-C.
 
     Example:
 

@@ -148,8 +148,9 @@ def evaluate(
 
     Measures fidelity, utility and privacy, each score beside a reference from real rows, and writes scores.json,
     scores.csv and report.html to --out. The scores are computed from real rows without noise: protect them like the
-    rows. --epsilon and --delta state the guarantee of the table, if it has one; the attacks are compared with it.
-    For a folder that `fedsynth simulate` wrote, `fedsynth report` does the same without any further option.
+    rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of the privacy attacks is
+    compared with what it allows. For a folder that `fedsynth simulate` wrote, `fedsynth report` does the same without
+    any further option.
 
     Examples:
 
@@ -406,8 +407,9 @@ def bench(
         Path | None,
         typer.Option(
             "--page",
-            help="Markdown page into which the tables are written too: between its markers of the specification's "
-            "section, or at the end. Without it, the tables are in --out only.",
+            help="Markdown page into which the tables are written too: between its comments <!-- begin NAME --> and "
+            "<!-- end NAME -->, where NAME is `section` in the specification, or at the end if the page has none. "
+            "Without --page, the tables are in --out only.",
         ),
     ] = None,
     jobs: Annotated[
@@ -429,7 +431,9 @@ def bench(
     seeds: Annotated[
         int | None,
         typer.Option(
-            "--seeds", min=1, help="Run each combination with its first so many seeds only; default: with all of them."
+            "--seeds",
+            min=1,
+            help="Number of seeds to run each combination with, the first ones of the specification; default: all.",
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Print the cells that would be run, and run nothing.")] = False,
@@ -495,10 +499,10 @@ def measure_run(
     """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
 
     ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
-    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer and
-    ``known`` are the columns that the attacker knows (empty: defaults). Raises :class:`~fedsynth.errors.FedsynthError`
-    if the data file is missing or has changed, or if real sites held the rows, and
-    :class:`~fedsynth.errors.SchemaError` for an unknown column.
+    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
+    the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
+    first four others). Raises :class:`~fedsynth.errors.FedsynthError` if the data file is missing or has changed, or if
+    real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for an unknown column.
     """
     from fedsynth.evaluation.evaluate import About
     from fedsynth.evaluation.evaluate import evaluate as measure
@@ -569,9 +573,9 @@ FIRST = ("validity", "workload-error", "likelihood", "learning")
 def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
     """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
 
-    ``target`` is the column that classifiers learn to predict; without it there is no score of learning.
-    ``progress(what, done, total)`` is called after each step. Raises :class:`~fedsynth.errors.Unsupported` if a score
-    cannot be measured on the run's rows.
+    ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
+    score of learning. ``progress(what, done, total)`` is called after each step. Raises
+    :class:`~fedsynth.errors.Unsupported` if a score cannot be measured on the run's rows.
     """
     from fedsynth.evaluation.evaluate import evaluate as measure
 

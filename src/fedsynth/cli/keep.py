@@ -144,8 +144,8 @@ def deploy_restore(
 ) -> None:
     r"""Restore the server's folder from a backup, after checking it.
 
-    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise give the
-    job another run name.
+    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise write a new
+    name as `run` into the section [deployment] of FOLDER/job.toml.
 
     Example:
 
@@ -159,6 +159,7 @@ def deploy_restore(
     lines = [
         f"{folder}: {contents.name} as of {contents.made}, {len(contents.files)} files",
         "If the folder's path has changed, correct it in app/pyproject.toml and server/config.toml.",
-        "If a run has asked anything since the backup was made, give the job another run name in job.toml.",
+        "If a run has asked anything since the backup was made, write a new name as `run` into the section "
+        "[deployment] of job.toml.",
     ]
     say(json_, facts, "\n".join(lines))

@@ -44,7 +44,7 @@ Database = Annotated[
     typer.Option(
         "--database",
         help="Database file of the SuperLink, Flower's server program, from which this command deletes the messages: "
-        "the file that was given to it as --database. Default: FOLDER/server/superlink.db.",
+        "the one that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.",
     ),
 ]
 

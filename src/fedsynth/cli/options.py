@@ -39,9 +39,11 @@ _SCHEMA_TEXT = (
 )
 _PARTITION_TEXT = (
     "How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts; "
-    "label-skew:A or capped-label-skew:A: each class of the label (%s) in unequal shares; column:NAME or values:NAME: "
-    "by the values of that column; cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, "
-    "the more uneven. docs/cli.md explains each."
+    "label-skew:A: each class of the label (%s) in unequal shares; capped-label-skew:A: the same, but a site that has "
+    "its equal share of the rows gets no further classes; column:NAME: all rows with the same value (or bin) of that "
+    "column at one site; values:NAME: one site for each of the most common values of that column, and no other rows; "
+    "cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, the more uneven. docs/cli.md "
+    "explains each."
 )
 _LABEL = "the column --target, else the last one"
 _TABLE_TEXT = (
@@ -90,8 +92,9 @@ StatedEpsilon = Annotated[
     float | None,
     typer.Option(
         "--epsilon",
-        help="Epsilon of the guarantee under which the synthetic table was made; needs --delta. The attacks are then "
-        "compared with what it allows. Without it, the table counts as one without a guarantee.",
+        help="Epsilon of the guarantee under which the synthetic table was made; needs --delta. The success of the "
+        "privacy attacks is then compared with what this guarantee allows. Without it, the table counts as one without "
+        "a guarantee.",
     ),
 ]
 Delta = Annotated[float, typer.Option("--delta", help=_DELTA_TEXT)]
@@ -148,7 +151,7 @@ CompareSeed = Annotated[
 RowsFile = Annotated[
     Path,
     typer.Option(
-        "--out", help="File to write, .csv or .parquet; an existing one is replaced once the new is complete."
+        "--out", help="File to write, .csv or .parquet; an existing one is replaced once the new one is complete."
     ),
 ]
 MaybeSchemaOut = Annotated[
@@ -192,9 +195,10 @@ TrustName = Annotated[
     typer.Option(
         "--trust",
         help="Trust model: who sees exact counts and who adds the noise. trusted: the server sees each site's counts "
-        "and adds the noise; local: each site adds all of it, so nobody else is trusted and results are noisiest; "
-        "secure: secure aggregation, each site adds a share and only the sum is seen; three-servers: three servers "
-        "hold secret shares of the counts.",
+        "and adds the noise; local: each site adds all the noise to its own counts, so nobody else is trusted and "
+        "results are noisiest; secure: secure aggregation, each site adds a part of the noise and the server sees only "
+        "the noisy sum; three-servers: three servers hold secret shares of the counts, which none can read alone, and "
+        "add the noise together.",
     ),
 ]
 TrustSet = Annotated[
@@ -202,8 +206,9 @@ TrustSet = Annotated[
     typer.Option(
         "--trust-set",
         help="Parameter of the trust model as NAME=NUMBER; repeat it for several. Only secure has any: min_honest, the "
-        "number of sites that do not work with the server (default: more than half), and dropouts, the number of sites "
-        "that may fail during a sum (default: as many as possible).",
+        "number of sites assumed not to collude with the server (default: more than half), and dropouts, the number of "
+        "sites that may fail during a secure sum (default: as many as min_honest allows, but with more than 64 "
+        "sites perhaps only a twentieth of them).",
     ),
 ]
 Partition = Annotated[
@@ -211,7 +216,11 @@ Partition = Annotated[
     typer.Option(
         "--partition",
         help=_PARTITION_TEXT
-        % (_LABEL, "; synthfs:B: generated rows with other features at each site, without --data", "A and B are each"),
+        % (
+            _LABEL,
+            "; synthfs:B: generated rows, without --data, whose columns are distributed differently at each site",
+            "A and B are each",
+        ),
     ),
 ]
 TablePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % (_LABEL, "", "A is"))]
@@ -229,8 +238,8 @@ JobTarget = Annotated[
     typer.Option(
         "--target",
         help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
-        "usefulness; needs --holdout. The method auto then spends more of the budget on it. Without it, no such "
-        "scores.",
+        "usefulness; needs --holdout. The method auto then spends more of the budget on that column. Without it, no "
+        "such scores.",
     ),
 ]
 ScoreTarget = Annotated[
@@ -254,7 +263,7 @@ CompareTarget = Annotated[
     typer.Option(
         "--target",
         help="Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their "
-        "usefulness. Without it, only the likeness of the rows is compared.",
+        "usefulness. Without it, only the similarity of synthetic and real rows is compared.",
     ),
 ]
 LabelTarget = Annotated[
@@ -268,7 +277,8 @@ Workload = Annotated[
     typer.Option(
         "--workload",
         help="Sets of columns whose joint counts matter most, as ORDER[:COUNT[:SEED]]: 2 is all pairs, 3:64 is 64 sets "
-        "of three columns, drawn at random by SEED (0). For auto, aim and the flaim family; default: all pairs alike.",
+        "of three columns, drawn at random by SEED (default 0). For auto, aim and the flaim family; default: all "
+        "pairs, with equal weights.",
     ),
 ]
 PublicSizes = Annotated[
@@ -299,15 +309,16 @@ SuperLink = Annotated[
     str,
     typer.Option(
         "--superlink",
-        help="HOST:PORT at which the sites will reach the server: put your own server's name in place of the default.",
+        help="HOST:PORT at which the sites will reach the SuperLink, Flower's server program: put your own server's "
+        "name in place of the default.",
     ),
 ]
 CheckedSuperLink = Annotated[
     str,
     typer.Option(
         "--superlink",
-        help="HOST:PORT at which sites reach the server, to check connection, certificate and clock. Default: that of "
-        "--site; without either, these are not checked.",
+        help="HOST:PORT at which sites reach the SuperLink, Flower's server program, to check connection, certificate "
+        "and clock. Default: that of --site; without either, these are not checked.",
     ),
 ]
 DeviceName = Annotated[
@@ -315,7 +326,7 @@ DeviceName = Annotated[
     typer.Option(
         "--device",
         help="Where neural networks are computed: on cpu, on cuda (a GPU), or auto: on a GPU if there is one, except "
-        "for the clipping of gradients (CPU). Methods without networks ignore it.",
+        "for sums of clipped gradients (DP-SGD), which stay on the CPU. Methods without networks ignore it.",
     ),
 ]
 CheckedSite = Annotated[
@@ -336,7 +347,7 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        help="Replace what an earlier command wrote to --out. Without it, the command stops if that exists.",
+        help="Replace what an earlier command wrote to --out. Without it, the command stops if --out exists.",
     ),
 ]
 Json = Annotated[

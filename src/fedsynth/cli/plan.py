@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
 _ROWS_TEXT = (
-    "Number of real rows of all sites together: a public estimate, since no count of the rows may be used here."
+    "Number of real rows of all sites together: an estimate from public knowledge, since an exact count could itself "
+    "reveal something about a person."
 )
 
 
@@ -83,8 +84,9 @@ def plan(
         float,
         typer.Option(
             "--headroom",
-            help="Safety factor, at least 1: where the questions of a method depend on the data, the plan allows so "
-            "many times the largest number and the highest price of a trial run on random rows.",
+            help="Safety factor, at least 1. Where the questions of a method depend on the data, the plan allows this "
+            "factor times the largest number of questions, and times the highest privacy cost of a question, in the "
+            "trial runs on random rows.",
         ),
     ] = 2.0,
     out: PlanFile = None,
@@ -101,8 +103,8 @@ def plan(
 
     Predicts messages, bytes, privacy cost and noise before any budget is spent, by trial runs of the method over random
     rows made from the schema: no data is read. Figures that depend on the data are given as a range. --method, --sites
-    and --epsilon take several values, separated by commas. With --out, the plan of a single case is written: the list
-    of questions and prices for which the sites are asked to give their consent.
+    and --epsilon take several values, separated by commas. With --out, the plan of a single run is written: the list of
+    its questions, with the privacy cost of each, which the sites are asked to approve.
 
     Examples:
 
@@ -188,8 +190,8 @@ def advise(
         float | None,
         typer.Option(
             "--wanted",
-            help="Error of pairs of columns (0 to 2; at 0.1, 5 % of the rows lie in wrong cells) for which the epsilon "
-            "that each method needs is searched as well. Without it, no epsilon is searched.",
+            help="Error of pairs of columns to aim for (0 to 2; at 0.1, 5 % of the rows lie in wrong cells): the "
+            "epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.",
         ),
     ] = None,
     tables: Annotated[
@@ -201,16 +203,17 @@ def advise(
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", help="Seconds after which no further run begins; each method always runs on one table."
+            "--seconds", help="Seconds after which no further run begins; each method runs on the first table anyway."
         ),
     ] = 120.0,
     json_: Json = False,
 ) -> None:
     r"""Predict each method's error, to choose method and epsilon.
 
-    Runs the methods on random tables made from the schema and prints their errors, the smallest count that stands out
-    from the noise, and a verdict. No data is read: your own rows may give smaller or larger errors. The random tables
-    are of three kinds: independent columns, dependence as in most real tables, and strong dependence.
+    Runs the methods on random tables made from the schema. Prints for each method its errors on single columns and on
+    pairs (mean L1 distance of the marginals, 0 to 2), the smallest count that stands out from the noise, and in words
+    how good that is. No data is read: your own rows may give smaller or larger errors. The random tables are of three
+    kinds: independent columns, dependence as in most real tables, and strong dependence.
 
     Methods that train neural networks take minutes each; they run only if --method names them.
 
@@ -257,8 +260,8 @@ def doctor(
         Path | None,
         typer.Option(
             "--root-certificates",
-            help="Certificate of the federation's authority (PEM file, ca.crt), with which the server's is verified. "
-            "Default: that of --site, else the certificates of the system.",
+            help="Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate "
+            "of the server is verified. Default: that of --site, else the certificates of the system.",
         ),
     ] = None,
     state: Annotated[
@@ -343,8 +346,8 @@ def audit(
         str,
         typer.Option(
             "--noted",
-            help="Head (64 hex digits) that this command or `fedsynth site account` printed earlier: must still be in "
-            "the chain, or rows were removed or rewritten. Without it, that is not checked.",
+            help="Head (64 hex digits) that this command or `fedsynth site account` printed earlier. If the chain no "
+            "longer contains it, rows were removed or rewritten. Without it, that is not checked.",
         ),
     ] = "",
     export: Annotated[
@@ -376,7 +379,9 @@ def audit(
     from fedsynth.privacy.audit import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
-        raise click.UsageError("pass either a file of exported audit rows, or --site FOLDER (and --export FILE).")
+        raise click.UsageError(
+            "pass either FILE, a file of exported audit rows, or --site FOLDER; --export is optional and needs --site."
+        )
     if site is not None:
         found = _audited(site, noted, export)
     else:

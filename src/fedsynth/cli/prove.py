@@ -44,9 +44,9 @@ def prove(
     r"""Recompute the privacy cost of a run and compare ledgers.
 
     Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
-    cost to one person, all recomputed from the questions asked and compared with the run's ledger. With extracts, the
-    sites' own accounts are compared too; a site makes one with `fedsynth site account --extract RUN`. Without them, the
-    sheet relies on the server's records alone.
+    cost to one person, all recomputed from the questions asked and compared with the run's ledger, in which the server
+    recorded them. With --extract, the sites' own accounts are compared too; a site makes its extract with `fedsynth
+    site account --extract RUN`. Without extracts, the sheet relies on the server's records alone.
 
     Exit codes: 0 everything agrees, 8 something does not.
 
@@ -63,12 +63,13 @@ def prove(
 
 
 def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
-    """Recompute every release of a finished run from its transcript, and compare it with the run's ledger.
+    """Recompute the privacy cost of every answer that a finished run released, and compare it with the run's ledger.
 
-    ``folder`` is the run's directory. ``extracts`` are files with the sites' own charges, signed by them, to compare as
-    well; ``known`` maps names of sites to their identity keys (32 bytes), which the sites themselves gave you. Returns
-    the proof sheet, which lists what does not agree. Raises :class:`~fedsynth.errors.FedsynthError` for a folder that
-    does not hold a run, or lacks one of its files.
+    The costs are recomputed from the transcript, the record of the run's messages; the ledger is the server's list of
+    released answers with their costs. ``folder`` is the run's directory. ``extracts`` are files with the sites' own
+    charges, signed by them, to compare as well; ``known`` maps names of sites to their identity keys (32 bytes), which
+    the sites themselves gave you. Returns the proof sheet, which lists what does not agree. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a folder without a run, or without one of its files.
     """
     from fedsynth.federation.extract import Extract
     from fedsynth.federation.proof import prove as proof_of

@@ -394,7 +394,7 @@ def check_site(config: SiteConfig) -> Iterator[Check]:
     The checks are: rows, privacy account, policy (what the site answers), coordinator, roster (the signed list of all
     sites with their keys), root certificates, the site's own certificate and its key if they exist, and the key of its
     Flower node. The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left, else 8. Nothing
-    is sent or charged. The rows are read, and a file's are kept encoded in the cache of the state folder.
+    is sent or charged. The rows are read; those of a file are kept, encoded, in the cache of the state folder.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)

@@ -37,9 +37,9 @@ LEDGER = "ledger.sqlite"
 class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
-    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables;
-    the tables that sites deposit for one question are a vault. ``questions`` is the largest number of questions that
-    the server answers about one vault. ``terms`` are the federation's, ``members`` is the signed list of its sites.
+    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
+    ``questions`` is the largest number of questions that the server answers about one deposit of all sites' tables.
+    ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of its sites.
     ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by a replaced
     person.
     """
@@ -157,8 +157,8 @@ def open_ledger(folder: Path) -> BookFile:
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
-    ``cards`` are the pinned cards (address, keys) of the three servers, and ``position`` (0, 1 or 2) is this server's
-    own place among them.
+    ``cards`` are the cards (address, keys) of the three servers that the operator pinned (:func:`pin`), and
+    ``position`` (0, 1 or 2) is this server's own place among them.
     """
     publics = tuple(card.keys for card in cards)
     sites: Mapping[str, bytes] = agreed.members.roster.identities
@@ -180,7 +180,7 @@ def open_server(folder: Path) -> ComputeServer:
     """Return the compute server of a folder, already listening at the address in its card; call its ``run`` to answer.
 
     Raises :class:`~fedsynth.errors.FedsynthError` if a file of the folder is missing or invalid, if none of the three
-    pinned cards is the server's own, and if its address cannot be used.
+    servers' cards there is the server's own, and if its address cannot be used.
     """
     secret, cards, agreed = server_secret(folder), load_cards(folder / SERVERS_FILE), load_agreed(folder)
     own = card_of(secret, cards[0].address).public

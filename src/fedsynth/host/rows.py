@@ -52,8 +52,8 @@ class RunRows:
     ``secret`` (32 bytes) is the site's; it keys the digests of rows, and the choice among the rows of one person. The
     first question of a run reads the source under a lock and makes the run's copy; later questions of the run read the
     copy. Rows that are counted in the database, or streamed, have no copy: each question reads their current version,
-    and a person's rows are those in all versions that the run read. Versions are not compared, since the result would
-    reveal whether rows changed.
+    and the guarantee covers a person's rows in every version that the run read. Versions are not compared, since the
+    result would reveal whether rows changed.
     """
 
     config: SiteConfig
@@ -70,7 +70,10 @@ class RunRows:
 
     @property
     def digest(self) -> str:
-        """Keyed digest (hex) of the rows, the same for all runs; empty if each run pins the digest of its own copy."""
+        """Keyed digest (hex), the same for all runs, if rows are counted or streamed; empty if each run has a copy.
+
+        The digest of a run's copy is stored in the account.
+        """
         return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
     def require(self, run: str) -> None:
@@ -175,13 +178,14 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    """Return the current rows of a site's source, encoded under ``schema``; a file's from a cache if that is valid.
+    """Return the current rows of a site's source, encoded under ``schema``.
 
-    The cache is valid if the file's size, times and inode, or else its SHA-256, are unchanged, and the schema is the
-    same. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows
-    of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes).
-    Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
-    :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
+    Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
+    and inode, or else its SHA-256, are unchanged, and the schema is the same. Otherwise, or if it is damaged, it is
+    made anew. If ``config`` names a column of persons, at most as many rows of each as its ``[policy] unit`` says are
+    used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises :class:`~fedsynth.errors.SchemaError` if
+    a column is missing or unreadable, and :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being
+    written to.
     """
     file = config.data.file
     if file is None:
@@ -222,8 +226,8 @@ def _require_file(config: SiteConfig, path: Path) -> None:
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
     """Return a context manager of the current rows if a site counts or streams them; ``None`` for a site with copies.
 
-    The rows are valid for one question. With ``counted``, the database counts them; with ``streamed``, they are read
-    batch by batch.
+    The rows are valid for one question. ``config`` says how they are read: if it is ``counted``, the database counts
+    them; if it is ``streamed``, they are read batch by batch.
     """
     if config.counted:
         return config.data.counted(schema)

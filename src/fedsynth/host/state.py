@@ -200,12 +200,13 @@ def wait_until_due(
     *,
     seconds: float = 0.0,
 ) -> None:
-    """Sleep until a reply may leave: at the first whole multiple of ``every`` seconds after its message came.
+    """Sleep until a reply may leave: at the end of a whole number of time steps since its message came.
 
-    ``began`` is the time at which the message came, read from ``clock`` (in seconds). A reply that may take ``seconds``
-    leaves at a multiple of the smallest multiple of ``every`` that is not below them. So the time of an answer, which
-    may depend on the number of rows and their values, shows only in whole steps. If ``every`` is not positive, it
-    returns at once. Tests replace ``clock`` and ``sleep``.
+    A step lasts ``every`` seconds. If ``seconds``, the time to allow for the reply, is longer, a step lasts the
+    smallest multiple of ``every`` that is not shorter. ``began`` is the time at which the message came, read from
+    ``clock`` (in seconds). So the time of an answer, which may depend on the number of rows and their values, shows
+    only in whole steps. If ``every`` is not positive, the function returns at once. Tests replace ``clock`` and
+    ``sleep``.
     """
     if every <= 0:
         return
@@ -228,10 +229,10 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
     """Return a site's policy with the keys of the other parties filled into its trust models.
 
-    These are the identity keys of all sites, from the roster, and for three servers the keys that the site has pinned.
-    A site without a roster gets its policy unchanged. ``secret`` is the site's own;
-    :class:`~fedsynth.errors.FedsynthError` is raised if the roster holds another key under its name, or pinned servers
-    are missing.
+    These are the identity keys of all sites, from the roster (the list of sites with their keys), and for the trust
+    model ``three-servers`` the compute servers' keys, from the cards in the site's folder. A site without a roster gets
+    its policy unchanged. ``secret`` is the site's own; :class:`~fedsynth.errors.FedsynthError` is raised if the roster
+    holds another key under its name, or these cards are missing.
     """
     if not config.peers:
         return config.policy

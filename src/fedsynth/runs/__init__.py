@@ -1,1 +1,1 @@
-"""Runs: a job, the running of it, and the folder that it leaves."""
+"""Runs: the job (all settings of a run), its execution, and the folder with its results."""

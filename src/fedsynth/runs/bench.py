@@ -1,4 +1,4 @@
-"""Benchmarks: a grid of methods, budgets, trusts, partitions, sites, data sets and seeds, described by one TOML file.
+"""Benchmarks: a grid of methods, budgets, trust models, partitions, sites, data sets and seeds, from one TOML file.
 
 A specification is expanded into cells; a cell is one run with one seed, measured by the specification's metrics.
 Results are appended to a table as cells finish, so that an interrupted benchmark can be resumed. Nothing here is
@@ -148,7 +148,8 @@ class Shared(NamedTuple):
 
     ``train`` are the training rows of all sites together, ``test`` the test rows (``None`` without a split). ``sites``
     holds each site's rows, and ``held`` those that each site keeps from the method (empty without a hold-out). ``rng``
-    has drawn the partition; the cell draws on from it.
+    is the generator that has drawn the partition; the cell draws its synthetic rows from it next, unless the
+    specification gives a ``rows_seed``.
     """
 
     train: Table
@@ -418,8 +419,10 @@ class Line(NamedTuple):
 def read_lines(file: Path) -> dict[str, list[list[str]]]:
     """Return the lines of all finished cells (runs of a benchmark) in a file of results, by the digest of the cell.
 
-    A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left out. A
-    missing file holds none. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a table of results.
+    The digest (:meth:`Case.digest <fedsynth.runs.bench_spec.Case.digest>`) identifies a cell with its settings and its
+    data file. A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left
+    out. A missing file holds none. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a table of
+    results.
     """
     found: dict[str, list[list[str]]] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -436,8 +439,8 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
     """Open ``results.csv`` in a folder for appending; a context manager for one benchmark at a time.
 
-    Yields the open file and the lines of the cells (runs) that were finished before, by the cell's digest
-    (:func:`read_lines`). Lines of interrupted or failed cells are removed first. Raises
+    Yields the open file and the lines of the cells (runs) that were finished before, by the digest that identifies the
+    cell, as :func:`read_lines` returns them. Lines of interrupted or failed cells are removed first. Raises
     :class:`~fedsynth.errors.FedsynthError` while another process writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -482,8 +485,8 @@ def run_grid(
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
     """Return the figures that ``out/results.csv`` holds for these cells (single runs of a grid), without running times.
 
-    ``folder`` holds the data files, on whose content the digest of a cell depends: cells without their file are left
-    out.
+    ``every`` are the cells. ``folder`` holds the data files: a cell counts as run only if its data file is there and
+    has not changed since.
     """
     kept, found = read_lines(out / RESULTS), []
     for case in every:

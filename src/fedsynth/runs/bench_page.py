@@ -33,7 +33,8 @@ class Figure:
     """One figure of one run, to be grouped and averaged in a table or plot.
 
     ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their texts, "value" to the figure's name,
-    and "metric" and "part" to the two halves of that name; ``number`` is the figure.
+    and "metric" and "part" to what stands before and after the colon in that name (without a colon, both to the whole
+    name); ``number`` is the figure.
     """
 
     parts: Parts
@@ -110,8 +111,8 @@ def write_pages(spec: Spec, lines: Sequence[Line], cells: int, out: Path) -> str
 def write_section(path: Path, section: str, title: str, text: str) -> None:
     """Write a text into a Markdown page, in the place of the section of that name, or else at the end.
 
-    ``path`` is the page; it is created if it is missing. The section stands between the comments ``<!-- begin NAME
-    -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
+    ``path`` is the page; it is created if it is missing. ``section`` is the section's name: it stands between the
+    comments ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
     """
     begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
     block = f"{begin}\n## {title}\n\n{text}\n{end}"
@@ -121,10 +122,11 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
 
 
 def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
-    """Return a plot over epsilon for each data set and each figure that can be better or worse, by file name.
+    """Return plots over epsilon by file name: one for each data set and each figure whose metric sets ``better``.
 
-    Each line is a method; trust model, delta and arm (the rows that a method sees) make further lines where they
-    differ. Everything else that differs, such as the seed, is averaged.
+    ``better`` says in the specification whether lower or higher figures are better. Each line is a method; trust model,
+    delta and arm (the rows that a method sees) make further lines where they differ. Everything else that differs, such
+    as the seed, is averaged.
     """
     found = {}
     judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]

@@ -46,8 +46,8 @@ class Rules(Entry, frozen=True):
     digits. The bins of the columns in ``doubling`` end at powers of two. Columns of one value are dropped unless
     ``constants`` is true.
 
-    ``missing_values`` are texts that mean a missing value. ``domain`` takes the place of the other rules: a JSON file
-    with the number of values of each column, whose cells are integer codes from 0.
+    ``missing_values`` are texts that mean a missing value. ``domain`` takes the place of the rules above: it names a
+    JSON file with the number of values of each column; the data file must then hold integer codes, from 0 on.
     """
 
     bins: int = 32
@@ -102,7 +102,8 @@ class Dataset(Entry, frozen=True):
 
     To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. Synthetic rows are
     ``synthetic_share`` times as many as the sites have together. ``metrics`` gives options of metrics for this data set
-    alone, by the metric's name or its function's. ``note`` is a remark for the page of results.
+    alone; its keys are the metrics' names in the specification, or the functions that these stand for. ``note`` is a
+    remark for the page of results.
     """
 
     file: str
@@ -129,12 +130,13 @@ class Dataset(Entry, frozen=True):
 class MethodEntry(Entry, frozen=True):
     """A method of a specification and how it is run.
 
-    ``method`` is a registered name, ``package.module:Class``, or a baseline without a method (``real rows``, ``test
-    rows``, ``other half``, ``uniform rows``, ``one value``); if it is empty, the entry's own name is meant. ``options``
-    are the method's options: ``target = "target"`` stands for the data set's target, and a value
+    ``method`` is a registered name, ``package.module:Class``, or a baseline; if it is empty, the entry's own name is
+    meant. A baseline scores other rows in place of synthetic ones: ``real rows`` (the training rows), ``test rows``,
+    ``other half`` (every second training row, scored against the others), ``uniform rows`` or ``one value`` (copies of
+    one row). ``options`` are the method's options: ``target = "target"`` stands for the data set's target, and a value
     ``package.module:Class`` for an instance of that class. ``exact`` lets sites release without noise: NOT PRIVATE. If
-    ``trusts`` is given, the method runs only under these trust models. ``balanced`` draws equally many rows of each
-    class of the target.
+    ``trusts`` is given, the method runs only under these trust models. ``balanced`` draws equally many synthetic rows
+    of each class of the target.
     """
 
     method: str = ""
@@ -176,8 +178,8 @@ class Grid(Entry, frozen=True):
     Each field takes one value or several; ``None`` takes the one in ``[defaults]``. ``data``, ``methods``,
     ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the command line).
     ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust model, with
-    parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is how many seeds
-    (from 0), or which.
+    parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is the number of seeds
+    (0, 1, ...), or a list of them.
 
     An ``arm`` selects the rows that a method sees: those of all sites (``federated``), of all in one place
     (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a
@@ -199,10 +201,10 @@ class Grid(Entry, frozen=True):
 class Published(Entry, frozen=True):
     """Figures from a publication, which the page of results shows beside ours.
 
-    ``figures`` are nested tables: the keys are values of the settings in ``axes``, in this order, and at the end is a
-    list of numbers, one for each name in ``values`` (or tuple of names for the same figure). With ``axes = ("dataset",
-    "epsilon")`` and ``values = ("AUC",)``, they could be ``{"adult": {"1": [0.85]}}``. They belong only to runs whose
-    settings have the values in ``where``.
+    ``axes`` names settings of a run, ``values`` names figures; a tuple in ``values`` holds several names of one figure.
+    ``figures`` are nested tables with one level for each setting in ``axes``, keyed by its values; the innermost is a
+    list of numbers, one for each item of ``values``. With ``axes = ("dataset", "epsilon")`` and ``values = ("AUC",)``,
+    they could be ``{"adult": {"1": [0.85]}}``. All belong only to runs whose settings have the values in ``where``.
     """
 
     axes: tuple[str, ...]
@@ -215,13 +217,14 @@ class TableEntry(Entry, frozen=True):
     """A table of the page of results: which cells (runs) it shows, and what its rows and columns are.
 
     ``text`` stands above it. It shows the cells whose settings have the values in ``where``, with a row for each
-    combination of the settings in ``rows`` (empty: those that differ) and a column for each of those in ``columns``;
-    means are taken over everything else. Beside settings, "value" stands for a figure's name, "metric" and "part" for
-    the two halves of that name. ``values`` restricts the table to these figures.
+    combination of the settings in ``rows`` (empty: data set, method and all that differ) and a column for each of those
+    in ``columns``; means are taken over everything else. Beside settings, "value" stands for a figure's name, "metric"
+    and "part" for what stands before and after the colon in that name. ``values`` restricts the table to these figures.
 
-    With ``reached``, the table gives the share of cells that are at least as good as the published figure, for each
-    combination of these settings. Of the cells whose published figure the methods in ``reference`` reach, it then gives
-    that share once more.
+    With ``reached``, the table compares means over seeds with published figures: for each combination of the settings
+    in ``reached``, it gives the share of means that are at least as good as the published figure. If ``reference``
+    names methods, such as a baseline of real rows, the share is given once more, over the published figures that these
+    methods reach themselves.
     """
 
     text: str = ""
@@ -237,11 +240,11 @@ class Spec(Entry, frozen=True, kw_only=True):
     """A specification of ``fedsynth bench``: ``grid`` lists the runs, the other entries define the names in it.
 
     ``datasets``, ``methods``, ``partitions`` and ``metrics`` describe these by name; ``defaults`` are settings for
-    entries of the grid that leave them out. ``seeds`` is how many seeds each combination is run with (from 0), or
-    which. ``workload`` goes to methods that have one (as ``--workload``). ``hold_out`` is the share of its rows that
-    each site keeps from the method. ``noise_seed`` lists what seeds everything inside a run, ``rows_seed`` what seeds
-    the drawing of synthetic rows (empty: the generator of the partition goes on): numbers, and settings of the cell by
-    name.
+    entries of the grid that leave them out. ``seeds`` is the number of seeds (0, 1, ...) that each combination is run
+    with, or a list of them. ``workload`` goes to methods that have one (as ``--workload``). ``hold_out`` is the share
+    of its rows that each site keeps from the method. ``noise_seed`` seeds everything inside a run, ``rows_seed`` the
+    drawing of synthetic rows; if that is empty, they are drawn with the generator that drew the partition. Both list
+    numbers, and names of settings of the cell, whose values are used.
 
     ``title``, ``text``, ``tables`` and ``published`` make the page of results, and ``section`` is the marker of its
     place in another page (``--page``).
@@ -347,9 +350,9 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     """Expand a specification into its runs, each once, ordered by seed.
 
-    ``seeds`` limits each entry of the grid to its first so many seeds. Combinations that a method cannot run under are
-    left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an epsilon without a delta, and an
-    entry without methods.
+    ``seeds`` is the largest number of seeds for each entry of the grid, of which the first are taken. Combinations that
+    a method cannot run under are left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an
+    epsilon without a delta, and an entry without methods.
     """
     found: dict[Cell, Case] = {}
     for entry in spec.grid:

@@ -86,9 +86,9 @@ class Authority:
         """Return a certificate (PEM, valid for a year) that binds a public key to a name and a role.
 
         ``name`` is the site's name, or "server" or "admin"; ``role`` (server, site or admin) defines what its holder
-        may reach through the proxy, and is written into the certificate's OU. ``host`` is the host name or address of a
-        server. All certificates are valid for the loopback interface too, since sites and administrators serve
-        forwarders there.
+        may reach through the proxy in front of the server, and is written into the certificate's OU. ``host`` is the
+        host name or address of a server. All certificates are valid for the loopback interface too: sites and
+        administrators may run nginx there, which shows their certificate to the server, as Flower's programs cannot.
         """
         subject = x509.Name(
             [

@@ -44,8 +44,9 @@ _PEERS = re.compile(r"^\[deployment\.peers\]\n(?:(?!\[).*(?:\n|\Z))*", re.MULTIL
 class Enrolment:
     """The state of a federation's enrolment: which sites have asked to join, as kept in the coordinator's ``folder``.
 
-    ``terms`` are the federation's terms, which each invitation holds. ``sites`` are the names of all sites of the job,
-    ``admitted`` maps those whose certificates are issued to their requests to join.
+    ``terms`` are what a site accepts when it joins (coordinator, schema, method, budget), the same in all invitations.
+    ``sites`` are the names of all sites of the job, ``admitted`` maps those whose certificates are issued to their
+    requests to join.
     """
 
     folder: Path
@@ -106,8 +107,8 @@ class Enrolment:
         """Check a site's request to join; return whether its keys are new, so that a person must compare fingerprints.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a request not signed by its own keys, from an unknown site,
-        for other terms, from another version of fedsynth, with a key of another site or, without ``replace``, with
-        other keys than the site was admitted with.
+        for other terms, from another version of fedsynth, with a key that another site has or, without ``replace``,
+        with other keys than the site was admitted with.
         """
         name = request.site
         if name not in self.sites:
@@ -191,10 +192,11 @@ def terms_of(
 ) -> Terms:
     """Return the terms of a federation for its invitations: what a site accepts when it joins.
 
-    ``schema`` is the agreed schema (TOML text), ``coordinator`` both public keys (64 bytes), ``authority`` the
-    certificate of the authority (PEM), ``superlink`` the server's HOST:PORT. ``kinds`` maps the kinds of questions that
-    another package's method asks to their classes (``package.module:Class``), which sites would import. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for an infinite epsilon.
+    ``schema`` is the agreed schema (TOML text), ``coordinator`` the coordinator's two public keys (64 bytes),
+    ``authority`` the certificate of the federation's certificate authority (PEM), ``superlink`` the server's HOST:PORT.
+    ``kinds`` maps the kinds of questions that another package's method asks to their classes
+    (``package.module:Class``), which sites would import. Raises :class:`~fedsynth.errors.InvalidParameter` for an
+    infinite epsilon.
     """
     if job.budget.exact:
         raise InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")

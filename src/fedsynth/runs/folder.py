@@ -48,9 +48,10 @@ class RunFolder:
 
     ``path`` is the directory. A run writes ``run.toml`` (the job and, under ``[made]``, versions and digests),
     ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
-    server's ledger with the privacy statement in ``ledger.json``, and every message in ``transcript``. A simulated run
-    has ``rows.key`` as well, the key of the digest of its rows: anyone who has it can confirm a guess at a row. An
-    evaluation writes ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
+    server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
+    (of a trusted server's exact counts the digest only). A simulated run has ``rows.key`` as well, the key of the
+    digest of its rows: anyone who has it can confirm a guess at a row. An evaluation writes ``scores.json``,
+    ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
     path: Path
@@ -77,7 +78,7 @@ class RunFolder:
 
     @property
     def transcript(self) -> Path:
-        """Path of ``transcript``: every question, and the answers that may be written down."""
+        """Path of ``transcript``: every question, and every answer (of exact counts the digest only)."""
         return self.path / "transcript"
 
     @property
@@ -125,7 +126,7 @@ class RunFolder:
 
     @cached_property
     def made(self) -> Mapping[str, Any]:
-        """The section ``[made]`` of ``run.toml``: versions, digests and lost sites; empty if there is none."""
+        """The section ``[made]`` of ``run.toml``: versions, digests, sites that missed a round; empty if absent."""
         made: Mapping[str, Any] = load_toml(self.run_file).get("made", {})
         return made
 
@@ -282,7 +283,7 @@ class RunFolder:
         """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).
 
         ``run.toml`` records this digest, by which :meth:`rows` later finds out whether the data have changed. ``key``
-        are 32 bytes, ``rows`` the data of a simulated run, whose own digest is of all rows before the split.
+        are 32 bytes. ``rows`` is the data of a simulated run; the digest covers all of its rows, as before the split.
         """
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
@@ -354,10 +355,10 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 
 
 def read_whole(file: Path, schema: Schema) -> Table:
-    """Return a table of which every row fits the schema, since scores of a part of the rows would mislead.
+    """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError`, with the number of the others, if
-    some rows do not fit, and if a column is missing or unreadable.
+    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
+    says how many), and if a column is missing or unreadable.
     """
     from fedsynth.data.read import read_table
 

@@ -41,8 +41,8 @@ class Deployment:
 
     ``run`` names the run in every request; an interrupted run resumes under this name. ``sites`` are the names of all
     sites, of which ``min_sites`` (``None``: all) must answer in every round; ``deadline`` limits a round, in seconds.
-    ``plan`` is the digest (hex) of the plan, the list of questions and prices that the sites approved; empty without
-    one. ``peers`` maps names of sites to their public identity keys (hexadecimal).
+    ``plan`` is the digest (hex) of the plan, the list of questions with their privacy costs that the sites approved;
+    empty without one. ``peers`` maps names of sites to their public identity keys (hexadecimal).
     """
 
     run: str

@@ -24,11 +24,11 @@ _JOURNALS = ("-journal", "-wal", "-shm")
 
 
 def back_up_server(folder: Path, to: Path) -> Contents:
-    """Write the whole folder of a federation's server to the new file ``to``, also during a run; return its contents.
+    """Write a backup of the whole folder of a federation's server to the new file ``to``; return its table of contents.
 
-    The backup may lack the end of a transcript that is being written; a run resumed from it asks for the missing
-    answers again. Raises :class:`~fedsynth.errors.FedsynthError` for a folder without the coordinator's secret, and if
-    ``to`` exists.
+    A run may go on meanwhile: the backup may lack the end of its transcript (the record of its messages), and a run
+    resumed from the backup asks for the missing answers again. Raises :class:`~fedsynth.errors.FedsynthError` for a
+    folder without the coordinator's secret, and if ``to`` exists.
     """
     refuse_existing(to)
     load_coordinator(folder)

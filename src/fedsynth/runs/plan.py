@@ -121,7 +121,7 @@ class Trial:
 
     All errors are mean L1 distances (0 to 2) between the marginals of the random table and those of other rows:
     ``one_way`` and ``two_way`` for the synthetic rows, over single columns and pairs. For comparison, ``uniform`` is
-    the error of pairs of uniform random rows, and ``single`` that of the synthetic rows with each column shuffled,
+    the error over pairs of uniform random rows, and ``single`` that of the synthetic rows with each column shuffled,
     which removes all dependence. ``shape`` names the kind of table (a key of :data:`SHAPES`). ``std`` is the noise's
     standard deviation in a cell of a released table, in rows of the planned run; NaN if no table was released.
     """
@@ -188,10 +188,10 @@ def advise(
     """Estimate the errors of ``methods`` (by name) in a planned run on random tables, without reading a row.
 
     Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
-    further run is started, and the advice uses the runs so far; the first table is always used. ``wanted`` is an error
-    of pairs of columns (a mean L1 distance, 0 to 2) for which the needed epsilon is searched; ``None``: no search.
-    ``progress(what, done, total)`` is called after each run. A method that cannot run is listed with the reason. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
+    further run is started, and the advice uses the runs so far; every method runs on the first table anyway. ``wanted``
+    is an error of pairs of columns (a mean L1 distance, 0 to 2) for which the needed epsilon is searched; ``None``: no
+    search. ``progress(what, done, total)`` is called after each run. A method that cannot run is listed with the
+    reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second

@@ -54,7 +54,7 @@ Tell = Callable[[str, SiteState], None]
 
 
 def unheard(site: str, state: SiteState) -> None:
-    """Ignore a transport's report on a site: the :data:`Tell` of a run that nobody watches."""
+    """Ignore a transport's report that a site is connected, away or has answered, for a run that nobody watches."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,9 +265,10 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
     """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
-    ``connect(job, tell)`` opens the transport to the sites, as a context manager; ``attempt`` is a text that identifies
-    this start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without
-    ``[deployment]``, and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    ``connect(job, tell)`` opens the transport to the sites, as a context manager; the transport calls ``tell(site,
+    state)`` when a site is connected, is away or has answered. ``attempt`` is a text that identifies this start or
+    resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the
+    errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     job = Job.load(path)
     deployment = job.deployment
@@ -590,7 +591,10 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
 
 
 def last_attempt(file: Path) -> RunView | None:
-    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events."""
+    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events.
+
+    An attempt is a start of the run, or a resumption.
+    """
     views = list(attempts(EventReader(file).new()).values())
     going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
     found = going_on or views

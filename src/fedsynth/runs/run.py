@@ -118,9 +118,10 @@ def run_deployed(
 ) -> Outcome:
     """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
 
-    ``folder`` is the server's: it holds the coordinator's secret and, if the statement is to give its epsilon by exact
-    accounting, ``plan.toml``: the list of questions and prices that the sites approved. ``folder/state/RUN`` keeps what
-    resuming needs (transcript, server's secret), and ``folder/runs/RUN`` appears when the run is complete.
+    ``folder`` is the server's, with the coordinator's secret. It may hold ``plan.toml``, the list of questions with
+    their privacy costs that the sites approved: the privacy statement then gives the epsilon of that plan by exact
+    accounting, if it is smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs (the server's secret
+    and the transcript, which records all messages), and ``folder/runs/RUN`` appears when the run is complete.
     ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
     sees only messages that are really sent, none that a resumed run takes from the transcript.
 

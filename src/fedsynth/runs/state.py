@@ -1,4 +1,4 @@
-"""The server's state of a deployed run until it is complete, and the state that it keeps between runs."""
+"""The server's state on disk: of a deployed run, until it is complete, and of its federation, for all runs."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def load_coordinator(folder: Path) -> Coordinator:
 def claimed(state: Path) -> Iterator[None]:
     """Return a context manager that locks a run for this process, so that no second server asks for the same run.
 
-    ``state`` is the run's state folder; it is created if it is missing. Two servers under one name would each be
-    charged for their own questions. Raises :class:`~fedsynth.errors.FedsynthError` if another process holds the lock.
+    ``state`` is the run's state folder; it is created if it is missing. If two servers asked under one run name, the
+    sites would be charged for the questions of both. Raises :class:`~fedsynth.errors.FedsynthError` if another process
+    holds the lock.
     """
     with (private_folder(state) / "lock").open("w") as file:
         try:
@@ -81,12 +82,12 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Witness:
-    """Wraps a run's transport, and records the last audit row of each site before the reply that shows it is used.
+    """Wraps a run's transport, and stores the last audit row that each reply names before it passes the reply on.
 
-    An audit row is an entry of a site's own record of charges; each reply names the last one. A site whose account was
-    restored from an old backup lacks the row that the server saw, and then refuses; this works even after a power
-    failure at the server. ``seen`` maps names of sites to the last row seen in this run and earlier ones. All runs of a
-    federation share the file, which keeps the newest row of each site.
+    An audit row is an entry of a site's own record of charges; each reply names the site's last one. A site whose
+    account was restored from an old backup lacks the row that the server saw and names in its requests, and so refuses
+    them; this works even after a power failure at the server. ``seen`` maps names of sites to the last row seen in this
+    run and earlier ones. All runs of a federation share the file, which keeps the newest row of each site.
     """
 
     def __init__(self, transport: Transport, file: Path) -> None:
