@@ -292,12 +292,12 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
     ("conditions", "said"),
     [
         ({"sexe": "female"}, "no column 'sexe' in the schema; did you mean 'sex'"),
-        ({"sex": "femal"}, "'femal' is not listed; it has female, male"),
-        ({"sex": None}, "is missing; it has female, male"),
-        ({"sex": ("female", "male")}, "is not a single value; it has female, male"),
+        ({"sex": "femal"}, "'femal' is not listed; the column has female, male"),
+        ({"sex": None}, "is missing; the column has female, male"),
+        ({"sex": ("female", "male")}, "is not a single value; the column has female, male"),
         ({"town": "z"}, r"it has a, b, c or missing \(None\)"),
-        ({"age": None}, "is missing; it has values from 0 to 90"),
-        ({"age": 91}, r"lies outside \[0, 90\]; it has values from 0 to 90"),
+        ({"age": None}, "is missing; the column has values from 0 to 90"),
+        ({"age": 91}, r"lies outside \[0, 90\]; the column has values from 0 to 90"),
         ({"age": (91, 120)}, r"lies outside \[0, 90\]"),
         ({"age": (40, 30)}, "put the lower end first"),
         ({"age": 30.5}, "is not an integer"),
@@ -305,7 +305,7 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
         ({"age": (1, 2, 3)}, r"a value or \(low, high\)"),
         ({"income": (None, 3.0)}, "has a missing end"),
         ({"price": (1.001, 1.004)}, "no value meets the condition"),
-        ({"seen": "yesterday"}, "is not a time; it has values from 2024-01-01 to 2024-12-31"),
+        ({"seen": "yesterday"}, "is not a time; the column has values from 2024-01-01 to 2024-12-31"),
     ],
 )
 def test_conditions_that_the_schema_does_not_know_are_refused(conditions, said):

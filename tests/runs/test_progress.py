@@ -150,7 +150,7 @@ ENDS: dict[str, tuple[Callable[[Path], None], type[FedsynthError], int, str]] = 
     "over budget": (over_budget, BudgetExceeded, 4, "has no budget left"),
     "refused": (refused, Refused, 5, "refused step 0"),
     "too few sites": (too_few, SiteLost, 7, "2 sites answered and 3 are required"),
-    "another run's transcript": (another_run, FedsynthError, 8, "give the job another run name"),
+    "another run's transcript": (another_run, FedsynthError, 8, "set another run"),
     "no key": (no_key, FedsynthError, 8, "restore it from the backup"),
 }
 

@@ -294,7 +294,7 @@ def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
     grid.dies_at = 1
     with pytest.raises(ConnectionError):
         run(job, root, grid)
-    with pytest.raises(FedsynthError, match="another run name"):
+    with pytest.raises(FedsynthError, match="set another run"):
         run(replace(job, epsilon=3.0), root, grid)
     run(job, root, grid)
     with pytest.raises(FedsynthError, match="complete"):

@@ -143,12 +143,16 @@ def _category(schema: Schema, column: Categorical | Boolean, value: Any) -> Is:
     if wrong:
         listed = ", ".join(map(str, labels[:_LISTED])) + (", ..." if len(labels) > _LISTED else "")
         known = listed + (" or missing (None)" if column.missing else "")
-        raise SchemaError(f"the condition on {column.name!r} cannot be met: {value!r} {wrong[0]}; it has {known}")
+        raise SchemaError(
+            f"the condition on {column.name!r} cannot be met: {value!r} {wrong[0]}; the column has {known}"
+        )
     return Is(code)
 
 
 def _number(schema: Schema, column: Numeric | Datetime, value: Any) -> Between | Missing:
-    known = f"it has values from {column.low} to {column.high}" + (" and missing values (None)" * column.missing)
+    known = f"the column has values from {column.low} to {column.high}" + (
+        " and missing values (None)" * column.missing
+    )
     ends = value if isinstance(value, tuple | list) else (value, value)
     if len(ends) != 2:
         raise SchemaError(f"the condition on {column.name!r} must be a value or (low, high), not {value!r}; {known}")

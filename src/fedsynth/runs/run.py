@@ -135,7 +135,8 @@ def run_deployed(
     out, state = folder / "runs" / deployment.run, folder / "state" / deployment.run
     if out.exists():
         raise FedsynthError(
-            f"the run {deployment.run!r} is complete, in {out}; give the job another run name to run it anew"
+            f"the run {deployment.run!r} is complete, in {out}; to run the job anew, set another run = ... under "
+            "[deployment] in job.toml"
         )
     schema, coordinator = Schema.load(Path(job.schema)), load_coordinator(folder)
     method, trust = job.build_method(schema), job.build_trust()

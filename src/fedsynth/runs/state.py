@@ -143,11 +143,12 @@ def begin(state: Path, digest: str) -> tuple[int, bytes]:
     if not file.exists():
         fresh = _Begun(FORMAT, digest, secrets.randbits(63), secrets.token_hex(32))
         write_private(file, msgspec.json.encode(fresh))
-    mend = "resume the run with the fedsynth that began it, restore the file, or give the job another run name"
+    renamed = "set another run = ... under [deployment] in job.toml"
+    mend = f"resume the run with the fedsynth that began it, restore the file, or {renamed} to begin anew"
     begun = load_json(file, _Begun, "the beginning of a run", mend, FORMAT)
     if begun.job != digest:
         raise FedsynthError(
-            f"job.toml or the schema has changed since the run {state.name!r} began; restore it to resume, or give "
-            "the job another run name"
+            f"job.toml or the schema has changed since the run {state.name!r} began; restore it to resume, or "
+            f"{renamed} to begin anew"
         )
     return begun.seed, bytes.fromhex(begun.secret)
