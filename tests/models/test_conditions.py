@@ -295,7 +295,7 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
         ({"sex": "femal"}, "'femal' is not listed; the column has female, male"),
         ({"sex": None}, "is missing; the column has female, male"),
         ({"sex": ("female", "male")}, "is not a single value; the column has female, male"),
-        ({"town": "z"}, r"it has a, b, c or missing \(None\)"),
+        ({"town": "z"}, r"the column has a, b, c or missing \(None\)"),
         ({"age": None}, "is missing; the column has values from 0 to 90"),
         ({"age": 91}, r"lies outside \[0, 90\]; the column has values from 0 to 90"),
         ({"age": (91, 120)}, r"lies outside \[0, 90\]"),
@@ -325,7 +325,7 @@ def test_values_are_read_as_in_a_table():
     fitted = Synthesizer(other, own_bins(other), model)
     assert set(fitted.sample(50, 0, {"a": "other", "b": "yes"})["b"]) == {True}
     assert fitted.sample(50, 0, {"b": "NA"})["b"].isna().all()
-    with pytest.raises(SchemaError, match="it has x, other"):
+    with pytest.raises(SchemaError, match="the column has x, other"):
         fitted.sample(50, 0, {"a": "anything"})
 
 
