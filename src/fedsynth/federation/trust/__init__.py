@@ -44,8 +44,7 @@ class SiteTurn(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (64 hex digits) of the question: its query, its terms, its number in the run; the same in each turn.
-        """
+        """SHA-256 (64 hex digits) of the question: query, terms and its number in the run; the same in each turn."""
 
     @property
     def identity(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes as processes of this machine, on its loopback interface: TLS, node keys, isolation.
+"""Flower's server (SuperLink) and nodes (SuperNodes) as processes of this machine, over TLS on its loopback interface.
 
 Rule 1: every process leads a session of its own, has its own FLWR_HOME, and is ended by its id. Rule 2: what a process
 prints goes to a file, never to this process's output.

@@ -1,4 +1,4 @@
-"""The folder of a new federation on the server's host: keys, certificates, job, Flower app, proxy, and invitations."""
+"""The folder of a new federation on the server's host: keys, certificates, settings, Flower app, proxy, invitations."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class BookFile:
     def first(self, key: str, value: bytes) -> bytes:
         """Durably store ``value`` under ``key`` unless the key has a value already; return the stored value.
 
-        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
-        ways.
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
+        again, such as its answers.
         """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))

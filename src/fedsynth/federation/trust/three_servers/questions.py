@@ -243,11 +243,10 @@ def opened_std(release: Release, norms: Norms) -> float:
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the privacy cost of a release (opened tables, a draw) from a vault, in epsilon or rho, like the deposit's.
+    """Return the privacy cost of a release (opened tables, a draw) from a vault, in rho or epsilon as ``deposit`` is.
 
-    ``deposit`` states what all releases from the vault may cost together, which sites were charged. The result is 0 if
-    the deposit states no cost (a run without noise), and infinite if the release has no finite cost in epsilon where
-    the deposit is in epsilon.
+    ``deposit`` states what all releases from the vault may cost together. The result is 0 if it states no cost (a run
+    without noise), and infinite if the release has no finite cost in the unit of ``deposit``.
     """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
@@ -290,8 +289,7 @@ class Layout:
     def shape(self, clique: Clique) -> tuple[int, ...]:
         """Return the shape of the table of ``clique``, a tuple of column positions in the schema.
 
-        The axes are in the order of ``clique``. Raises :class:`Refused` if no table that sites deposited has all these
-        columns.
+        The axes are in the order of ``clique``. Raises :class:`Refused` if no table of the vault has all these columns.
         """
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
@@ -299,8 +297,9 @@ class Layout:
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
         """Return the table of ``clique``, a tuple of column positions, from the ``vector`` of all tables' shares.
 
-        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the first
-        deposited table with all these columns, summed over its other columns. Raises :class:`Refused` if there is none.
+        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the
+        vault's first table with all these columns, summed over its other columns. Raises :class:`Refused` if there is
+        none.
         """
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]

@@ -189,8 +189,8 @@ class Book(Protocol):
     def first(self, key: str, value: bytes) -> bytes:
         """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
 
-        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
-        ways.
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
+        again, such as its answers.
         """
 
     def said(self, key: str) -> bytes | None:
@@ -494,10 +494,11 @@ class Server:
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if the rosters differ,
-        are not signed, or are of another question, and if the vault's sites have changed since: in a sum of squares
-        over shares of different sites, one record could change the result by any amount. Raises :class:`BudgetExceeded`
-        if the question costs more than the vault may still release, or is one too many for the ledger.
+        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
+        differ, are not signed, or are of another question, and if the vault's sites have changed since: in a sum of
+        squares over shares of different sites, one record could change the result by any amount. Raises
+        :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
+        ledger allows.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
@@ -584,7 +585,7 @@ class Server:
     def answered(self, reply: bytes) -> bytes:
         """Store ``reply`` as the answer to the question that :meth:`agree` charged last; return the stored answer.
 
-        That is an earlier answer if there was one already.
+        If that question has an answer already, the earlier one stays and is returned.
         """
         question, _ = self._agreed()
         return self.book.first(f"reply {question.vault} {question.number}", reply)

@@ -1,4 +1,4 @@
-"""The trust model of three servers: sites deal them shares, and no server alone can read the vault that they hold."""
+"""The trust model of three servers: sites send them shares of tables, and no server alone can read the tables."""
 
 from __future__ import annotations
 

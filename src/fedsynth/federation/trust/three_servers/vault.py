@@ -181,8 +181,8 @@ class SharedVault:
         """Return the noisy tables of ``query`` (in records), and the standard deviation of the noise in each.
 
         They cost the fraction ``share`` of the run's budget. Raises :class:`~fedsynth.errors.BudgetExceeded` if less is
-        left, :class:`Unsupported` for tables whose columns were not deposited together or have other bins than the
-        deposited ones, and what :class:`Servers` raises.
+        left, :class:`Unsupported` for a table whose columns are not together in a table of the vault or have other bins
+        there, and what :class:`Servers` raises.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
