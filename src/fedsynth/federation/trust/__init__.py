@@ -208,7 +208,8 @@ class Trust(Protocol):
         """Return a copy of this trust model for a simulation, in which all further parties are created in this process.
 
         Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
-        the party of that name; ``terms`` are what these parties agree to.
+        the party of that name; ``terms`` are what these parties agree to: schema, budget, who is protected, and the
+        coordinator's keys.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:

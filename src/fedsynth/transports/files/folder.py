@@ -150,7 +150,7 @@ class Known:
         return True
 
     def keep(self, files: Collection[str]) -> None:
-        """Forget when files were last read, except those of these names."""
+        """Forget when files were last read, except for the files with the names ``files``."""
         self._seen = {file: seen for file, seen in self._seen.items() if file in files}
 
 

@@ -197,9 +197,9 @@ def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
     """Return the order of the members on a ring, a list of positions, and the place of each member in this order.
 
-    Sites that are near each other on the ring are neighbours. The order is a function of ``seed``, the session's
-    digest: members (0 to ``members`` - 1) are sorted by 256 bits of a hash each. It is a uniform order, but for ties,
-    which nobody can find.
+    Members of a secure sum (0 to ``members`` - 1) that are near each other on the ring are neighbours. They are sorted
+    by 256 bits of a hash each, which depend on ``seed``, the digest of the sum's session. The order is uniform unless
+    two hashes are equal, which nobody can bring about.
     """
     order = sorted(range(members), key=lambda at: hashlib.sha256(b"fedsynth ring" + seed + at.to_bytes(4)).digest())
     places = [0] * members

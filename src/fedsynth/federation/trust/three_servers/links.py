@@ -285,9 +285,10 @@ class Meetings:
 class Listener:
     """The port of a compute server, at which it accepts the two other servers and the coordinator.
 
-    ``cards``, ``position`` and ``secret`` are those of :class:`Meetings`. For each client ``serve(number, connection)``
-    is called in a thread of its own; ``number`` is that of the server, or ``None`` for a client without a certificate,
-    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
+    ``cards`` are the public data of all three servers (:class:`Card`), ``position`` is this server's number (0, 1, 2),
+    and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread of its
+    own; ``number`` is the client's if it is a server, or ``None`` for a client without a certificate, which may be the
+    coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
     """
 
     cards: Sequence[Card]

@@ -87,7 +87,8 @@ class ThreeServers:
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
         """Return a copy with three compute servers in this process, for a simulation.
 
-        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to.
+        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to: schema,
+        budget, who is protected, and the coordinator's keys.
         """
         from fedsynth.federation.trust.three_servers.ideal import Ideal
 
