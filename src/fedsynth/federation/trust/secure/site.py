@@ -214,7 +214,7 @@ class SecureSum:
         return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
 
     def threshold(self, members: int) -> int:
-        """Return the number t of the ``members`` sites which begin a sum that must stay in it to the end.
+        """Return t, how many of the ``members`` sites that begin a sum must stay in it to the end.
 
         On complete graphs (:meth:`layout`) t shares open a site's secret. If c of the members collude, 2t > members + c
         makes any two sets of t sites have an honest one in common. So no two sets of survivors, the sites whose answers
@@ -229,7 +229,7 @@ class SecureSum:
         Survivors are the sites whose answers are in the sum. An honest site signs one set of survivors a session. Two
         sets with q signatures each would have 2q - members signers in common, at least, who signed both and thus
         collude; if c members collude and 2q > members + c, these would be more than c. So honest sites give shares for
-        one set, if for any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to see the others. That
+        one set, if for any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to see more. That
         does not depend on the graph, nor on who verified whose keys of this session: the survivors' signatures are
         verified by the identity keys of the roster.
         """

@@ -15,8 +15,7 @@ _Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of the coordinator's calls to a compute server, and of their results; it fixes how these are encoded.
-    """
+    """Base class of the coordinator's calls to a compute server, and of their results; it fixes their encoding."""
 
 
 class Begin(Call, frozen=True, tag="begin"):
