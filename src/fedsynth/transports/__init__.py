@@ -1,1 +1,1 @@
-"""What carries messages between a server and sites, each engine in a folder of its own."""
+"""Transports, which carry messages between a server and sites: signed files, or Flower, each in its own folder."""

@@ -1,7 +1,8 @@
 """Trust models: the protocols that decide who adds the noise and who may see exact counts.
 
-A trust model defines a site's answer to a sum (:meth:`Trust.answer`), and how the server turns the answers into the
-released sum (:meth:`Trust.aggregation`), in one turn or in several.
+A trust model defines a site's answer to a query whose answers are summed over sites (:meth:`Trust.answer`), and how the
+server turns the answers into the released sum (:meth:`Trust.aggregation`). A sum takes one or more turns: a turn is one
+message to each site, and the site's answer.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ if TYPE_CHECKING:
 class SiteTurn(Protocol):
     """What a site gives a :class:`Trust` to compute its answer with, for one message of one question.
 
-    A question is a query with its price and terms (:class:`~fedsynth.federation.wire.Head`). It is sent in one or more
-    turns: a turn is one message to each site, and the answers to it. When a site is first asked a question it draws a
-    random salt, which it keeps for all turns and repetitions of the question.
+    A question is a query with the terms on which it is asked, such as the noise and its privacy cost
+    (:class:`~fedsynth.federation.wire.Head`). It is sent in one or more turns: a turn is one message to each site, and
+    the answers to it. When a site is first asked a question it draws a random salt, which it keeps for all turns and
+    repetitions of the question.
     """
 
     @property
@@ -42,7 +44,7 @@ class SiteTurn(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 (64 hex digits) of the question: run, step, query, price and terms; the same in all its turns."""
+        """SHA-256 (64 hex digits) of the question: query, terms and its number in the run; the same in each turn."""
 
     @property
     def identity(self) -> bytes:
@@ -50,7 +52,7 @@ class SiteTurn(Protocol):
 
     @property
     def release(self) -> Release:
-        """Kind and price of the noise that the trust model is to add (:data:`~fedsynth.privacy.release.Release`)."""
+        """Noise that the trust model is to add, and its privacy cost (:data:`~fedsynth.privacy.release.Release`)."""
 
     @property
     def norms(self) -> Norms:
@@ -61,10 +63,11 @@ class SiteTurn(Protocol):
         """
 
     def statistic(self, most: int = MOST_ROWS) -> Integers:
-        """Return the site's exact answer (int64, flat), after charging the question if that was not done yet.
+        """Return the site's exact answer (int64, flat), after charging the question to the site's privacy budget, once.
 
-        Raises :class:`~fedsynth.errors.BudgetExceeded` beyond the site's budget. If the site has more than ``most``
-        rows, an error is raised for which the site answers ``failed``, now and whenever the question is repeated.
+        Raises :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question. If the site has more
+        than ``most`` rows, this raises an error for which the site's reply has the code ``failed``, now and whenever
+        the question is repeated.
         """
 
     def bits(self, purpose: str) -> noise.RandomBits:
@@ -83,10 +86,10 @@ class SiteTurn(Protocol):
         """
 
     def first(self, part: str, value: bytes) -> bytes:
-        """Durably store ``value`` for one part of this question's protocol unless it has one; return the stored value.
+        """Durably store ``value`` for this question under the name ``part`` unless it has one; return the stored value.
 
-        ``part`` is any name for what is stored, such as ``"boxes"``. By the returned value a site notices that it has
-        taken another message for this part before.
+        ``part`` is any name for what is stored, such as ``"boxes"``. If the returned value differs from ``value``, the
+        site has taken a different message for this part of the protocol before.
         """
 
     def said(self, part: str) -> bytes | None:
@@ -205,7 +208,8 @@ class Trust(Protocol):
         """Return a copy of this trust model for a simulation, in which all further parties are created in this process.
 
         Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
-        the party of that name; ``terms`` are what these parties agree to.
+        the party of that name; ``terms`` are what these parties agree to: schema, budget, who is protected, and the
+        coordinator's keys.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -234,25 +238,26 @@ class Trust(Protocol):
     ) -> Aggregation:
         """Return the server's side of one sum over ``sites``.
 
-        ``digest`` is the SHA-256 (hex) of the question, ``release`` the kind and price of the noise, and ``norms`` are
-        the L1 and L2 sensitivity of the sum (of one site's answer unless :attr:`pooled`) to one person. ``bits(exact)``
-        gives the server's own noise source for an exact sum, where the server adds the noise. Raises
-        :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
+        ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
+        cost. ``norms`` are the L1 and L2 sensitivity of the sum (of one site's answer unless :attr:`pooled`) to one
+        person. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
+        Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
         """
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
 
-        ``release`` is the kind and price of the noise; ``norms`` bound how far one person moves the vector that noise
-        is added to. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such
-        noise.
+        ``release`` says which noise is added, and at what privacy cost; ``norms`` bound how far one person moves the
+        vector that noise is added to, in the L1 and L2 norms. Raises :class:`~fedsynth.errors.Unsupported` if this
+        trust model has no sums, or none with such noise.
         """
 
     def vault(self, terms: VaultTerms) -> Vault | None:
-        """Return an empty vault for tables deposited under ``terms``; ``None`` if no party can hold exact sums.
+        """Return an empty vault for the tables that ``terms`` describe; ``None`` if no party can hold exact sums.
 
         A vault holds sums of exact tables, and releases them only by noisy answers and draws
-        (:class:`~fedsynth.federation.vault.Vault`).
+        (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
+        protected (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
 
 
@@ -260,8 +265,9 @@ class Trust(Protocol):
 class OneMessage:
     """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
 
-    ``sites`` are asked; ``finish`` turns the total of their answers into the released integers, for example by adding
-    noise; ``std(number)`` gives the standard deviation of the noise in each cell if so many sites have answered.
+    ``sites`` are the names of the sites to ask. ``finish`` turns the total of their answers into the released integers,
+    for example by adding noise. ``std(number)`` returns the standard deviation of the noise in each cell for ``number``
+    answers.
     """
 
     sites: tuple[str, ...]
@@ -297,7 +303,8 @@ class OneMessage:
 def values_of(site: str, answer: Answer) -> Integers:
     """Return the integers (int64, flat) in a site's ``answer`` to a sum.
 
-    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer of another form.
+    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer that is not one vector of
+    integers.
     """
     if not isinstance(answer, Values) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
@@ -307,10 +314,11 @@ def values_of(site: str, answer: Answer) -> Integers:
 def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
     """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
 
-    ``release`` is the kind and price of the noise; ``norms`` are the L1 and L2 sensitivity to one person, from which
-    its scale follows; ``bits`` is the source of randomness. Without noise, for :class:`~fedsynth.privacy.release.Exact`
-    and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity, ``answer`` itself is returned. Raises
-    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum, such as a draw.
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person, from
+    which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
+    :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
+    ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
+    such as a draw.
     """
     match release:
         case Gaussian() if norms.l2 > 0:
@@ -326,9 +334,9 @@ def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.Rand
 def noise_std(release: Release, norms: Norms) -> float:
     """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
 
-    ``release`` is the kind and price of the noise, ``norms`` the L1 and L2 sensitivity to one person. The result is
-    that of the continuous law, which the discrete law's does not exceed, and 0 without noise. Raises
-    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person. The
+    result is the standard deviation of continuous noise of the same scale, which is an upper bound for discrete noise;
+    it is 0 without noise. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     match release:
         case Gaussian():

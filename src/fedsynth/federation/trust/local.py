@@ -58,7 +58,7 @@ class LocalNoise:
         return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: no party may hold exact tables, so there is no vault to deposit them in."""
+        """Raise :class:`Refused`, for any ``query``: no party may hold exact sums of the sites' tables (a vault)."""
         raise Refused("no vault exists under the trust 'local'; use a method without deposits")
 
     def aggregation(
@@ -66,16 +66,17 @@ class LocalNoise:
     ) -> OneMessage:
         """Return the server's side of a sum over ``sites``, which adds up their noisy answers and adds no noise.
 
-        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of one site's answer to one person) give the
-        noise that each site adds; ``digest`` and ``bits`` are not used.
+        ``release`` says which noise each site adds, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity
+        of one site's answer to one person; ``digest`` and ``bits`` are not used.
         """
         return OneMessage(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.
 
-        It is that of one site's noise (:func:`~fedsynth.federation.trust.noise_std` of ``release``, its kind and price,
-        and ``norms``, the sensitivity) times the square root of ``sites``.
+        It is the standard deviation of one site's noise (:func:`~fedsynth.federation.trust.noise_std`) times the square
+        root of ``sites``. ``release`` says which noise a site adds, and at what privacy cost; ``norms`` are the L1 and
+        L2 sensitivity of one site's answer to one person.
         """
         return noise_std(release, norms) * float(np.sqrt(sites))
 

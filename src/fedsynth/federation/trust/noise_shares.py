@@ -5,8 +5,8 @@ enough for the smallest possible number of honest sites; once it is known, sites
 subtracted (XNoise; Jiang, Wang & Chen, EuroSys 2024, arXiv 2209.14528). Let h sites of the sum be honest, and let each
 of them keep at least the first k parts secret. The adversary then sees the honest sites' total under h shares of k
 parts, and in addition noise that is independent of these and of all rows: the revealed parts, and further parts that
-were kept. This is post-processing of the total under h shares of k parts, whose cost must therefore be that of the
-release, for every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
+were kept. This is post-processing of the total under h shares of k parts, whose privacy cost must therefore be that
+of the release, for every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
 
 Gaussian releases: every part is a discrete Gaussian. A sum of discrete Gaussians is close to one, but not exactly one.
 Let X and Y be discrete Gaussians of variances v, w >= 1/4, W one of variance v + w, and u = vw / (v + w). Completing
@@ -28,9 +28,10 @@ move add nothing, and at most l1 integer cells move (each by at least 1), so the
 
     rho = ( l2^2 / V + 2 tau l1 / sqrt(V) + tau^2 l1 ) / 2.
 
-From parts of parameter 2 on tau is below 10^-15 and the sum costs what one sample of a trusted server costs. Where
-noise is too small for parts of that size a share is one part, as large as its cost demands and never larger than the
-release's whole noise: with that the noise of any one honest site suffices by itself (arXiv 2004.00010, theorem 14).
+If every part has sigma >= 2, tau is below 10^-15 and the sum costs what one sample of a trusted server costs. Where
+noise is too small for parts of that size a share is one part, as large as the privacy cost demands and never larger
+than the release's whole noise: with that the noise of any one honest site suffices by itself (arXiv 2004.00010, theorem
+14).
 
 Laplace releases: a discrete Laplace sample is the difference of two geometric ones, which are the sum of independent
 negative binomial (Polya) ones of the same ratio, of any shapes that add up to 1. So h shares of parts whose shapes add
@@ -118,9 +119,9 @@ class Share:
 def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
     """Return the share of a release's noise that each site adds so that the honest sites alone add enough.
 
-    Between ``least`` and ``most`` sites of the sum will be honest. ``release`` is the kind and price of the noise,
-    ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises :class:`~fedsynth.errors.Unsupported` for a
-    release that is not a noisy sum.
+    Between ``least`` and ``most`` sites of the sum will be honest. ``release`` says which noise the sum must have, and
+    at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises
+    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:
@@ -186,10 +187,10 @@ def _one_part(rho: float, norms: Norms, whole: float, honest: int) -> float:
 
 
 def gaussian_cost(sigmas: Sequence[float], l1: float, l2: float, honest: int) -> float:
-    """Return the cost, as rho of zCDP, of a sum under the shares of ``honest`` sites; the file's head has the proof.
+    """Return the privacy cost, as rho of zCDP, of a sum under the noise shares of ``honest`` sites.
 
-    Each of these sites adds discrete Gaussians of parameters ``sigmas``, all at least 1/2. ``l1`` and ``l2`` are the
-    sensitivity of the sum to one person.
+    The share of each of these sites consists of discrete Gaussian parts with the parameters ``sigmas``, all at least
+    1/2. ``l1`` and ``l2`` are the sensitivity of the sum to one person. The module's docstring has the proof.
     """
     total, terms = 0.0, []
     for sigma in sigmas:

@@ -67,8 +67,9 @@ class TrustedServer:
     ) -> OneMessage:
         """Return the server's side of a sum over ``sites``: their exact answers added up, plus one sample of noise.
 
-        ``release`` (kind and price) and ``norms`` (L1 and L2 sensitivity of the sum to one person) give the noise,
-        ``bits(exact)`` the server's random bits for the exact sum that it hides; ``digest`` is not used.
+        ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to
+        one person. ``bits(exact)`` gives the server's random bits for the exact sum that the noise hides; ``digest`` is
+        not used.
         """
         return OneMessage(
             tuple(sites),
@@ -79,15 +80,16 @@ class TrustedServer:
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum; ``sites`` does not change it.
 
-        ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one
-        person.
+        ``release`` says which noise is added, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the
+        sum to one person.
         """
         return noise_std(release, norms)
 
     def vault(self, terms: VaultTerms) -> TrustedVault:
-        """Return an empty vault under ``terms``, which keeps sums of the sites' exact tables in the server's memory.
+        """Return an empty vault for the tables that ``terms`` describe, whose exact sums stay in the server's memory.
 
-        It releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`).
+        The vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). ``terms``
+        also say what the releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
         from fedsynth.federation.vault import TrustedVault
 

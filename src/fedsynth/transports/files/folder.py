@@ -1,4 +1,4 @@
-"""Safe reading and writing of one folder of an exchange, to which others may write as well.
+"""Safe reading and writing of the folders by which server and sites exchange files; others may write there as well.
 
 Rule 1: links are not followed, and reads never block: links, pipes, devices and folders with the name of a message are
 not messages. Rule 2: every operation is relative to the opened folder, so nobody can redirect it. Rule 3:
@@ -43,7 +43,7 @@ class Folder:
         return self.exchange / self.site / self.part
 
     def requests(self) -> list[Name]:
-        """Return the names of the request files in the order in which they are to be answered: by run, step, turn."""
+        """Return the names of the request files in the order of answering: by run, then question, then message."""
         with self._opened() as folder:
             listed = [] if folder is None else os.listdir(folder)
         found = [name for file in listed if (name := named(file)) is not None and file == name.request]
@@ -150,7 +150,7 @@ class Known:
         return True
 
     def keep(self, files: Collection[str]) -> None:
-        """Forget when files were last read, except those of these names."""
+        """Forget when files were last read, except for the files with the names ``files``."""
         self._seen = {file: seen for file, seen in self._seen.items() if file in files}
 
 

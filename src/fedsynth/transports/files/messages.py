@@ -4,8 +4,9 @@ Rule 1: a file is one frame: a magic string, the content's length and SHA-256, a
     may copy them piece by piece, so the reader waits until a frame is complete. The checksum only tells a half-copied
     file from a complete one; it proves nothing else.
 Rule 2: the content is a signature and the encoded struct that it signs. The coordinator signs a request, together with
-    its site, its name and the last audit row that the coordinator saw; the site's identity key signs a reply. A reply
-    names the digest of the signed request file, so an older reply to the same message is not mistaken for it.
+    its site, its name and the last row of the site's audit trail that the coordinator saw; the site's identity key
+    signs a reply. A reply names the digest of the signed request file, so an older reply to the same message is not
+    mistaken for the one to this file.
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
     no file is ever overwritten, and an old refusal cannot come back.
 """
@@ -137,8 +138,8 @@ def named(file: str) -> Name | None:
 def write_request(coordinator: Coordinator, version: str, site: str, name: Name, message: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
 
-    ``coordinator`` has the key that signs it; ``version`` is the server's of fedsynth, ``site`` the site's name,
-    ``name`` the file's, and ``message`` the request as sent to a site
+    ``coordinator`` has the key that signs it; ``version`` is the server's version of fedsynth, ``site`` the site's
+    name, ``name`` the file's name, and ``message`` the request as sent to a site
     (:func:`~fedsynth.federation.wire.seal_envelope`).
     """
     body = encode(RequestFile(version, site, str(name), np.frombuffer(message, dtype=np.uint8)))

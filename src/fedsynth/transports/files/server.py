@@ -1,9 +1,10 @@
-"""The server's side of the file exchange: the transport, and running a job over it.
+"""The server's side of the file exchange: the transport, and a federation's run over it.
 
-Rule 1: a reply is accepted only if it is signed with the identity key that the job names for the site, and answers the
-    expected request file. Rule 2: whatever else is in the folder or happens to it, the worst result is a lost site,
-    never a lost run. Rule 3: a request that is in the folder already is not written again: a server that was killed, or
-    stopped until somebody has carried the files, finds its requests and the replies that have arrived.
+Rule 1: a reply is accepted only if it is signed with the identity key that the run's settings (``job.toml``) name for
+    the site, and answers the expected request file. Rule 2: whatever else is in the folder or happens to it, the worst
+    result is a lost site, never a lost run. Rule 3: a request that is in the folder already is not written again: a
+    server that was killed, or stopped until somebody has carried the files, finds its requests and the replies that
+    have arrived.
 """
 
 from __future__ import annotations
@@ -317,11 +318,12 @@ class _Asked:
 def run_over_files(
     folder: Path, exchange: Path, progress: Progress = silent, *, wait: bool = True, without: Collection[str] = ()
 ) -> Outcome:
-    """Run the job of ``folder/job.toml`` over files in ``exchange``; a run that was begun is resumed.
+    """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
 
-    ``exchange`` is the folder that carries the files, and ``progress`` is called with what is done, how much of it, and
-    of how much. Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived,
-    and resumes when it is called again. ``without`` names the sites to leave out. Returns the results
+    ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    folder that carries the files, and ``progress`` is called with what is done, how much of it, and of how much.
+    Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes
+    when it is called again. ``without`` names the sites to leave out. Returns the results
     (:class:`~fedsynth.runs.run.Outcome`); raises what :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed`
     raise.
     """
@@ -333,15 +335,16 @@ def run_over_files(
 def over_files(
     folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Provide the transport to the sites of ``folder/job.toml`` for a ``with`` block that runs the job.
+    """Provide the transport to the sites of ``folder/job.toml`` for a ``with`` block that makes the run.
 
-    ``exchange`` is the folder that carries the files; ``wait`` and ``without`` are those of :class:`FileTransport`. If
-    the block ends without an error, the run is complete, and its requests and replies are removed from ``exchange``;
-    copies of them elsewhere are not needed any more.
+    ``job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the folder
+    that carries the files; ``wait`` and ``without`` are those of :class:`FileTransport`. If the block ends without an
+    error, the run is complete, and its requests and replies are removed from ``exchange``; copies of them elsewhere are
+    not needed any more.
 
-    Raises :class:`Unsupported` for a job without ``[deployment]``, :class:`InvalidParameter` for unknown sites in
-    ``without``, and :class:`FedsynthError` if ``[deployment.peers]`` lacks a site's identity key or ``exchange`` does
-    not exist.
+    Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
+    :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``
+    lacks a site's identity key or ``exchange`` does not exist.
     """
     path = folder / "job.toml"
     deployment = Job.load(path).deployment

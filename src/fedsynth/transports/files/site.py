@@ -2,9 +2,9 @@
 
 Rule 1: a request is answered only if the coordinator signed it for this site and for this file name; every other file
     is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again, from the answers
-    stored in the account. Rule 3: replies are sent at whole multiples of the policy's ``answer_every``, so their timing
-    reveals neither the number of rows nor their content. Rule 4: a site never removes files from the exchange, because
-    several independent copies of it may exist.
+    stored in the site's privacy account. Rule 3: replies are sent at whole multiples of ``answer_every`` seconds (from
+    the site's policy), so their timing reveals neither the number of rows nor their content. Rule 4: a site never
+    removes files from the exchange, because several independent copies of it may exist.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Answerer:
     Parameters
     ----------
     folder
-        Folder of the site's ``site.toml``, which is read again at each search for requests.
+        Folder of the site's configuration, ``site.toml``, which is read again at each search for requests.
     exchange
         Folder that carries the files, which must exist.
     say
@@ -92,9 +92,10 @@ class Answerer:
     def answer_once(self) -> int:
         """Answer all requests that have no reply yet, and return their number.
 
-        It waits until the replies are due (the policy's ``answer_every``). Raises :class:`FedsynthError` if
-        ``site.toml`` or the account cannot be read. If a reply cannot be written, the others are written first and then
-        the error is raised; the next call writes the missing reply.
+        It waits until the replies are due, at multiples of ``answer_every`` seconds (in the policy of ``site.toml``).
+        Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and stored
+        answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
+        raised; the next call writes the missing reply.
         """
         config = load_site_config(self._folder)
         secret = site_secret(config)

@@ -1,1 +1,1 @@
-"""Flower as the transport; nothing else imports flwr."""
+"""Flower as the transport; no module outside this package imports Flower's package ``flwr``."""

@@ -5,9 +5,10 @@ with access to the server's control API runs code at every site. The answerer ta
 SuperNode's Runtime API and answers them with the installed fedsynth. It reads only the requests of a message, and drops
 the app unread.
 
-Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of the
-policy's ``answer_every``, so that their time tells neither how many rows there are nor what they hold. Those to
-questions that train leave at multiples of a longer time, which follows from the question and the policy.
+Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of
+``answer_every`` seconds (from the site's policy), so that their time tells neither how many rows there are nor what
+they hold. Replies to questions for which a site trains a model leave at multiples of a longer time, which follows from
+the question and the policy.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Answerer:
     Parameters
     ----------
     folder
-        Folder of the site's ``site.toml``, which is read anew for each message.
+        Folder of the site's configuration, ``site.toml``, which is read anew for each message.
     address
         Host and port of the SuperNode's Runtime API, by which it hands out messages.
     certificates
@@ -157,9 +158,9 @@ class Answerer:
 def reply(folder: Path, message: Message) -> Message:
     """Return a site's reply to one message of the server, not before the reply is due; never raises.
 
-    ``folder`` holds the site's ``site.toml``. A reply is due at a whole multiple of the policy's ``answer_every``
-    seconds after this call, or of a longer time if the message asks for training. Any failure gives a reply without
-    answers; the reason goes to the site's own log.
+    ``folder`` holds the site's configuration, ``site.toml``. A reply is due at a whole multiple of ``answer_every``
+    seconds (in the site's policy) after this call, or of a longer time if the message asks for training. Any failure
+    gives a reply without answers; the reason goes to the site's own log.
     """
     began = time.monotonic()
     every, seconds = 1.0, 0.0

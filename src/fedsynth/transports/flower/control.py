@@ -121,7 +121,7 @@ def purge(database: Path) -> Mapping[str, int]:
 
     ``database`` is the SQLite file; its ``-wal`` and ``-shm`` are purged too. The SuperLink may be running, since each
     step is an SQLite transaction. Registrations and the list of runs stay. The file is rewritten, since rows that
-    Flower deleted may still be in its free pages, and the log is truncated.
+    Flower deleted may still be in its free pages, and SQLite's log (``-wal``) is truncated.
 
     Raises :class:`FedsynthError` during a run, and if the file is no SuperLink's database or stays locked.
     """

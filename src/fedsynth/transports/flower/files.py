@@ -20,9 +20,10 @@ _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx
 def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
     """Return the texts of the configuration files of a new site, by their names in its ``folder``.
 
-    They are ``site.toml`` with the site's policy, the configuration of its proxy (nginx), and the files of
-    :func:`~fedsynth.transports.flower.services.site_services`, all from the templates of the fedsynth that is installed
-    here. ``invitation`` is the coordinator's, with the site's name and the federation's terms. Nothing is written.
+    They are ``site.toml`` with the site's policy (which requests it answers), the configuration of its proxy (nginx),
+    and the files of :func:`~fedsynth.transports.flower.services.site_services`, all from the templates of the fedsynth
+    that is installed here. ``invitation`` is the coordinator's, with the site's name and the federation's terms.
+    Nothing is written.
     """
     terms = invitation.terms
     host, _ = parse_address(terms.superlink)

@@ -1,4 +1,4 @@
-"""A SuperLink and SuperNodes as processes of this machine, on its loopback interface: TLS, node keys, isolation.
+"""Flower's server (SuperLink) and nodes (SuperNodes) as processes of this machine, over TLS on its loopback interface.
 
 Rule 1: every process leads a session of its own, has its own FLWR_HOME, and is ended by its id. Rule 2: what a process
 prints goes to a file, never to this process's output.
@@ -81,7 +81,8 @@ class LocalFlower:
     def start_superlink(self) -> None:
         """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
 
-        Raises ``TimeoutError`` if it does not listen within a minute.
+        The SuperExec is the process that starts the server's part of each run. Raises ``TimeoutError`` if the SuperLink
+        does not listen within a minute.
         """
         self.spawn(
             "superlink",
@@ -124,7 +125,7 @@ class LocalFlower:
         return ["fedsynth", "site", "serve", str(self.sites[name]), "--supernode", f"127.0.0.1:{self.ports[name]}"]
 
     def supernode(self, ca: Path, key: Path | None) -> list[str]:
-        """Return the first words of the command that starts a Flower node; the caller adds port, TLS and isolation.
+        """Return the first words of the command that starts a Flower node; the caller adds its port and other options.
 
         ``ca`` is the file of the certificate authority that vouches for the SuperLink, ``key`` the node's private key
         file, or ``None`` for a node that does not authenticate itself.

@@ -1,4 +1,4 @@
-"""Rehearsal: runs a federation's job on a test table, with throw-away keys and all processes on this machine."""
+"""Rehearsal: a trial of a federation's run on test tables, with throw-away keys and all processes on this machine."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Rehearsal:
 def rehearse(
     folder: Path, tables: Mapping[str, Table], place: Path, out: Path, *, force: bool, tell: Callable[[str], None]
 ) -> Rehearsal:
-    """Run the job of a federation over test tables, with real servers and sites as processes of this machine.
+    """Make a federation's run over test tables, with real servers and sites as processes of this machine.
 
-    ``folder`` is the federation's, with its ``job.toml``. ``tables`` holds a test table for each site; ``place`` is an
-    empty folder for keys, logs and databases; ``out`` becomes the folder of the result (an existing one is replaced
-    with ``force``). ``tell`` is called with sentences on the progress. The sites are enrolled, connected and queried
-    like real ones, but are independent of those. All started processes are ended, also on errors.
+    ``folder`` is the federation's, with the run's settings in ``job.toml``. ``tables`` holds a test table for each
+    site; ``place`` is an empty folder for keys, logs and databases; ``out`` becomes the folder of the result (an
+    existing one is replaced with ``force``). ``tell`` is called with sentences on the progress. The sites are enrolled,
+    connected and queried like real ones, but are independent of those. All started processes are ended, also on errors.
 
-    Raises :class:`FedsynthError` with the reason if the run fails, :class:`Unsupported` for a job without sites or with
+    Raises :class:`FedsynthError` with the reason if the run fails, :class:`Unsupported` for a run without sites or with
     three servers, and ``TimeoutError`` if a process does not start or the run does not end in time.
     """
     job = Job.load(folder / "job.toml")

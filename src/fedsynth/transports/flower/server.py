@@ -1,4 +1,4 @@
-"""The Flower server app, which runs a job, and the transport to Flower's nodes.
+"""The Flower server app, which makes a federation's run, and the transport to Flower's nodes.
 
 Rule 1: the transport carries bytes; only Federation and Site interpret them. Rule 2: a node is identified by the key
 that it was registered with; its own claims are only checked against that. Rule 3: a node that fails for any reason

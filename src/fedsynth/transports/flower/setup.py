@@ -1,4 +1,4 @@
-"""The folder of a new federation on the server's host: keys, certificates, job, Flower app, proxy, and invitations."""
+"""The folder of a new federation on the server's host: keys, certificates, settings, Flower app, proxy, invitations."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from fedsynth.transports.flower.services import server_services
 def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
     """Write a federation's new folder ``root`` for a job, completely or not at all; return the terms for its sites.
 
-    ``job`` is the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is the HOST:PORT at
-    which sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate authority, server
-    and administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid
-    ``superlink``, :class:`Unsupported` for a job without ``[deployment]``, what the job raises for invalid options, and
-    ``OSError`` if ``root`` exists and is not an empty folder.
+    ``job`` holds the settings of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is
+    the HOST:PORT at which sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate
+    authority, server and administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an
+    invalid ``superlink``, :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites,
+    what the job raises for invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
     """
     host, port = parse_address(superlink)
     if ":" in host:

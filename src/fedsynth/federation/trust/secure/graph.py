@@ -120,10 +120,10 @@ class Layout:
 def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> Layout | None:
     """Return the sparsest graph that is safe for a sum; ``None`` if only the complete graph is.
 
-    Of its ``members`` at most ``colluding`` work with the server, and at most ``dropouts`` drop out. The events (a) and
-    (b) of the file's head, on which an adversary learns more than the sum, have probability 2^-``bits`` together at
-    most; the proof stands there. All tails are sums of binomial coefficients: no rounding. The least degree is found by
-    bisection, and what is returned was checked itself.
+    Of the sum's ``members`` at most ``colluding`` collude with the server, and at most ``dropouts`` drop out. On one
+    such graph an adversary learns more than the sum with probability 2^-``bits`` at most (events (a) and (b) of the
+    module's docstring, which has the proof). Probabilities are computed in integers, without rounding. The least number
+    of neighbours is found by bisection, and the returned graph itself was checked.
     """
     low, high = 0, (members - 2) // 2  # arcs: the shortest is longer than low; high is tried first
     best = None
@@ -182,9 +182,9 @@ def _ways(population: int, marked: int, drawn: int) -> Iterator[tuple[int, int]]
 def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
     """Return the sorted positions of a member's neighbours and of itself, among the members in alphabetical order.
 
-    ``seed`` is the digest of the sum's session
-    (:attr:`Session.digest <fedsynth.federation.trust.secure.session.Session.digest>`), ``site`` the member's own
-    position, and ``layout`` the graph's numbers.
+    ``seed`` is the digest of the sum's session (:attr:`Session.digest
+    <fedsynth.federation.trust.secure.session.Session.digest>`), ``site`` the member's own position, and ``layout`` says
+    how many members and neighbours there are.
     """
     if layout.complete:
         return tuple(range(layout.members))
@@ -197,9 +197,9 @@ def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
     """Return the order of the members on a ring, a list of positions, and the place of each member in this order.
 
-    Sites that are near each other on the ring are neighbours. The order is a function of ``seed``, the session's
-    digest: members (0 to ``members`` - 1) are sorted by 256 bits of a hash each. It is a uniform order, but for ties,
-    which nobody can find.
+    Members of a secure sum (0 to ``members`` - 1) that are near each other on the ring are neighbours. They are sorted
+    by 256 bits of a hash each, which depend on ``seed``, the digest of the sum's session. The order is uniform unless
+    two hashes are equal, which nobody can bring about.
     """
     order = sorted(range(members), key=lambda at: hashlib.sha256(b"fedsynth ring" + seed + at.to_bytes(4)).digest())
     places = [0] * members

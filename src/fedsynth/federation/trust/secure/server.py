@@ -2,8 +2,8 @@
 
 The sites' privacy does not depend on this code; it is protected by their own side, in `site`.
 
-Rule 1: whatever a site would refuse in another site's message is found here first, so that the one is lost and not all.
-    Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
+Rule 1: whatever a site would refuse in another site's message is found here first, so that only the site that sent it
+    is lost. Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
 Rule 2: a secret is opened by its owner, or else by shares. Where its commitment shows that some shares are wrong, sets
     of them are left out until the rest fits (:func:`~fedsynth.federation.trust.secure.shamir.recover`). The seed of a
     pairwise mask that does not cancel comes from the survivor that has put it on, or else from what the other site left
@@ -72,12 +72,13 @@ logger = logging.getLogger(__name__)
 class Aggregator:
     """The server's side of one secure sum over ``sites`` (an :class:`~fedsynth.federation.trust.Aggregation`).
 
-    The number of members, the sites that announced keys, decides the rest: ``threshold(members)`` of them must stay to
-    the end, ``quorum(members)`` must sign who is in the sum, ``layout(members)`` is the graph by which they share
-    secrets, and ``share(members)`` the share of the noise that each adds, of which it keeps the parts that suffice
-    among ``honest(survivors)`` honest sites. ``question`` is the question's digest (hex), ``terms`` the text that all
-    members sign, and ``identities`` holds public identity keys by site. Holds three vectors, for any number of sites,
-    as long as their answers are of one length.
+    The number of members, the sites that announced their keys in the first turn, decides the rest:
+    ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
+    ``layout(members)`` is the graph by which they share secrets. ``share(members)`` is the share of the noise that each
+    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`); it keeps the parts of this share that suffice among
+    ``honest(survivors)`` honest sites. ``question`` is the question's digest (hex), ``terms`` the text that all members
+    sign, and ``identities`` holds public identity keys by site. Holds three vectors, for any number of sites, as long
+    as their answers are of one length.
 
     The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
     turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of
@@ -191,7 +192,7 @@ class Aggregator:
         )
 
     def result(self) -> Released | None:
-        """Return the sum over the sites that answered to the end, and its noise's deviation; ``None`` if none answered.
+        """Return the sum over the survivors, with the standard deviation of its noise; ``None`` if no site answered.
 
         Raises :class:`SiteLost` if too few sites completed all turns, or if the masks of a lost site cannot be opened.
         """

@@ -77,8 +77,9 @@ BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 def commitment(secret: bytes, purpose: str) -> bytes:
     """Return a hash (32 bytes) that commits a site to a ``secret``, so that a wrong one is detected later.
 
-    ``purpose`` is the kind of secret: :data:`SELF_MASK`, :data:`MASK_SECRET`, :data:`PAIR_SEED` or :data:`FRESH`. The
-    paper has no such commitments.
+    ``purpose`` says what the secret is for: a site's own mask (:data:`SELF_MASK`), the encryption of its pairwise
+    masks' seeds (:data:`MASK_SECRET`), one pairwise mask (:data:`PAIR_SEED`), or to tell sessions apart
+    (:data:`FRESH`). The protocol of Bonawitz et al. (2017) has no such commitments.
     """
     return masking.digest(purpose, secret)
 
@@ -96,10 +97,11 @@ def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: byt
 def check_keys(
     identities: Mapping[str, bytes], question: str, terms: str, site: str, advert: bytes, signature: bytes
 ) -> None:
-    """Raise :class:`Refused` unless ``signature`` is that of :func:`sign_keys` by ``site``, and its key is usable.
+    """Raise :class:`Refused` unless ``site`` signed its keys by :func:`sign_keys`, and its X25519 key is usable.
 
-    ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them. The other
-    arguments are those of :func:`sign_keys`.
+    ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them.
+    ``signature`` is the site's, and the other arguments are those of :func:`sign_keys`; ``advert`` begins with the
+    X25519 key.
     """
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
@@ -129,8 +131,8 @@ class Session:
     ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
     ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
     secrets. ``adverts``, uint8 of shape (members, 64), holds what each member announced: its public key of the run
-    (X25519), and a commitment to a secret of the question and its salt that nobody ever opens, so that whoever draws
-    another salt for a question is in another session.
+    (X25519), and a commitment that is never opened. Its secret depends on the member's random salt for the question, so
+    that a member which draws another salt is in another session.
     """
 
     question: str

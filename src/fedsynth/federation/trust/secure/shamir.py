@@ -84,13 +84,13 @@ def weights_at_zero(points: Sequence[int]) -> Words:
 def recover(
     shares: Mapping[int, Words], threshold: int, fits: Callable[[bytes], bool]
 ) -> tuple[bytes, tuple[int, ...]] | None:
-    """Return the secret (32 bytes) that ``shares`` give, and the points of the wrong ones; ``None`` if none is found.
+    """Return the secret (32 bytes) that ``shares`` give, and the points of wrong shares; ``None`` if no secret fits.
 
     ``shares`` holds nine words (a row of :func:`split`) for each point, of which ``threshold`` give the secret;
-    ``fits(secret)`` says whether a candidate is the right one. First those are left out that decoding them as a
-    Reed-Solomon code finds (:func:`_misfits`); where that does not help, sets of wrong shares are tried, the smallest
-    first, as long as ``threshold`` shares are left, and at most :data:`MOST_TRIES` of them. Without the points R the
-    value at 0 is
+    ``fits(secret)`` says whether a candidate is the right one. First the shares are left out that a Reed-Solomon
+    decoder finds to be wrong (:func:`_misfits`). If that does not help, sets of shares to leave out are tried, the
+    smallest first, as long as ``threshold`` shares are left, and at most :data:`MOST_TRIES` sets. Without the points R
+    the value at 0 is
 
         sum_i w_i y_i prod_{r in R} (r - i) / prod_{r in R} r,
 

@@ -1,7 +1,8 @@
 """Secure aggregation at a site, and the trust model: the server sees totals, and nothing of any single site.
 
-Rule 1: nobody but the members of the site's own roster takes part, each by keys signed with its identity (against a
-    server that invents sites) and under the same terms. These numbers are the sites' own, never an event's.
+Rule 1: nobody but the members of the site's own roster (names and identity keys) takes part, each by keys signed with
+    its identity (against a server that invents sites) and under the same terms: the numbers of sites that may collude
+    or drop out. These numbers are the sites' own, never an event's.
 Rule 2: everything derives from the site's secret, the question and its random salt; the site keeps the first session,
     the first boxes and the first survivors that it took, and refuses any other. So a site has one noise, one masked
     vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
@@ -19,9 +20,9 @@ Rule 6: the key that sites agree by lasts for a run, and never leaves in any for
     that they made of it, or copied, and see what their pairs derive. The names of both sites, and by the session's
     digest all keys, are in what is derived. Commitments are hashes of 32 such bytes. A mask secret does
     not make masks, as the paper's private key does. It encrypts their seeds, which a site leaves with the server in
-    turn 1, so that they can be had of it when it is lost, even where a neighbour that put the same masks on falls
-    silent too. Shares of it are handed out, and given, under the same rules as the paper's, and what they open is the
-    same: the site's pairwise masks of this sum.
+    turn 1, so that the server can decrypt them when the site is lost, even where a neighbour that put the same masks on
+    falls silent too. Shares of the mask secret are handed out, and given, under the same rules as the paper's, and what
+    they open is the same: the site's pairwise masks of this sum.
 Rule 7: the question is charged before the masked vector leaves, and after all that can be refused in that turn.
 
 Beyond the paper, so that one faulty site does not stop the others:
@@ -122,20 +123,22 @@ class SecureSum:
     """Trust model of secure aggregation: the server sees sums over sites, and no site's own answer.
 
     Each site adds its share of the noise before it masks its answer. The guarantee holds against the server together
-    with all but ``min_honest`` sites of the roster. Each site adds noise for the fewest honest sites that can be left
-    in a sum, and once it is known who is in it takes back what so many do not need: a sum over s sites then has s /
-    :meth:`honest` (s) times the variance of a trusted server's, or a little more where some dropped out. Where so few
-    take part that a site can count on nobody else, it adds the whole noise itself, as under :class:`LocalNoise`. The
-    class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
+    with all but ``min_honest`` sites of the federation. Each site adds noise for the fewest honest sites that can be
+    left in a sum. Once the sites in the sum are known, noise that so many sites do not need is subtracted: a sum over s
+    sites then has s / :meth:`honest` (s) times the variance of a trusted server's, or a little more where some dropped
+    out. Where so few take part that a site can count on nobody else, it adds the whole noise itself, as under
+    :class:`~fedsynth.federation.trust.local.LocalNoise`. The class attributes are those of
+    :class:`~fedsynth.federation.trust.Trust`.
 
     Parameters
     ----------
     min_honest
-        Sites of the roster that follow the protocol and do not work with the server; ``None``: more than half.
+        Number of sites that follow the protocol and do not collude with the server; ``None``: more than half of all.
     dropouts
-        Sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With fewer,
-        sites have less noise to take back. Sums over more than 64 sites run on a sparse graph (:meth:`layout`), made
-        for that many failures, for a twentieth of the members if ``None``: where more fail, the sum may too.
+        Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With
+        fewer, sites add less noise that is subtracted later. Sums over more than 64 sites run on a sparse graph
+        (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``: where more sites
+        fail, the sum may fail too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -170,13 +173,13 @@ class SecureSum:
     def among(self, roster: Mapping[str, bytes]) -> SecureSum:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name.
 
-        Raises :class:`InvalidParameter` if two share a key, or if there are fewer sites than ``min_honest``.
+        Raises :class:`InvalidParameter` if two sites share a key, or if there are fewer sites than ``min_honest``.
         """
         return replace(self, roster=dict(roster))
 
     @property
     def colluding(self) -> int:
-        """Largest number of the federation's sites that may work together with the server; the others must be honest.
+        """Largest number of the federation's sites that may collude with the server; the others must be honest.
 
         Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`among`).
         """
@@ -203,32 +206,32 @@ class SecureSum:
 
     @property
     def terms(self) -> str:
-        """The numbers that all members of a sum must agree on, as text; each signs them with its keys.
+        """How many sites may collude and how many may drop out, as text that all members of a sum must agree on.
 
-        They are the sites that may collude and those that may drop out: each site relies on the others' shares of
-        noise.
+        Each member signs this text with its keys, because each relies on the others' shares of noise.
         """
         dropouts = "as many as the protocol bears" if self.dropouts is None else self.dropouts
         return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
 
     def threshold(self, members: int) -> int:
-        """Return how many of the ``members`` sites that begin a sum must stay in it to the end.
+        """Return t, how many of the ``members`` sites that begin a sum must stay in it to the end.
 
-        On complete graphs (:meth:`layout`) as many shares open a site's secret. With c of the members colluding, 2t >
-        members + c makes any two sets of t sites share an honest one, so that no two sets of survivors can both find t
-        signatures (the paper's theorem 6.5).
+        On complete graphs (:meth:`layout`) t shares open a site's secret. If c of the members collude, 2t > members + c
+        makes any two sets of t sites have an honest one in common. So no two sets of survivors, the sites whose answers
+        are in the sum, can both find t signatures (Bonawitz et al. 2017, theorem 6.5).
         """
         least = self.quorum(members)
         return least if self.dropouts is None else max(least, members - self.dropouts)
 
     def quorum(self, members: int) -> int:
-        """Return how many of ``members`` sites must have signed the survivors before a site acts on them.
+        """Return how many of ``members`` sites must have signed the same survivors before a site gives any share.
 
         Survivors are the sites whose answers are in the sum. An honest site signs one set of survivors a session. Two
         sets with q signatures each would have 2q - members signers in common, at least, who signed both and thus
-        collude; with 2q > members + c these would be more than c. So honest sites act on one set, if on any, and q =
-        (members + c) // 2 + 1 signatures are enough: nobody needs to see the others'. That does not depend on the
-        graph, nor on who verified whose keys of this session: approvals are verified by the identities of the roster.
+        collude; if c members collude and 2q > members + c, these would be more than c. So honest sites give shares for
+        one set, if for any, and q = (members + c) // 2 + 1 signatures are enough: nobody needs to see more. That
+        does not depend on the graph, nor on who verified whose keys of this session: the survivors' signatures are
+        verified by the identity keys of the roster.
         """
         return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
 
@@ -253,17 +256,17 @@ class SecureSum:
     def share(self, release: Release, norms: Norms, members: int) -> Share:
         """Return the share of the noise that each site adds in a sum that begins with ``members`` sites.
 
-        It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` is the
-        kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises
-        :class:`Unsupported` for a release that is not a noisy sum.
+        It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` says
+        which noise the sum must have, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to
+        one person. Raises :class:`Unsupported` for a release that is not a noisy sum.
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum that all of ``sites`` sites stay in.
 
-        ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity of the sum to one
-        person. Raises :class:`Unsupported` for a release that is not a noisy sum.
+        ``release`` says which noise the sum must have, and at what privacy cost; ``norms`` are the L1 and L2
+        sensitivity of the sum to one person. Raises :class:`Unsupported` for a release that is not a noisy sum.
         """
         share = self.share(release, norms, sites)
         return share.std(share.kept(self.honest(sites))) * math.sqrt(sites)
@@ -273,9 +276,9 @@ class SecureSum:
     ) -> Aggregator:
         """Return the server's side of a sum over ``sites``, which relays messages, adds up, and adds no noise.
 
-        ``digest`` is that of the question (hex), ``release`` and ``norms`` give the noise that the sites add, and
-        ``bits`` is not used. Raises :class:`Unsupported`, before any site is asked, for a release that is not a noisy
-        sum.
+        ``digest`` is the SHA-256 (hex) of the question, ``release`` says which noise the sites add together, and at
+        what privacy cost, and ``norms`` are the L1 and L2 sensitivity of the sum to one person; ``bits`` is not used.
+        Raises :class:`Unsupported`, before any site is asked, for a release that is not a noisy sum.
         """
         self.share(release, norms, len(sites))  # some noise cannot be shared
         return Aggregator(
@@ -298,7 +301,7 @@ class SecureSum:
         return self
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`: no party may hold the sites' exact tables, as a vault would."""
+        """Raise :class:`Refused`, for any ``query``: no party may hold exact sums of the sites' tables (a vault)."""
         raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:

@@ -4,7 +4,8 @@ Replicated secret sharing among three (Araki et al., CCS 2016, doi 10.1145/29767
 modulo 2^64, and server i has two of the three. `keys` are the servers' keys and sealed boxes; `shares` is the
 arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
 `server` one server's state and steps without any messages; `ideal` all three in one process; `vault` the vault over
-either, and `trust` the trust.
+either, and `trust` the trust model. A deposit is the tables that sites share among the servers, and a roster is a
+server's statement of a question and of its own state.
 
     step    to a server              from a server                     who learns what
     ------- ------------------------ --------------------------------- -----------------------------------------------

@@ -2,8 +2,8 @@
 
 The ledger is one SQLite file. Every entry is durable before anything that depends on it leaves the server
 (``synchronous = EXTRA``). Each audit row holds the hash of the previous one, so an edited or deleted row breaks the
-chain. If an older copy of the file is restored, the next roster shows it, because all three servers must state the same
-amount spent.
+chain. If an older copy of the file is restored, the next question shows it, because all three servers must state the
+same amount spent.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``row`` is the row's number from 1, ``at`` the time (UTC, ISO 8601), and ``vault`` the digest (hex) of the vault
     that was asked: the sums that sites deposited as secret shares. ``number`` is the question's number in its vault,
-    ``question`` its digest (hex), ``price`` what it was charged (rho, or epsilon if delta is 0), and ``previous`` the
-    hash (hex) of the previous row.
+    ``question`` its digest (hex), ``price`` its privacy cost (rho, or epsilon if delta is 0), and ``previous`` the hash
+    (hex) of the previous row.
     """
 
     row: int
@@ -51,11 +51,11 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BookFile:
-    """A compute server's ledger as an SQLite file: the questions that it was charged for, and what it answered.
+    """A compute server's ledger as an SQLite file: the questions that were charged, and the server's answers.
 
     The ledger is the file ``path``, which only its owner may read; with ``make`` it is created. ``most_questions`` is
     the largest number of questions (openings of tables, draws) that the server answers about one vault, that is about
-    the tables of one run's sites: about two for each round of a method, and those before its first round.
+    the tables of one run's sites. A method asks about two questions in each of its rounds, and some before the first.
     :class:`~fedsynth.federation.trust.three_servers.server.Book` is the interface.
     """
 
@@ -97,10 +97,11 @@ class BookFile:
             self._connection.close()
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
+        0.
         """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
@@ -109,7 +110,7 @@ class BookFile:
         return sum(prices)
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
         """
@@ -122,9 +123,9 @@ class BookFile:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
-        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
-        if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
+        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
+        this number, or if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
         """
         with self._transaction() as book:
             known = book.execute(
@@ -149,8 +150,8 @@ class BookFile:
     def first(self, key: str, value: bytes) -> bytes:
         """Durably store ``value`` under ``key`` unless the key has a value already; return the stored value.
 
-        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
-        ways.
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
+        again, such as its answers.
         """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))

@@ -15,15 +15,15 @@ _Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of the coordinator's calls to a compute server, and of their results; it only fixes their form."""
+    """Base class of the coordinator's calls to a compute server, and of their results; it fixes their encoding."""
 
 
 class Begin(Call, frozen=True, tag="begin"):
     """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the digest
-    of the first such question; ``body`` and ``signature`` are the signed bytes of this one and the coordinator's
-    signature. The result is :class:`Done`.
+    A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question that
+    it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
+    coordinator's signature of them. The result is :class:`Done`.
     """
 
     vault: HexDigest
@@ -35,7 +35,8 @@ class Take(Call, frozen=True, tag="take"):
     """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
 
     ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-    site's name and ``dealt`` its answer, as far as this server needs it.
+    site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
+    (:class:`~fedsynth.federation.events.Dealt`).
     """
 
     vault: HexDigest
@@ -69,10 +70,10 @@ class Drop(Call, frozen=True, tag="drop"):
 
 
 class Keep(Call, frozen=True, tag="keep"):
-    """Call: let the sites whose shares were taken into the vault; the result is :class:`Done`.
+    """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``sites`` are in the
-    order in which they were taken.
+    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``sites`` are the
+    names of these sites, in the order in which their shares were taken.
     """
 
     vault: HexDigest
@@ -80,9 +81,10 @@ class Keep(Call, frozen=True, tag="keep"):
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """Call: check a ``question`` about a vault, which opens tables or draws one; nothing is charged yet.
+    """Call: check a ``question``, which opens tables of a vault or draws one of them; nothing is charged yet.
 
-    The result is :class:`Asked`, the server's statement of what it was asked and of its state.
+    A vault is the sites' tables, summed in secret shares. The result is :class:`Asked`, the server's statement of the
+    question and of its own state.
     """
 
     question: Open | Draw
@@ -98,10 +100,10 @@ class Recall(Call, frozen=True, tag="recall"):
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Call: charge and answer the question that was asked last, given all three servers' statements of it.
+    """Call: charge and answer the question that was asked last (:class:`Ask`), if all three servers state the same.
 
-    ``rosters`` are these signed statements, in the order of the servers' numbers
-    (:class:`~fedsynth.federation.trust.three_servers.questions.Roster`). The result is :class:`Answered`.
+    ``rosters`` are the servers' signed statements of the question and of their state, in the order of the servers'
+    numbers (:class:`~fedsynth.federation.trust.three_servers.questions.Roster`). The result is :class:`Answered`.
     """
 
     rosters: Annotated[tuple[SignedRoster, ...], msgspec.Meta(min_length=3, max_length=3)]
@@ -156,9 +158,9 @@ class Answered(Call, frozen=True, tag="answered"):
 class Failure(Call, frozen=True, tag="failure"):
     """Result of any call that was not carried out, with the ``reason`` for the coordinator.
 
-    ``code`` says what kind it is: ``refused`` as invalid, or against the server's terms or ledger; ``spent`` if the
-    budget does not cover it; ``lost`` if another server did not finish a draw; ``failed`` for any other error, whose
-    reason stays in the server's log.
+    ``code`` says what kind of failure it is: ``refused`` if the call is invalid, or the server's terms or its ledger of
+    questions forbid it; ``spent`` if the privacy budget does not cover the question; ``lost`` if another server did not
+    finish a draw; ``failed`` for any other error, whose reason stays in the server's log.
     """
 
     code: Literal["refused", "spent", "lost", "failed"]

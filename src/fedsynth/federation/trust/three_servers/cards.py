@@ -1,4 +1,4 @@
-"""Files of server cards: one server's own card, and the three cards that servers, sites and coordinator pin."""
+"""Files of server cards, which hold a compute server's address, public keys and certificate: one card, or all three."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ SERVERS_FILE = "servers.toml"
 
 
 class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The pinned addresses, public keys and certificates of all three compute servers: the file ``servers.toml``.
+    """The addresses, public keys and certificates of all three compute servers: the file ``servers.toml``.
 
-    ``servers`` are their cards in the order of their numbers 0, 1, 2, which must be the same everywhere.
+    Whoever has this file accepts no other servers. ``servers`` are the servers' cards in the order of their numbers 0,
+    1, 2, which must be the same everywhere.
     """
 
     servers: tuple[Card, ...]

@@ -1,7 +1,7 @@
 """One draw among three servers: from additive shares of squared distances to the index of one candidate.
 
-The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate. Under Shamir's scheme
-(threshold 1 of 3, MPyC) they compute
+The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate: that of a table from its
+expected counts. Under Shamir's scheme (threshold 1 of 3, MPyC) they compute
 
     r = isqrt(S),    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
 
@@ -65,11 +65,11 @@ _running = threading.Lock()  # MPyC knows one runtime in a process
 
 
 class DrawFailed(FedsynthError):
-    """Raised if a draw among three servers (:func:`draw`) could not be finished; nothing was opened."""
+    """Raised if a draw among three servers (:func:`draw`) could not be finished, so that this party has no result."""
 
 
 class Link(Protocol):
-    """A connection to another party of a draw (:func:`draw`): bytes arrive in order and from that party only."""
+    """A connection to another server in a joint draw (:func:`draw`): bytes arrive in order, and from it alone."""
 
     def send(self, data: bytes) -> None:
         """Send bytes; raise :class:`OSError` if the connection is broken."""
@@ -94,11 +94,12 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate.
+    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate, a table.
 
     Weights lie in [1, 2^16], penalties in [0, 2^25]. Both arrays have shape (candidates,), with at most
-    :data:`MOST_CANDIDATES`. A candidate's utility is weight * (distance - penalty), where distance and penalty are in
-    whole records. Other numbers raise :class:`InvalidParameter`.
+    :data:`MOST_CANDIDATES`. A candidate's utility is weight * (distance - penalty), where distance is the L2 distance
+    of the table from its expected counts; distance and penalty are in whole records. Other numbers raise
+    :class:`InvalidParameter`.
     """
 
     weights: NDArray[np.int64]
@@ -125,14 +126,14 @@ def draw(
 ) -> Drawn:
     """Take part in a joint private selection as ``party`` (0, 1 or 2); return the index that all three parties get.
 
-    Each candidate's utility is weight * (distance - penalty), with the public numbers of ``candidates``; Gumbel noise
-    is added, and the largest wins. ``shares`` are this party's additive shares of the squared distances (below 2^51),
-    one for each candidate. ``noise`` is its Gumbel number for each candidate, in units of 1 / ``GRAIN`` weighted
-    record; ``None`` means zeros, and party 2 must give ``None``. ``links`` are the connections to the other two
-    parties, by their numbers; they are closed at the end. Draws of one process wait for each other. Raises
-    :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds,
-    :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
-    :data:`LARGEST_NOISE`, or without MPyC.
+    Each candidate is a table. Its utility is weight * (distance - penalty), with the public numbers of ``candidates``
+    and the L2 distance of the table from its expected counts; Gumbel noise is added, and the largest wins. ``shares``
+    are this party's additive shares of the squared distances (below 2^51), one for each candidate. ``noise`` is its
+    Gumbel number for each candidate, in units of 1 / ``GRAIN`` (1/1024) weighted record; ``None`` means zeros, and
+    party 2 must give ``None``. ``links`` are the connections to the other two parties, by their numbers; they are
+    closed at the end. Draws of one process wait for each other. Raises :class:`DrawFailed` if a party is lost, or if
+    the draw takes longer than ``timeout`` seconds, :class:`InvalidParameter` for arguments that do not fit each other,
+    and :class:`Unsupported` for noise beyond :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):

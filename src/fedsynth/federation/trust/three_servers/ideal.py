@@ -1,9 +1,10 @@
 """Three servers in one process (the ideal functionality of the protocol), for tests and simulations.
 
 Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.Server`), in the same order
-and with the same secrets: shares, rosters, noise and Gumbel numbers are identical, bit by bit. Only the draw differs:
-the shares of the scores are added up here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same
-secrets, three real servers open the same tables and draw the same indices.
+and with the same secrets: shares, the servers' statements of a question (rosters), noise and Gumbel numbers are
+identical, bit by bit. Only the draw differs: the shares of the candidates' squared distances are added up here, and the
+rest is exact integer arithmetic (:func:`drawn`). Given the same secrets, three real servers open the same tables and
+draw the same indices.
 """
 
 from __future__ import annotations
@@ -66,9 +67,9 @@ class Ideal:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
-        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
-        one, as the coordinator signed it for the sites. Raises :class:`SiteLost` if a server does not answer, and what
+        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
+        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
+        coordinator's signature of them. Raises :class:`SiteLost` if a server does not answer, and what
         :meth:`Server.begin <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
         """
         self._require()
@@ -77,11 +78,12 @@ class Ideal:
             server.begin(vault, body, signature)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
+        """Pass one site's sealed shares to all three servers; return whether they accept them.
 
-        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
-        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
-        server does not answer.
+        They do if each server can open its two shares, and the two servers that have a share in common hold the same.
+        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
+        (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a server does not answer.
         """
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
@@ -106,7 +108,7 @@ class Ideal:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
+        """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
         of :class:`Ideal`.
@@ -129,7 +131,7 @@ class Ideal:
         return total([np.frombuffer(share, dtype=np.uint64) for share in shares])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate of ``question`` that the three servers drew together.
+        """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
         A repeated question gets the same answer and is not charged again. Errors are those of :class:`Ideal`.
         """
@@ -175,17 +177,21 @@ class Ideal:
 
 
 def traffic_of(trust: object) -> Traffic:
-    """Return the traffic of the three servers of ``trust`` if these are in this process; otherwise, zeros."""
+    """Return what the three servers of a trust model sent and computed if they are in this process; otherwise, zeros.
+
+    ``trust`` is any trust model; only :class:`~fedsynth.federation.trust.three_servers.trust.ThreeServers` has such
+    servers, in a simulation.
+    """
     servers = getattr(trust, "servers", None)
     return servers.traffic if isinstance(servers, Ideal) else Traffic()
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
-    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
+    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` (1/1024) weighted record.
 
-    ``distances`` are the candidates' distances from their expected tables, in whole records; ``question`` has the
-    weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the
-    result are int64 of shape (candidates,).
+    ``distances`` are the L2 distances of the candidates' tables from their expected counts, in whole records;
+    ``question`` has the weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both
+    the argument and the result are int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
@@ -196,8 +202,9 @@ def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.
     """Return the index of the largest utility after adding Gumbel noise; the first one if several are equal.
 
     This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one
-    number for each candidate) of the candidates' sums of squares, which are below 2^50 if no site holds more records
-    than it may, and wrap at 2^64. ``gumbels`` has each server's noise for each candidate, in units of 1 / ``GRAIN``
+    number for each candidate) of the squared L2 distances of the candidates' tables from their expected counts. These
+    are below 2^50 if no site holds more records than it may, and wrap at 2^64. ``question`` has the expected counts,
+    weights and penalties. ``gumbels`` has each server's noise for each candidate, in units of 1 / ``GRAIN`` (1/1024)
     weighted record, or ``None`` for a server that adds none.
     """
     noisy = utilities(roots(*shares), question)

@@ -1,8 +1,8 @@
-"""The keys of three servers: each derives its identity, its box key and its pairwise secrets from one secret.
+"""A compute server's keys for signatures, encryption and secrets shared with another server, all from one secret.
 
-A public key has 64 bytes: an Ed25519 key and an X25519 key. Sites and servers pin all three public keys in their own
-files. The cryptographic functions are those of secure sums (:mod:`~fedsynth.federation.trust.secure.masking`), with
-contexts of their own.
+A public key has 64 bytes: an Ed25519 key and an X25519 key. Sites and servers have all three public keys in their own
+files, and accept no others. The cryptographic functions are those of secure sums
+(:mod:`~fedsynth.federation.trust.secure.masking`); keys are derived under names that secure sums do not use.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class ServerKeys:
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes), Ed25519 for identity and X25519 for boxes; sites and other servers pin them."""
+        """Both public keys (64 bytes): Ed25519 for identity, X25519 for boxes.
+
+        Sites and other servers store them, and accept no others for this server.
+        """
         return masking.identity(self.secret) + masking.public_key(self._private)
 
     def sign(self, *message: str | bytes) -> bytes:

@@ -1,10 +1,10 @@
-"""Connections of three servers with each other and with a coordinator: TLS 1.3 with pinned certificates.
+"""Connections of three servers with each other and with a coordinator: TLS 1.3, with certificates known beforehand.
 
 Rule 1: a server's certificate is signed by its own identity key, and by nobody else. A client accepts only the
     certificate in the server's :class:`Card`. A client that presents a certificate must be one of the two other
     servers; a client without one must sign a challenge as the coordinator before anything else is read.
 Rule 2: every message is a length and a frame of the wire format, of at most :data:`LARGEST_MESSAGE` bytes.
-Rule 3: each draw has connections of its own, one in each direction between two servers, made for one roster.
+Rule 3: each draw has connections of its own, one in each direction between two servers.
 """
 
 from __future__ import annotations
@@ -129,10 +129,11 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
 
 
 def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
-    """Return a TLS connection to the server of a card; raises :class:`OSError` if it cannot be established.
+    """Return a TLS connection to the server that ``card`` describes: address, public keys and certificate.
 
     ``own`` is the secret of a server that connects, or ``None`` for the coordinator. Every later operation may take
-    ``timeout`` seconds.
+    ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established, or for another certificate
+    than the card's.
     """
     raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
     try:
@@ -232,8 +233,8 @@ class Meetings:
     def offer(self, other: int, connection: socket.socket) -> None:
         """Keep a connection that server number ``other`` has opened until the draw for which it was made uses it.
 
-        The first 32 bytes on it name the draw (:meth:`links`). A server has one such connection at a time: an unused
-        older one is closed.
+        The first 32 bytes on it name the draw (:meth:`links`). Only one such connection of each other server is kept:
+        an unused older one is closed.
         """
         purpose = _exactly(connection, _HELLO)
         with self._changed:
@@ -284,9 +285,10 @@ class Meetings:
 class Listener:
     """The port of a compute server, at which it accepts the two other servers and the coordinator.
 
-    ``cards``, ``position`` and ``secret`` are those of :class:`Meetings`. For each client ``serve(number, connection)``
-    is called in a thread of its own; ``number`` is that of the server, or ``None`` for a client without a certificate,
-    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
+    ``cards`` are the public data of all three servers (:class:`Card`), ``position`` is this server's number (0, 1, 2),
+    and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread of its
+    own; ``number`` is the client's if it is a server, or ``None`` for a client without a certificate, which may be the
+    coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
     """
 
     cards: Sequence[Card]

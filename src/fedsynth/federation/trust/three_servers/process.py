@@ -4,7 +4,7 @@ Rule 1: a call is answered only on a connection whose client signed this server'
     The server's own terms and ledger decide what the coordinator may ask
     (:class:`~fedsynth.federation.trust.three_servers.server.Server`).
 Rule 2: calls are answered one at a time. Their lasting effects are in the ledger; shares are in memory only, and a
-    restarted server receives them again from the coordinator's transcript.
+    restarted server receives them again from the coordinator's file of the run's answers (transcript).
 Rule 3: the reason given for a refusal depends on public questions and the ledger alone. Any other error is reported
     without a reason.
 """

@@ -1,7 +1,7 @@
-"""Questions to three servers: to open tables with noise, and to draw a candidate.
+"""Questions to three servers about tables that sites shared among them: to open some with noise, or to draw one.
 
-Rule 1: a question names its vault and its number in that vault. A server answers question n after questions 0 to
-    n - 1, and only once: if it is asked again, it returns the stored answer.
+Rule 1: a question names its vault (the sites' tables, summed in secret shares) and its number in that vault. A server
+    answers question n after questions 0 to n - 1, and only once: if it is asked again, it returns the stored answer.
 Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS` for each table; weights lie in 1 to
     :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
     records. So a sum of squares is below 2^50 and a utility below 2^43: no number can wrap, and a draw cannot be used
@@ -50,8 +50,8 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 
     ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
     question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose joint
-    table is opened, and ``release`` is the kind and price of the noise. ``weights`` (empty: all 1) multiply the counts
-    of the tables before the noise is added, so that one release can measure some more precisely.
+    table is opened, and ``release`` says which noise is added, and at what privacy cost. ``weights`` (empty: all 1)
+    multiply the counts of the tables before the noise is added, so that one release can measure some more precisely.
     """
 
     vault: HexDigest
@@ -90,8 +90,8 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
     (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records. ``expected`` (int32) holds all
     expected tables, one after the other, each flat in C order, with the columns in the order of its clique; ``weights``
     and ``penalties`` (int32) have one number for each candidate. ``vault`` is the digest (hex) that names the vault:
-    the sites' tables, summed in secret shares. ``number`` is the question's number in it from 0, and ``release`` the
-    price of the draw, which is private (exponential mechanism).
+    the sites' tables, summed in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the
+    draw private (exponential mechanism) and states its privacy cost.
     """
 
     vault: HexDigest
@@ -108,10 +108,10 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
-        """Raise :class:`Refused` unless there is one weight and one penalty per candidate, within the bounds of rule 2.
+        """Raise :class:`Refused` unless there is one weight and one penalty for each candidate, within their bounds.
 
-        Rule 2 of the file's head bounds all inputs, so that no number can wrap. The expected counts are checked by
-        :meth:`tables`, where the sizes of the tables are known.
+        Weights must lie in 1 to :data:`MOST_WEIGHT` (2^16), penalties in 0 to :data:`MOST_PENALTY` (2^25), so that no
+        number can wrap. The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
         """
         for name, numbers, low, high in (
             ("weights", self.weights, 1, MOST_WEIGHT),
@@ -125,7 +125,8 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
         """Return the expected table of each candidate, int64 and flat; ``cells`` are the sizes of these tables.
 
-        Raises :class:`Refused` if there are more or fewer expected counts, or if they break rule 2 of the file's head.
+        Raises :class:`Refused` if there are more or fewer expected counts than cells, if one is negative, or if those
+        of one table add up to more than :data:`MOST_RECORDS`.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
@@ -151,10 +152,11 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
         return GRAIN * distance * int(self.weights.max())
 
     def scale(self, unit: Unit, neighbours: Neighbours) -> float | None:
-        """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` of a weighted record.
+        """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` weighted record.
 
-        It follows from the price of the draw and from :meth:`moved`, with the same arguments; ``None`` for a draw
-        without noise. Raises :class:`Refused` if the noise would be too large to be drawn exactly.
+        ``GRAIN`` is 1024. The scale follows from the privacy cost of the draw and from :meth:`moved`, with the same
+        arguments; ``None`` for a draw without noise. Raises :class:`Refused` if the noise would be too large to be
+        drawn exactly.
         """
         if isinstance(self.release, Exact):
             return None
@@ -170,12 +172,13 @@ Question = Open | Draw
 
 
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One compute server's statement of a question and of its state; all three must be equal before a share leaves one.
+    """One compute server's statement of a question and of its state; no share leaves a server unless all three agree.
 
     ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
     question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of its public
-    integers alone. ``sites`` are those whose tables are in the vault, ``held`` is the digest of the signed shares that
-    they sent. ``spent`` is the total price of what the vault has released so far: rho, or epsilon if delta is 0.
+    integers alone. ``sites`` are those whose tables are in the vault, and ``held`` is the digest of the signed shares
+    that these sites sent. ``spent`` is the total privacy cost of the vault's earlier questions: rho, or epsilon if
+    delta is 0.
     """
 
     vault: HexDigest
@@ -219,8 +222,8 @@ def inputs_of(question: Question) -> str:
 def noise_part(release: Release, norms: Norms) -> Part | None:
     """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
-    ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one person. The noise of
-    any two servers together is what the release promises, as for shares of noise
+    ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one
+    person. The noise of any two servers together is what the release promises, as for shares of noise
     (:mod:`~fedsynth.federation.trust.noise_shares`): unless :func:`opened_std` says otherwise, each server adds half of
     its variance. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
@@ -232,18 +235,18 @@ def opened_std(release: Release, norms: Norms) -> float:
     """Return the standard deviation of the noise in each cell of tables that three servers open, each adding noise.
 
     It is sqrt(1.5) times that of the release alone, or more for Gaussian noise of a sigma below 3 and Laplace noise of
-    a scale above 4096. ``release`` is the kind and price of the noise, ``norms`` are the L1 and L2 sensitivity to one
-    person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    a scale above 4096. ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2
+    sensitivity to one person. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     part = noise_part(release, norms)
     return 0.0 if part is None else part.std * math.sqrt(3)
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the price of a release (opened tables, a draw) in the currency of its vault, which is epsilon or rho.
+    """Return the privacy cost of a release (opened tables, a draw) from a vault, in rho or epsilon as ``deposit`` is.
 
-    ``deposit`` is the price that sites were charged for their tables in the vault. The result is 0 if that has no price
-    (a run without noise), and infinite if the release has no finite price in that currency.
+    ``deposit`` states what all releases from the vault may cost together. The result is 0 if it states no cost (a run
+    without noise), and infinite if the release has no finite cost in the unit of ``deposit``.
     """
     if not deposit.rho and not deposit.epsilon:
         return 0.0
@@ -252,11 +255,11 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return ``query`` if three servers can hold its tables in shares; raises :class:`InvalidParameter` otherwise.
+    """Return ``query``, which asks sites for tables, if three servers can hold these in shares.
 
-    Weighted tables would count a record more than once. If a column were held over two axes (bins), several tables
-    would have the same columns but different cells, and :class:`Layout`, which finds a table by its columns, would mix
-    them.
+    Raises :class:`InvalidParameter` otherwise. Weighted tables would count a record more than once. If a column were
+    divided into bins in two ways, several tables would have the same columns but different cells, and :class:`Layout`,
+    which finds a table by its columns, would mix them.
     """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables without weights; deposit the tables unweighted")
@@ -270,9 +273,9 @@ def check_deposit(query: object) -> Counts:
 class Layout:
     """Where each table of a vault lies in a server's vector of shares; also sums tables to ones of fewer columns.
 
-    It is made from the vault's ``query`` for tables and the ``schema``. ``cliques`` are the tables' columns (positions
-    in the schema), ``shapes`` their shapes, and ``cells`` is the length of the vector, in which the tables follow each
-    other, each flat in C order.
+    A vault is the sites' tables, summed in secret shares. The layout is made from ``query``, which asks sites for these
+    tables, and the ``schema``. ``cliques`` are the tables' columns (positions in the schema), ``shapes`` their shapes,
+    and ``cells`` is the length of the vector, in which the tables follow each other, each flat in C order.
     """
 
     def __init__(self, query: Counts, schema: Schema) -> None:
@@ -286,8 +289,7 @@ class Layout:
     def shape(self, clique: Clique) -> tuple[int, ...]:
         """Return the shape of the table of ``clique``, a tuple of column positions in the schema.
 
-        The axes are in the order of ``clique``. Raises :class:`Refused` if no table that sites deposited has all these
-        columns.
+        The axes are in the order of ``clique``. Raises :class:`Refused` if no table of the vault has all these columns.
         """
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
@@ -295,8 +297,9 @@ class Layout:
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
         """Return the table of ``clique``, a tuple of column positions, from the ``vector`` of all tables' shares.
 
-        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the first
-        deposited table with all these columns, summed over its other columns. Raises :class:`Refused` if there is none.
+        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the
+        vault's first table with all these columns, summed over its other columns. Raises :class:`Refused` if there is
+        none.
         """
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]

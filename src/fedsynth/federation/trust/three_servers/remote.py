@@ -86,18 +86,19 @@ class RemoteServers:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
-        digest of the first question by which sites were asked for tables; ``body`` and ``signature`` are the present
-        one, as the coordinator signed it for the sites. Errors are those of :class:`RemoteServers`.
+        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
+        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
+        coordinator's signature of them. Errors are those of :class:`RemoteServers`.
         """
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Pass one site's sealed shares to all three servers; return whether they could open them and hold the same.
+        """Pass one site's sealed shares to all three servers; return whether they accept them.
 
-        If not, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
-        summed in secret shares. ``site`` is the site's name and ``dealt`` its answer. Raises :class:`SiteLost` if a
-        server does not answer.
+        They do if each server can open its two shares, and the two servers that have a share in common hold the same.
+        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
+        (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a server does not answer.
         """
         heard: list[Any] = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
@@ -116,7 +117,7 @@ class RemoteServers:
         return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let the sites whose shares were taken into the vault; ``sites`` names them in the order of :meth:`take`.
+        """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
         of :class:`RemoteServers`.
@@ -132,7 +133,7 @@ class RemoteServers:
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate of ``question`` that the three servers drew together.
+        """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
         A repeated question gets the same answer and is not charged again. Errors are those of :class:`RemoteServers`.
         """
@@ -229,11 +230,11 @@ class RemoteServers:
 
 @contextmanager
 def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
-    """Provide the trust model with open connections to the three compute servers, if it is :class:`ThreeServers`.
+    """Provide ``trust`` with open connections to the three compute servers, if it is :class:`ThreeServers`.
 
-    For a ``with`` block, at whose end the connections are closed. The servers are those pinned in the coordinator's
-    ``folder`` (``servers.toml``; :class:`FedsynthError` if that is missing or invalid), and ``coordinator`` holds its
-    keys. Any other trust model is provided unchanged.
+    For a ``with`` block, at whose end the connections are closed. The servers' addresses, keys and certificates come
+    from the file ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is missing or invalid),
+    and ``coordinator`` holds the coordinator's keys. Any other trust model is provided unchanged.
     """
     if not isinstance(trust, ThreeServers):
         yield trust

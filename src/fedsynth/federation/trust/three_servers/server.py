@@ -5,11 +5,13 @@ and passes on the results. A server trusts its own terms and what the sites and 
 that a coordinator can do is make it refuse.
 
 Rule 1: a question is asked (:meth:`Server.ask`) before it is agreed to (:meth:`Server.agree`), and a share leaves, or
-    enters a draw, only after all three have signed the same roster and this server's own ledger has charged it.
-Rule 2: noise is bound to the server's secret and the whole roster, which names the question, the sites, what they dealt
-    and what was released before. So equal noise hides equal sums.
-Rule 3: a site deals once to a vault. The server keeps the digest of the deal and refuses a different one, also in a
-    later attempt. A deposit question belongs to the one vault for which it was first asked.
+    enters a draw, only after all three servers have signed the same roster, a statement of the question and of their
+    state, and this server's own ledger has charged the question.
+Rule 2: noise is bound to the server's secret and the whole roster, which names the question, the sites, the shares that
+    they sent and what was released before. So equal noise hides equal sums.
+Rule 3: a site sends shares of its tables to a vault once. The server keeps the digest of these shares and refuses
+    different ones, also in a later attempt. A question that asks sites for tables belongs to the one vault for which it
+    was first asked.
 """
 
 from __future__ import annotations
@@ -128,11 +130,12 @@ class ServerTerms:
     """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
 
     ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
-    ``sites`` maps the names of the sites that may deal to their identity keys; ``coordinator`` (64 bytes) holds the
-    public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema. ``budget`` limits what
-    all vaults of a run may release together; ``unit`` is the smallest unit (rows and sites of one person) that a
-    question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text of the trust
-    model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
+    ``sites`` maps the names of the sites that may send shares of their tables to their identity keys; ``coordinator``
+    (64 bytes) holds the public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema.
+    ``budget`` limits the privacy cost of all releases in a run; ``unit`` is the smallest unit (rows and sites of one
+    person) that a question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text
+    of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without
+    noise.
     """
 
     position: int
@@ -152,23 +155,24 @@ class ServerTerms:
 
 
 class Book(Protocol):
-    """A compute server's ledger: what each vault may release, the questions charged to it, and the stored answers.
+    """A compute server's ledger: what each vault's releases may cost, the charged questions, and the stored answers.
 
     It is on disk if the server is a process of its own
     (:class:`~fedsynth.federation.trust.three_servers.book.BookFile`), otherwise in memory for one run
     (:class:`MemoryBook`). A vault is the sites' tables of one run, summed in secret shares; questions open tables of it
-    or draw one.
+    with noise or draw one.
     """
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
+        0.
         """
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
         """
@@ -177,16 +181,16 @@ class Book(Protocol):
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
-        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
-        if an earlier number is still free.
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
+        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
+        this number, or if an earlier number is still free.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
         """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
 
-        ``key`` is any text, such as ``"reply VAULT 3"``. A server uses it for what it must not say twice in different
-        ways.
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
+        again, such as its answers.
         """
 
     def said(self, key: str) -> bytes | None:
@@ -197,8 +201,8 @@ class Book(Protocol):
 class MemoryBook:
     """A compute server's ledger (:class:`Book`) in memory, for simulations; it is lost when the process ends.
 
-    ``charges`` holds digest (hex) and price of each charged question, in order, by vault; ``written`` what
-    :meth:`first` stored; ``vaults`` what each vault may release in all, by run and vault.
+    ``charges`` holds digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what
+    :meth:`first` stored; ``vaults`` what each vault's releases may cost in total, by run and vault.
     """
 
     charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
@@ -206,17 +210,18 @@ class MemoryBook:
     vaults: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record, once, what a vault may release in all, and return the total for all vaults of the run.
+        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name; ``price`` and the result are in rho, or epsilon if delta is 0.
+        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
+        0.
         """
         of_run = self.vaults.setdefault(run, {})
         of_run.setdefault(vault, price)
         return sum(of_run.values())
 
     def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total price (in rho, or epsilon if delta is 0).
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
         """
@@ -227,9 +232,9 @@ class MemoryBook:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` is in
-        rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under this number, or
-        if an earlier number is still free.
+        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
+        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
+        this number, or if an earlier number is still free.
         """
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
@@ -317,12 +322,13 @@ class Server:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
-        digest of the first such question. ``body`` and ``signature`` are the present one, as the coordinator signed it
-        for the sites, whose shares follow; shares for the same question that were staged before are forgotten. Raises
-        :class:`Refused` for a question beyond this server's terms, or one that differs from the vault's first question
-        in more than its step, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms, and
-        another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
+        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
+        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
+        coordinator's signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are
+        forgotten. Raises :class:`Refused` for a question beyond this server's terms, or one that differs from the
+        vault's first question in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run
+        exceed the budget in the terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or
+        query.
         """
         if not asked_by(self.terms.coordinator, signature, body):
             raise Refused(
@@ -357,11 +363,11 @@ class Server:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-        site's name and ``dealt`` its answer. The first digest is for the previous server (its number less 1, modulo 3),
-        with which this server has its first share in common; the second is for the next server. Each is keyed by a
-        secret of these two servers, because anybody who could compute it (the third server, the coordinator) could test
-        guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the site is not in the server's
-        terms, or if it dealt something else before.
+        site's name, and ``dealt`` holds its sealed shares (:class:`~fedsynth.federation.events.Dealt`). The first
+        digest is for the previous server (its number less 1, modulo 3), with which this server has its first share in
+        common; the second is for the next server. Each is keyed by a secret of these two servers, because anybody who
+        could compute it (the third server, the coordinator) could test guesses of a table. Raises :class:`Refused` if
+        the shares cannot be opened, if the site is not in the server's terms, or if it sent other shares before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -449,10 +455,11 @@ class Server:
     def ask(self, question: Question) -> SignedRoster:
         """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
 
-        ``question`` opens tables or draws one (:class:`~fedsynth.federation.trust.three_servers.questions.Open`,
+        ``question`` opens tables of the vault or draws one of them
+        (:class:`~fedsynth.federation.trust.three_servers.questions.Open`,
         :class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Raises :class:`Refused` for an invalid
-        question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault may still
-        release.
+        question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
+        left.
         """
         held = self._held(question.vault)
         if question.vault in self._staged:
@@ -487,10 +494,11 @@ class Server:
     def agree(self, rosters: Sequence[SignedRoster]) -> None:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if the rosters differ,
-        are not signed, or are of another question, and if the vault's sites have changed since: in a sum of squares
-        over shares of different sites, one record could change the result by any amount. Raises :class:`BudgetExceeded`
-        if the question costs more than the vault may still release, or is one too many for the ledger.
+        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
+        differ, are not signed, or are of another question, and if the vault's sites have changed since: in a sum of
+        squares over shares of different sites, one record could change the result by any amount. Raises
+        :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
+        ledger allows.
         """
         question, roster = self._current()
         if len(rosters) != SERVERS:
@@ -540,8 +548,9 @@ class Server:
     def scores(self) -> Words:
         """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
 
-        They are uint64, one for each candidate of the question that :meth:`agree` charged last. Raises :class:`Refused`
-        if there is none, or if it is not a draw.
+        Each candidate is a table, and its distance is from its expected counts. The shares are uint64, one for each
+        candidate of the question that :meth:`agree` charged last. Raises :class:`Refused` if there is none, or if it is
+        not a draw.
         """
         question, _ = self._agreed()
         if not isinstance(question, Draw):
@@ -559,9 +568,9 @@ class Server:
     def gumbels(self) -> NDArray[np.int64] | None:
         """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
 
-        The draw is the question that :meth:`agree` charged last, and the unit 1 / ``GRAIN`` weighted record. Servers 0
-        and 1 each add a full set, so at least one set is unknown to any single server. Raises :class:`Refused` if there
-        is no such question, or if it is not a draw.
+        The draw is the question that :meth:`agree` charged last, and the unit is 1 / ``GRAIN`` (1/1024) weighted
+        record. Servers 0 and 1 each add a full set, so at least one set is unknown to any single server. Raises
+        :class:`Refused` if there is no such question, or if it is not a draw.
         """
         question, roster = self._agreed()
         if not isinstance(question, Draw):
@@ -576,7 +585,7 @@ class Server:
     def answered(self, reply: bytes) -> bytes:
         """Store ``reply`` as the answer to the question that :meth:`agree` charged last; return the stored answer.
 
-        That is an earlier answer if there was one already.
+        If that question has an answer already, the earlier one stays and is returned.
         """
         question, _ = self._agreed()
         return self.book.first(f"reply {question.vault} {question.number}", reply)

@@ -1,4 +1,4 @@
-"""Share arithmetic among three servers: dealing, sums over cells, scores and zero shares, modulo 2^64.
+"""Share arithmetic among three servers, modulo 2^64: sharing a table, sums, squared distances, and shares of zero.
 
 A vector x of integers is x1 + x2 + x3 modulo 2^64, where x1 and x2 are streams of a cipher under two secrets and x3 is
 the rest, encrypted under a third. Servers 0, 1, 2 hold (x1, x2), (x2, x3), (x3, x1): any two together know x, each

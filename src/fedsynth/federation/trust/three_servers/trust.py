@@ -1,4 +1,4 @@
-"""The trust model of three servers: sites deal them shares, and no server alone can read the vault that they hold."""
+"""The trust model of three servers: sites send them shares of tables, and no server alone can read the tables."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class ThreeServers:
     """Trust model in which sites deal secret shares of their tables to three compute servers; none can read them alone.
 
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
-    as servers follow the protocol and no two of them collude. The price: opened tables have 1.5 times the noise
-    variance that a trusted server would add, up to 3 times for very small and very large noise
-    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`),
-    each candidate of a draw gets two Gumbel numbers instead of one, and scores are L2 distances. There are no plain
-    sums: methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
+    as servers follow the protocol and no two of them collude. In return, tables that the servers open have 1.5 times
+    the noise variance that a trusted server would add, up to 3 times for very small and very large noise
+    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), and each candidate of a draw (private
+    selection) gets two Gumbel numbers instead of one, with L2 distances as scores. There are no plain sums: methods
+    need a vault (:class:`~fedsynth.federation.vault.Vault`).
 
-    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name; sites
-    pin both. ``servers`` is the coordinator's connection to the three, which sites do not have. The class attributes
-    are those of :class:`~fedsynth.federation.trust.Trust`.
+    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name; a site
+    has both in its own files. ``servers`` is the coordinator's connection to the three servers, which sites do not
+    have. The class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
     """
 
     publics: tuple[bytes, ...] = field(default_factory=tuple)
@@ -68,7 +68,7 @@ class ThreeServers:
 
     @property
     def terms(self) -> str:
-        """The servers' public keys, the number of sites and the largest number of records, as text.
+        """The servers' public keys, the number of sites and the largest number of records at all sites, as text.
 
         The keys of a site's sealed shares depend on this text: a server with other terms cannot open them.
         """
@@ -87,7 +87,8 @@ class ThreeServers:
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
         """Return a copy with three compute servers in this process, for a simulation.
 
-        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to.
+        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to: schema,
+        budget, who is protected, and the coordinator's keys.
         """
         from fedsynth.federation.trust.three_servers.ideal import Ideal
 
@@ -139,10 +140,11 @@ class ThreeServers:
         raise Unsupported(_NO_SUMS)
 
     def vault(self, terms: VaultTerms) -> SharedVault:
-        """Return an empty vault under ``terms``: sums of the sites' tables, which three servers hold in secret shares.
+        """Return an empty vault for the tables that ``terms`` describe, whose sums three servers hold in secret shares.
 
-        Raises :class:`Unsupported` without a connection to them, and :class:`InvalidParameter` for tables that they
-        cannot hold.
+        ``terms`` also say what the vault's releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
+        Raises :class:`Unsupported` without a connection to the servers, and :class:`InvalidParameter` for tables that
+        they cannot hold.
         """
         if self.servers is None:
             raise Unsupported(

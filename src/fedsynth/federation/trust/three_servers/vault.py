@@ -39,21 +39,23 @@ class Servers(Protocol):
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. That is the
-        digest of the first such question; ``body`` and ``signature`` are the one that sites now answer, as the
-        coordinator signed it. Shares that sites dealt to the same question, and that :meth:`keep` did not let in, are
+        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
+        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
+        coordinator's signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are
         forgotten. Errors are those of :class:`Servers`.
         """
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
-        """Pass one site's sealed shares to all three servers; return whether all could open them and they agree.
+        """Pass one site's sealed shares to all three servers; return whether they accept them.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-        site's name and ``dealt`` its answer. Errors are those of :class:`Servers`.
+        They do if each server can open its two shares, and the two servers that have a share in common hold the same.
+        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
+        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
+        (:class:`~fedsynth.federation.events.Dealt`). Errors are those of :class:`Servers`.
         """
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let ``sites``, whose shares were taken, into the vault; they are in the order of :meth:`take`.
+        """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
         ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
         of :class:`Servers`.
@@ -67,7 +69,7 @@ class Servers(Protocol):
         """
 
     def draw(self, question: Draw) -> int:
-        """Return the index of the candidate of ``question`` that the three servers drew together.
+        """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
         A repeated question gets the same answer and is not charged again. Errors are those of :class:`Servers`.
         """
@@ -77,14 +79,15 @@ class Servers(Protocol):
 class SharedVault:
     """The vault of the trust model three-servers: sums of the sites' tables, held in secret shares by three servers.
 
-    It is a :class:`~fedsynth.federation.vault.Vault`; ``terms`` are its terms and ``servers`` the access to the three.
-    In its methods ``share`` is the fraction of the run's budget that a release may cost. Opened tables have 1.5 times
-    the noise variance of the release, up to 3 times for very small and very large noise
-    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), because
-    each server adds noise and one of them may be curious; each candidate of a draw gets two Gumbel numbers instead of
-    one. Distances are L2 distances, since these need one secure product for each cell instead of a comparison. None of
-    this changes the price of a release. ``sites`` are those whose tables are in; ``opens_scores`` is false:
-    :meth:`scores` always fails.
+    It is a :class:`~fedsynth.federation.vault.Vault`. ``terms`` say which tables it holds and what its releases may
+    cost together (:class:`~fedsynth.federation.vault.VaultTerms`); ``servers`` is the access to the three servers. In
+    its methods ``share`` is the fraction of the run's budget that a release may cost. Opened tables have 1.5 times the
+    noise variance of the release, up to 3 times for very small and very large noise
+    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), because each server adds noise and one of
+    them may be curious; each candidate of a draw (private selection) gets two Gumbel numbers instead of one. Distances
+    are L2 distances, since these need one secure product for each cell instead of a comparison. None of this changes
+    the privacy cost of a release. ``sites`` are the names of the sites whose tables are in the vault; ``opens_scores``
+    is false: :meth:`scores` always fails.
     """
 
     opens_scores: ClassVar[bool] = False
@@ -116,8 +119,8 @@ class SharedVault:
     def begin(self, request: Request) -> None:
         """Pass the signed question that asks sites for their tables to the servers, before the sites answer it.
 
-        Shares that were taken and not kept are forgotten. Raises :class:`FedsynthError` for a ``request`` without the
-        coordinator's signature, and what :class:`Servers` raises.
+        Shares that were taken before, but not kept (:meth:`keep`), are forgotten. Raises :class:`FedsynthError` for a
+        ``request``, the question, without the coordinator's signature, and what :class:`Servers` raises.
         """
         if request.signature is None:
             raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
@@ -127,8 +130,8 @@ class SharedVault:
     def take(self, site: str, answer: Answer) -> None:
         """Pass the shares in a site's ``answer`` to the servers; call :meth:`keep` once all sites have answered.
 
-        Raises :class:`Refused` if the answer holds no shares, or if they cannot be opened or do not agree, and what
-        :class:`Servers` raises.
+        Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
+        were sent different ones for the same share, and what :class:`Servers` raises.
         """
         if not isinstance(answer, Dealt):
             raise Refused("its answer holds no shares; install the same fedsynth there")
@@ -137,7 +140,7 @@ class SharedVault:
         self._staged.append(site)
 
     def keep(self) -> None:
-        """Let the sites whose shares were taken since :meth:`begin` into the vault.
+        """Let into the vault all sites whose shares the servers have accepted since :meth:`begin`.
 
         Raises what :class:`Servers` raises.
         """
@@ -178,8 +181,8 @@ class SharedVault:
         """Return the noisy tables of ``query`` (in records), and the standard deviation of the noise in each.
 
         They cost the fraction ``share`` of the run's budget. Raises :class:`~fedsynth.errors.BudgetExceeded` if less is
-        left, :class:`Unsupported` for tables whose columns were not deposited together or over other axes (bins), and
-        what :class:`Servers` raises.
+        left, :class:`Unsupported` for a table whose columns are not together in a table of the vault or have other bins
+        there, and what :class:`Servers` raises.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
