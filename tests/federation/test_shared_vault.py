@@ -218,7 +218,7 @@ def test_the_statement_says_whom_it_holds_against_and_at_what_price():
     federation = start()
     federation.deposit(QUERY, 0.5)
     said = str(federation.statement)
-    assert "no two work together" in said
+    assert "no two collude" in said
     assert "1.5 times the variance" in said
     assert "two Gumbel numbers" in said
     assert "one of three servers" in said

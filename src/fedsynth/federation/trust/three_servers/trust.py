@@ -55,7 +55,7 @@ class ThreeServers:
     turns: ClassVar[int] = 0
     reads: ClassVar[int] = 0
     assumption: ClassVar[str] = (
-        "of three servers that follow the protocol no two work together (one may work with the coordinator and any "
+        "of three servers that follow the protocol no two collude (one may collude with the coordinator and any "
         "sites), and no site deals counts that its rows do not give; noise in tables has 1.5 times the variance of a "
         "trusted server's (up to 3 times if that noise is very small or very large), and each draw two Gumbel "
         "numbers in place of one"
