@@ -104,14 +104,13 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    The result is a :class:`Check`. ``place`` is a file's path, a table's address
-    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. Each of its sentences tells how
-    such values are handled (:meth:`Schema.problems <fedsynth.schema.schema.Schema.problems>`). The source is read once
-    in chunks of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row
-    numbers start at 0, without the header and malformed lines. A database table has no row order, so its rows are
-    numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are
-    counted in one more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at
-    all.
+    The result is a :class:`Check`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
+    <fedsynth.schema.schema.Schema.problems>`). ``place`` is a file's path, a table's address
+    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
+    of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row numbers
+    start at 0, without the header and malformed lines. A database table has no row order, so its rows are numbered as
+    the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are counted in one
+    more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()
@@ -334,7 +333,7 @@ class BadLines:
         )
 
     def add(self, lines: Sequence[BadLine]) -> None:
-        """Add malformed lines to the count."""
+        """Count further malformed ``lines``; the first few are kept for the description."""
         self.count += len(lines)
         self._first += lines[: _SHOWN - len(self._first)]
 
@@ -380,10 +379,11 @@ def _limited(
 def in_canonical_order(table: Table) -> Table:
     """Return the same rows in an order that depends on the rows alone, for rows of a database.
 
-    A database does not keep a row order, but a table's digest depends on it: without a canonical order, the same rows
-    would seem to change whenever the database rewrites them, to runs that share a copy of the rows and to a report that
-    reads them again. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their bits,
-    because the digest covers these; their codes need no key because the numbers determine them.
+    A database does not keep a row order, but a table's digest depends on that order. Runs and reports compare digests
+    to find out whether rows have changed: without a canonical order, unchanged rows would seem to change whenever the
+    database rewrites them. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their
+    bits, because the digest covers those bits; the codes of numeric columns need no key because the numbers determine
+    them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1

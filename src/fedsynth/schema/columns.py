@@ -39,8 +39,8 @@ class Fault:
     """One kind of misfit found while a column was encoded: values that do not fit the schema.
 
     ``rows`` are the positions of these values (int64, from 0), ``wrong`` says what is wrong with them and ``mend`` how
-    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "row left
-    out" and so on.
+    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "counted
+    as 'other'" or "row left out".
     """
 
     rows: Codes
@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded column: its codes, its numbers if it is numeric or datetime, and the faults found.
+    """An encoded column: its codes, its numbers if it is numeric or datetime, and its faults (values that do not fit).
 
     ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
     or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the
@@ -172,7 +172,7 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value of each code, in order: the listed values and, if unlisted ones are counted so, "other".
+        """The value of each code, in order: the listed values and, if ``unknown`` is "other", that text.
 
         The code of missing values, which comes last, has no entry.
         """
@@ -373,8 +373,10 @@ class Datetime:
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. ``edges``, ``bins``, ``missing``, ``outside``, ``stored`` and
-    decoding are as for :class:`Numeric`. Raises :class:`SchemaError` for invalid bounds, edges, units or options.
+    times are then time-zone aware, and binned in UTC. ``edges`` or ``bins`` give the bins, ``missing`` admits missing
+    values, ``outside`` says how times outside the bounds are handled, and ``stored`` declares that the column is stored
+    as a difference from another one; these, and decoding, are as for :class:`Numeric`. Raises :class:`SchemaError` for
+    invalid bounds, edges, units or options.
     """
 
     name: str
@@ -506,9 +508,9 @@ _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express,
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
     """Return, for each value of a column, its index among the distinct values (int64), and the list of these values.
 
-    The index is -1 for a missing value. Times with a time zone are converted to UTC. In a column of mixed types, values
-    are distinguished by type: ``1`` equals ``True``, and the order of their appearance must not decide how they are
-    read. In such a column, a missing value is also a distinct value.
+    Times with a time zone are converted to UTC. The index is -1 for a missing value, except in a column of mixed types,
+    in which missing values are among the distinct values. There, values are also distinguished by type: ``1`` equals
+    ``True`` in Python, and which of them comes first must not decide how both are read.
     """
     import pandas as pd
 

@@ -74,9 +74,10 @@ def encode(schema: Schema, table: Any) -> Table:
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
     """Return codes and numbers of the column at position ``at`` among the columns as stored, from an Arrow ``table``.
 
-    These are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`; some are a difference from, or ratio to,
-    another column. The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's
-    column cannot read.
+    The columns as stored are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, some of them a difference
+    from, or ratio to, another column. Numbers are the values beside the codes, in numeric and datetime columns only.
+    The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
+    read.
     """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
