@@ -73,11 +73,11 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
     :class:`~fedsynth.rows.Source`. At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a
-    time. Only their codes are kept, and a float for each value of a numeric or datetime column. Rows of a database are
-    returned in an order that depends on the rows alone; NULL and NaN are missing values. Rows that do not fit are
-    handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed lines of a CSV file are
-    left out; :func:`check_table` reports both, and the log reports the lines. Raises :class:`SchemaError` for a missing
-    column, a column of an unreadable type, or a file without a header.
+    time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
+    column. Rows of a database are returned in an order that depends on the rows alone; NULL and NaN are missing values.
+    Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
+    lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
+    :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
@@ -241,7 +241,7 @@ def column_names(place: Place) -> list[str]:
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with its usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
+    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
 
     Columns that cannot hold text are returned as they are.
     """
@@ -254,8 +254,8 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
 
     The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if they
-    have a time zone). Numbers with leading zeros or with more than 18 digits are codes and stay text, as does a column
-    without values. The index and the name stay.
+    have a time zone). Numbers with leading zeros or with more than 18 digits are taken for labels and stay text, as
+    does a column without values. The index and the name stay.
     """
     codes, texts = distinct_values(values)
     kinds = {

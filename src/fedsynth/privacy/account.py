@@ -238,7 +238,7 @@ class Account:
 
         ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
         0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
-        stored. Raises :class:`Refused` if the question was never begun, or its session or run has ended.
+        stored. Raises :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
         """
         return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
@@ -248,7 +248,7 @@ class Account:
         The session is what the site remembers between the messages of one question; ``key`` is the question's
         (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
         that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
-        question was never begun, or its session or run has ended.
+        question was never begun, its session was deleted, or its run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
@@ -406,7 +406,7 @@ class Account:
 
     @property
     def exact(self) -> int:
-        """Number of releases without noise ever made from these rows; any value but 0 voids every guarantee."""
+        """Number of releases without noise ever charged at this site; any value but 0 voids every guarantee."""
         with self._file.open() as records:
             return records.head().exact
 

@@ -342,11 +342,11 @@ def group_epsilon(budget: Budget, times: int) -> float:
     """Return an epsilon, at the budget's delta, between tables that are ``times`` neighbouring steps apart.
 
     This is group privacy. It holds for all releases that the ``budget`` covers. At the budget's order a
-    (:attr:`Budget.order`) the divergence between neighbours is at most a rho. This gives (e, d(e))-DP for every e, with
-    log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12 solved for delta), and over
-    k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is convex in e, and its slope
-    tends to k - a: for k < a it is decreasing, and the smallest e is taken at which it equals the budget's delta. For k
-    >= a nothing is known, and the result is infinite.
+    (:attr:`Budget.order`) the divergence between neighbours is at most a rho, with the budget's rho. This gives (e,
+    d(e))-DP for every e, with log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12
+    solved for delta), and over k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is
+    convex in e, and its slope tends to k - a: for k < a it decreases, and e is the smallest number at which that delta
+    is the budget's; the result is k e. For k >= a nothing is known, and the result is infinite.
     """
     order = budget.order
     if times >= order or math.isinf(order):

@@ -86,8 +86,8 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     """The release of ``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
 
     Every row is in a step's sample with probability ``rate``, drawn from the site's own secret. ``multiplier`` is the
-    noise's standard deviation over the L2 sensitivity. Neighbouring tables differ by adding or removing a person's
-    rows.
+    noise's standard deviation divided by the L2 sensitivity. Neighbouring tables differ by adding or removing a
+    person's rows.
     """
 
     rate: Rate
@@ -316,10 +316,11 @@ def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = 
 
 
 def deposit_for(budget: Budget, share: float) -> Deposit:
-    """Return the deposit in a vault (:class:`Deposit`) that costs one person ``share`` of a ``budget`` (1: all of it).
+    """Return the deposit that costs one person ``share`` of a ``budget`` (1: all of it), whatever is released from it.
 
-    Raises :class:`InvalidParameter` for a share that is not positive and finite, or a cost below the minimum that sites
-    accept (rho 1e-6, epsilon 1e-3).
+    Sites deposit exact sums in a vault (:class:`~fedsynth.federation.vault.Vault`), and only later, noisy releases
+    disclose them. Raises :class:`InvalidParameter` for a share that is not positive and finite, or a cost below the
+    minimum that sites accept (rho 1e-6, epsilon 1e-3).
     """
     _positive("share", share)
     if budget.exact:

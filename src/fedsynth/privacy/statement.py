@@ -52,7 +52,7 @@ class Statement:
     exact_releases
         Number of releases without noise; if it is not 0, nothing is guaranteed.
     unit
-        The unit of protection.
+        The unit of protection: how many rows a person may have at a site, and at how many sites.
     neighbours
         Whether a person's rows are added or removed, or replaced by others. If numbers of rows are public, only the
         second is possible.

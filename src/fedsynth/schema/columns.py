@@ -67,7 +67,7 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
+    """Return the code (integer) of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
     ``column`` lists the values. A spelling of missing values (one of ``missing_values``) stands for a missing value, if
     the column admits them. Text is accepted for integers and truth values.
@@ -121,11 +121,14 @@ class Categorical:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each of :attr:`labels`, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each of :attr:`labels`, and one for missing values if the column admits them.
+        """
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``, and the faults found.
+        """Return the codes (integers) of ``values``, and the faults found: values that do not fit the column.
 
         ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
         missing values have the last code. Raises :class:`SchemaError` if the schema lists integers and the values have
@@ -206,11 +209,11 @@ class Boolean:
 
     @property
     def size(self) -> int:
-        """Number of codes: 2, and one more if the column admits missing values."""
+        """Number of codes (integers that encode values): 2, and one more if the column admits missing values."""
         return 2 + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found.
+        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found, values that do not fit.
 
         ``missing`` (bool, same length) marks the missing values. Raises :class:`SchemaError` for values with a dtype of
         times, durations, periods, intervals or complex numbers.
@@ -298,7 +301,10 @@ class Numeric:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each bin, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each bin, and one for missing values if the column admits them.
+        """
         return len(self.bin_edges) - 1 + self.missing
 
     @cached_property
@@ -314,11 +320,11 @@ class Numeric:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values`` as codes, the values themselves as float64 numbers, and the faults found.
+        """Return ``values`` in encoded form: bins as codes, the values as float64 numbers, and faults.
 
         ``missing`` (bool, same length) marks the missing values, which have the last code. Numbers are clipped to the
-        bounds. Raises :class:`SchemaError` for values with a dtype of times, durations, periods, intervals or complex
-        numbers.
+        bounds. Faults are values that do not fit. Raises :class:`SchemaError` for values with a dtype of times,
+        durations, periods, intervals or complex numbers.
         """
         if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
             numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
@@ -354,8 +360,8 @@ class Numeric:
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
     """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
 
-    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, and one for
-    each bound.
+    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, which has a
+    cell of its own.
     """
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
@@ -403,7 +409,10 @@ class Datetime:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each bin, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each bin, and one for missing values if the column admits them.
+        """
         return len(self.bin_edges) - 1 + self.missing
 
     @property
@@ -429,12 +438,12 @@ class Datetime:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values`` as codes, the times as float64 numbers, and the faults found.
+        """Return ``values`` in encoded form: bins as codes, the times as float64 numbers, and faults.
 
         Numbers are in the column's units since 1970 (UTC). ``missing`` (bool, same length) marks the missing values,
-        which have the last code. Times are clipped to the bounds. Raises :class:`SchemaError` for values with a dtype
-        of numbers, durations, periods, intervals or complex numbers, and for a dtype with a time zone if ``timezone``
-        is not set.
+        which have the last code. Times are clipped to the bounds. Faults are values that do not fit. Raises
+        :class:`SchemaError` for values with a dtype of numbers, durations, periods, intervals or complex numbers, and
+        for a dtype with a time zone if ``timezone`` is not set.
         """
         _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
         zoned_dtype = getattr(values.dtype, "tz", None) is not None

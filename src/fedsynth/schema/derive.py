@@ -422,7 +422,7 @@ def _check_lookup(column: Column, source: Column, form: Computed) -> None:
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), or ``None``."""
+    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), ``None`` if it is not."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
@@ -523,9 +523,10 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound that real rows violate, with the number of these rows.
+    """Return a sentence for each rule or bound of a derived column that real rows violate, with the number of rows.
 
-    ``counts`` has that number by rule or bound, with the keys of :func:`broken`.
+    ``counts`` has that number by rule or bound, with the keys of :func:`broken`. A derived column is one that is
+    computed from other columns, or stored as a difference or ratio.
     """
     handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
@@ -534,8 +535,8 @@ def breaking(counts: Mapping[str, int]) -> list[str]:
 def any_broken(table: Table) -> Mask:
     """Return a mask of the encoded rows that violate a rule or a bound of a derived column.
 
-    If the schema has derived columns, the table needs numbers (float values beside the codes); raises
-    :class:`Unsupported` without them.
+    A derived column is one that is computed from other columns, or stored as a difference or ratio. If the schema has
+    any, the table needs numbers (float values beside the codes); raises :class:`Unsupported` without them.
     """
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
@@ -574,7 +575,9 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
     """Return published values (:func:`published`) as a data frame in the schema's column order, with identifiers.
 
-    Identifiers are generated with ``rng``, after all other draws.
+    Published values are those of the synthetic table, by column name. Columns of identifiers
+    (:class:`~fedsynth.schema.forms.Identifier`) are not among them: they are generated here with ``rng``, after any
+    other draw from it.
     """
     import pandas as pd
 

@@ -230,8 +230,9 @@ class Schema:
         """Validate rows: return a sentence for every kind of fault in every column, for the first few rows with it.
 
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
-        out. If all columns can be read, rows that violate a rule or a bound of a derived column are also counted. An
-        empty list means that :meth:`encode` clips and recodes no value and leaves out no row.
+        out. If all columns can be read, rows that violate a rule, or a bound of a derived column (computed, or stored
+        as a difference or ratio), are also counted. An empty list means that :meth:`encode` clips and recodes no value
+        and leaves out no row.
         """
         from fedsynth.schema.derive import breaking
 
@@ -292,7 +293,7 @@ class Schema:
         """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
 
         ``plain`` holds published rows, under the schema :meth:`plain`. The keys are sentences that state the rule or
-        bound.
+        bound. A derived column is one that is computed, or stored as a difference or ratio.
         """
         from fedsynth.schema.derive import broken, values_of
 

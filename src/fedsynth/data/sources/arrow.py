@@ -86,11 +86,12 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return the codes and numbers of one column of an Arrow ``table``, before any difference or ratio is formed.
+    """Return one column of an Arrow ``table`` in encoded form, before any difference or ratio is formed.
 
     ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`); the
-    code -1 leaves a row out. Faulty values are encoded, but not listed as faults. Each distinct text is encoded only
-    once. Raises :class:`SchemaError` for a type that ``column`` cannot read.
+    code -1 leaves a row out. The result has codes and, in numeric and datetime columns, numbers (the values). Faulty
+    values are encoded, but not listed as faults. Each distinct text is encoded only once. Raises :class:`SchemaError`
+    for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

@@ -131,7 +131,7 @@ class PostgresTable:
             return list(types_of(self, cursor))
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence, by column name, for each of the schema's ``columns`` that cannot read its SQL type."""
+        """Return an error message, by name, for each of the schema's ``columns`` that cannot read its SQL type here."""
         with session(self) as cursor:
             found = types_of(self, cursor)
         families = {column.name: found[column.name] for column in columns if column.name in found}
