@@ -55,11 +55,12 @@ class Charge:
     A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
     identifies it: a hash of the coordinator's key and the digest of the question. ``step`` is its number in the run.
     ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy cost,
-    as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the :class:`~fedsynth.federation.plan.Plan`
-    that the site approved, or empty) are written to the audit. ``terms`` is everything on which the answer depends
-    besides the query and the rows: the release, the sensitivity, the unit of protection, the neighbouring relation, the
-    trust model's settings and the version. ``rows`` is the keyed digest (a hash under the site's secret) of the encoded
-    rows that the run reads; it is empty if :meth:`Account.pin` stores it only after the first charge.
+    as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
+    :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
+    ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
+    the unit of protection, the neighbouring relation, the trust model's settings and the version. ``rows`` is the keyed
+    digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if :meth:`Account.pin`
+    stores it only after the first charge.
 
     ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
     if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different

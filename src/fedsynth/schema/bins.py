@@ -170,9 +170,9 @@ class Grid:
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
         """Return the bins between ``edges`` as cells.
 
-        ``per_unit`` says which values the column admits (0: all numbers). If values are multiples of ``1 / per_unit``,
-        a cell starts half a step below its first multiple; a bin without any multiple gets a width of zero or less. A
-        last bin of width zero holds only the highest value.
+        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. With multiples, a cell starts half
+        a step below the first multiple in its bin; a bin without any multiple gets a width of zero or less. A last bin
+        of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)

@@ -554,9 +554,10 @@ def values_of(plain: Table) -> Values:
 def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
     """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
 
-    The plain form is the same columns without derivations, rules and identifiers (:meth:`Schema.plain
-    <fedsynth.schema.schema.Schema.plain>`). ``values`` are those of :func:`published`; ``left_out`` is the number of
-    rows left out earlier, which the table records.
+    The plain form has the same columns, but none stored by its relation to another one or computed, no rules and no
+    identifiers (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`). Published ``values`` are those of the
+    synthetic table, by column name, as :func:`published` returns them; ``left_out`` is the number of rows left out
+    earlier, which the table records.
     """
     from fedsynth.rows import Table
 

@@ -279,7 +279,7 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
-    """Return the complete reply to the statement ``sql`` on a session's ``cursor``, as an Arrow table.
+    """Return the complete reply to the statement ``sql`` on the ``cursor`` of a :func:`session`, as an Arrow table.
 
     Raises :class:`FedsynthError`, which contains no value of a row.
     """
