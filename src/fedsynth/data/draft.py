@@ -77,12 +77,13 @@ class Draft:
 def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 10, bins: int = 32) -> Draft:
     """Return a draft of the schema of ``frame``, whose rows determine the columns' types, values and bounds.
 
-    * Text with at most ``max_categories`` distinct values becomes categorical. With more, the commonest are listed and
-      the others counted as "other". Text in which over 20 values all differ, or in which the distinct values exceed
-      both ``max_categories`` and half the rows, is left out as an identifier or free text.
+    * Text with at most ``max_categories`` distinct values becomes categorical. With more, the ``max_categories``
+      commonest are listed and the others counted as "other". Text in which over 20 values all differ, or in which the
+      distinct values exceed both ``max_categories`` and half the rows, is left out as an identifier or free text.
     * ``true`` and ``false`` become boolean.
     * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical. Other numbers get
-      ``bins`` bins between bounds rounded outwards, and integers that number the rows are left out.
+      ``bins`` bins between bounds rounded outwards, and integers that look like row numbers (over 100 values, all
+      different and close together) are left out.
     * Times get ``bins`` bins between whole years.
 
     The notes for its editor name categories with fewer than ``rare`` rows. Raises :class:`SchemaError` for a table
@@ -109,9 +110,10 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
     """Return a draft of a schema with the column types of SDV ``metadata``, and with values and bounds from ``frame``.
 
-    ``metadata`` is SDV's JSON as a mapping; ``bins`` is the number of bins of numbers and times. Columns that it does
-    not describe, or marks as identifying, are left out. Raises :class:`SchemaError` for a column of the metadata that
-    is missing in the frame or has values of another type, and if no column is left.
+    SDV is the Synthetic Data Vault, a Python package; ``metadata`` is its JSON as a mapping. ``bins`` is the number of
+    bins of numbers and times. Columns that the metadata does not describe, or marks as identifying, are left out.
+    Raises :class:`SchemaError` for a column of the metadata that is missing in the frame or has values of another type,
+    and if no column is left.
     """
     kinds = sdv_kinds(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:

@@ -60,8 +60,9 @@ class LabelSkew:
     """A partition over simulated sites with label skew: a Dirichlet(``beta``) draw distributes each class over sites.
 
     It is from Li et al., ICDE 2022 (arXiv 2102.02079). A class is a value of the label, the column at position
-    ``column`` of the schema's stored columns (default: the last). A smaller beta gives more skew. A site with fewer
-    than ``minimum`` rows takes single rows from the largest sites.
+    ``column`` of :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them
+    (default: the last). A smaller beta gives more skew. A site with fewer than ``minimum`` rows takes single rows from
+    the largest sites.
     """
 
     beta: float
@@ -96,8 +97,9 @@ class CappedLabelSkew:
     A site is full once it has N / K rows, where N is the number of rows and K the number of sites. Each class is
     distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is redrawn until
     every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
-    A class is a value of the label, the column at position ``column`` of the schema's stored columns (default: the
-    last). A smaller beta gives more skew.
+    A class is a value of the label, the column at position ``column`` of :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). A smaller beta gives
+    more skew.
     """
 
     beta: float
@@ -142,8 +144,9 @@ class CappedLabelSkew:
 class ByColumn:
     """A partition over simulated sites by the values of a column: one site per value, or per balanced group of values.
 
-    ``column`` is its position among the schema's stored columns; a numeric column is split by its bins. Values are
-    assigned from the commonest to the rarest, each to the site with the fewest rows so far.
+    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
+    encode them; a numeric column is split by its bins. Values are assigned from the commonest to the rarest, each to
+    the site with the fewest rows so far.
     """
 
     column: int
@@ -171,8 +174,8 @@ class ByColumn:
 class ByValue:
     """A partition with one simulated site for each of the commonest values of a column; other rows are dropped.
 
-    ``column`` is its position among the schema's stored columns. The chosen values are assigned to sites in the
-    schema's order, as in FedTabDiff (arXiv 2401.06263).
+    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
+    encode them. The chosen values are assigned to sites in the schema's order, as in FedTabDiff (arXiv 2401.06263).
     """
 
     column: int
@@ -194,10 +197,11 @@ class ByValue:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the codes.
+    """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the encoded rows.
 
-    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. Codes are used as numbers,
-    unscaled and including the label, so columns with many values dominate. Needs the extra ``cluster``.
+    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. Codes (the integers that
+    encode values) are used as numbers, unscaled and including the label, so columns with many values dominate. Needs
+    the extra ``cluster``.
     """
 
     neighbours: int = 15
@@ -243,8 +247,9 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
     """Parse a partition as written on the command line, such as ``iid``, ``label-skew:0.5`` or ``column:NAME``.
 
     ``schema`` resolves column names; without it, the default label is the last column and partitions by a column are
-    refused. ``label`` names the column of a label skew (default: the last one). In ``label-skew:A:ROWS``, A is the
-    Dirichlet parameter and ROWS the smallest number of rows that the skew leaves a site.
+    refused. ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last
+    one). In ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew
+    leaves a site.
 
     Raises :class:`Unsupported`, with a list of the forms, for anything else, and :class:`SchemaError` for an unknown
     column.

@@ -73,11 +73,11 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
     :class:`~fedsynth.rows.Source`. At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a
-    time. Only their codes are kept, and a float for each value of a numeric or datetime column. Rows of a database are
-    returned in an order that depends on the rows alone; NULL and NaN are missing values. Rows that do not fit are
-    handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed lines of a CSV file are
-    left out; :func:`check_table` reports both, and the log reports the lines. Raises :class:`SchemaError` for a missing
-    column, a column of an unreadable type, or a file without a header.
+    time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
+    column. Rows of a database are returned in an order that depends on the rows alone; NULL and NaN are missing values.
+    Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
+    lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
+    :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
@@ -104,14 +104,13 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
 def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    The result is a :class:`Check`. ``place`` is a file's path, a table's address
-    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. Each of its sentences tells how
-    such values are handled (:meth:`Schema.problems <fedsynth.schema.schema.Schema.problems>`). The source is read once
-    in chunks of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row
-    numbers start at 0, without the header and malformed lines. A database table has no row order, so its rows are
-    numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are
-    counted in one more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at
-    all.
+    The result is a :class:`Check`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
+    <fedsynth.schema.schema.Schema.problems>`). ``place`` is a file's path, a table's address
+    (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
+    of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row numbers
+    start at 0, without the header and malformed lines. A database table has no row order, so its rows are numbered as
+    the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are counted in one
+    more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()
@@ -242,7 +241,7 @@ def column_names(place: Place) -> list[str]:
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with its usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
+    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
 
     Columns that cannot hold text are returned as they are.
     """
@@ -255,8 +254,8 @@ def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
 
     The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if they
-    have a time zone). Numbers with leading zeros or with more than 18 digits are codes and stay text, as does a column
-    without values. The index and the name stay.
+    have a time zone). Numbers with leading zeros or with more than 18 digits are taken for labels and stay text, as
+    does a column without values. The index and the name stay.
     """
     codes, texts = distinct_values(values)
     kinds = {
@@ -334,7 +333,7 @@ class BadLines:
         )
 
     def add(self, lines: Sequence[BadLine]) -> None:
-        """Add malformed lines to the count."""
+        """Count further malformed ``lines``; the first few are kept for the description."""
         self.count += len(lines)
         self._first += lines[: _SHOWN - len(self._first)]
 
@@ -380,10 +379,11 @@ def _limited(
 def in_canonical_order(table: Table) -> Table:
     """Return the same rows in an order that depends on the rows alone, for rows of a database.
 
-    A database does not keep a row order, but a table's digest depends on it: without a canonical order, the same rows
-    would seem to change whenever the database rewrites them, to runs that share a copy of the rows and to a report that
-    reads them again. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their bits,
-    because the digest covers these; their codes need no key because the numbers determine them.
+    A database does not keep a row order, but a table's digest depends on that order. Runs and reports compare digests
+    to find out whether rows have changed: without a canonical order, unchanged rows would seem to change whenever the
+    database rewrites them. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their
+    bits, because the digest covers those bits; the codes of numeric columns need no key because the numbers determine
+    them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1

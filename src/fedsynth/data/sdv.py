@@ -1,4 +1,4 @@
-"""Import of SDV metadata (JSON), a schema format that many users of synthetic data already have."""
+"""Import of the metadata (JSON) of SDV, the Synthetic Data Vault: a schema format that many users already have."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def schema_from_sdv(
     table: str | None = None,
     bins: int = 32,
 ) -> Schema:
-    """Convert SDV ``metadata`` (its JSON as a mapping) to a schema.
+    """Convert the ``metadata`` of SDV, the Synthetic Data Vault (its JSON as a mapping), to a schema.
 
-    It may be single-table metadata (V1), or metadata with ``tables``. SDV metadata may lack parts of a public schema:
-    give lists of categories in ``values`` and (low, high) in ``bounds``, by column name. ``table`` names the table if
-    there are several, and ``bins`` is the number of bins of numbers and times. All columns admit missing values.
-    Identifiers and columns of personal data are left out; SDV replaces them by fake values. Raises :class:`SchemaError`
-    that names every column for which something is missing, and for a table that is not described.
+    The metadata may describe a single table (V1), or several ``tables``, of which ``table`` names one. SDV metadata may
+    lack parts of a public schema: give lists of categories in ``values`` and (low, high) in ``bounds``, by column name.
+    ``bins`` is the number of bins of numbers and times. All columns admit missing values. Identifiers and columns of
+    personal data are left out; SDV replaces them by fake values. Raises :class:`SchemaError` that names every column
+    without categories, bounds or a known type, and for a ``table`` that the metadata does not describe.
     """
     columns = _table(metadata, table).get("columns", {})
     given_values, given_bounds = values or {}, bounds or {}
@@ -64,9 +64,9 @@ def schema_from_sdv(
 def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[str, str]:
     """Return the type (categorical, numerical, datetime or boolean) of each column that SDV would model, by name.
 
-    ``metadata`` is SDV's JSON as a mapping, and ``table`` names the table if there are several. Identifiers and columns
-    of personal data are left out; unknown types count as categorical. Raises :class:`SchemaError` for metadata that is
-    not SDV's.
+    ``metadata`` is the JSON of SDV (Synthetic Data Vault) as a mapping, and ``table`` names the table if there are
+    several. Identifiers and columns of personal data are left out; unknown types count as categorical. Raises
+    :class:`SchemaError` for metadata that is not SDV's.
     """
     columns = _table(metadata, table).get("columns", {})
     if not isinstance(columns, Mapping) or not all(

@@ -1,5 +1,9 @@
 """One site's privacy account: the questions it was asked, their costs and its replies, in one SQLite file.
 
+A question is one request of a run to the site. Its terms are everything that its answer depends on besides the request
+and the rows: the noise, the unit of protection, the settings of the trust model, the version. An audit row records one
+event, such as a charge or a refusal.
+
 Rule 1: a question is charged once, in the transaction that also stores its random salt, its terms and its audit row.
     This is durable before anything is computed (``synchronous = EXTRA``).
 Rule 2: a second transaction stores the reply, unless there is one already; only stored replies leave the site. A crash
@@ -49,21 +53,24 @@ class Charge:
     """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
 
     A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
-    identifies it: a hash of the coordinator's key and the digest of the question. ``step`` numbers the run's questions;
-    ``verb`` ("sum", ...), ``kind`` (of query, such as "counts"), ``release`` (noise and price, as JSON), ``trust``
-    (name of the trust model) and ``plan`` (digest of the approved :class:`~fedsynth.federation.plan.Plan`, or empty)
-    are written to the audit. ``terms`` is everything else on which the answer depends, except the rows: the noise's law
-    and scale, unit, neighbours, the trust's terms, version. ``rows`` is the keyed digest of the encoded rows that the
-    run reads; it is empty if it will be pinned after the first charge (:meth:`Account.pin`).
+    identifies it: a hash of the coordinator's key and the digest of the question. ``step`` is its number in the run.
+    ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy cost,
+    as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
+    :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
+    ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
+    the unit of protection, the neighbouring relation, the trust model's settings and the version. ``rows`` is the keyed
+    digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if :meth:`Account.pin`
+    stores it only after the first charge.
 
     ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
     if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
     orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
 
-    ``slots`` are the (price, times) that an approved plan grants the run for questions of this ``group`` (verb, kind
-    and release); ``None`` if no plan is needed. Prices are those of ``per_run``: in epsilon if it is pure, otherwise in
-    rho at its order; a run keeps to one of these currencies. A charge uses the cheapest free slot whose price covers
-    it. Raises :class:`InvalidParameter` for a negative or undefined cost.
+    ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
+    class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
+    if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
+    at its order. A run keeps to one measure. A charge uses up the cheapest of the remaining slots that cover its cost.
+    Raises :class:`InvalidParameter` for a negative or undefined cost.
     """
 
     key: str
@@ -90,17 +97,18 @@ class Charge:
 
     @property
     def price(self) -> float:
-        """The cost in the currency of a plan's prices: epsilon if ``per_run`` is pure, otherwise rho at its order."""
+        """The cost in the measure of ``slots``: epsilon if ``per_run`` is pure, otherwise rho at its order."""
         return self.per_run.price(self.cost)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The account's entry for a question that may be answered, as :meth:`Account.begin` returns it.
+    """A question's entry in the account, as :meth:`Account.begin` returns it: the question may now be answered.
 
     ``salt`` is the question's random salt, from which its noise follows; ``row`` and ``chain`` (32 bytes) are the
-    number and the chain value (hash) of its audit row. ``charged`` is true if the question has been paid for; the
-    session of a secure sum is at first opened uncharged.
+    number and the chain value (hash) of its audit row. ``charged`` says whether the question has been charged. It is
+    false at the start of a secure sum, which takes several messages and is charged by the one for which the site reads
+    its rows.
     """
 
     salt: bytes
@@ -118,10 +126,11 @@ class Account:
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt of a question (32 bytes) in a seeded simulation; otherwise salts come from the operating system.
-    ``clock()`` returns the time, with a time zone. The first ``free_an_hour`` messages without cost in an hour get an
-    audit row each. After that, rejected messages share one row, and other messages are refused. A reply of more than
-    ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as in a simulation, where the same
-    question gives the same bytes again.
+    ``clock()`` returns the time, with a time zone. Messages without cost are those that the site refuses, questions
+    about public facts, and the openings of secure sums. The first ``free_an_hour`` of them in an hour get an audit row
+    each. After that, refused messages share one row, and the other messages without cost are refused, too. A reply of
+    more than ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as in a simulation, where
+    the same question gives the same bytes again.
 
     All methods raise :class:`FedsynthError` if they find the file damaged, and then return nothing from it.
     """
@@ -143,7 +152,10 @@ class Account:
         self.largest_kept = largest_kept
 
     def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret."""
+        """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret.
+
+        A deployed site has one secret, from which it derives its noise and its identity.
+        """
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
             if found is not None:
@@ -158,13 +170,15 @@ class Account:
 
         This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
         session of a secure sum (its state between messages) is opened: salt, terms, rows and an audit row are stored
-        and the limits are checked, but nothing is charged until the same key begins with ``pay=True``. At most 64
-        sessions may be open uncharged; the oldest is deleted completely. ``resume`` is set for later messages of a
-        session, so that a deleted session is not started again with another salt.
+        and the limits are checked, but nothing is charged until a call with the same :attr:`Charge.key <Charge>` and
+        ``pay=True``. At most 64 sessions may be open uncharged; opening another one deletes the oldest completely. Set
+        ``resume`` for the later messages of a session: if the session was deleted, the call is then refused, and no new
+        one is begun with another salt.
 
-        Raises :class:`Refused` if terms or rows differ from those of the question or the run, for a closed run, for a
-        plan with prices in another currency (epsilon or rho) than the run's, if the approved plan has no question of
-        this price left, if a session to be resumed does not exist, and for too many questions without cost in one hour.
+        Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
+        :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a plan with costs in
+        another measure (epsilon or rho) than the run's, if the approved plan has no unused question left that covers
+        this cost, if a session to be resumed does not exist, and for too many questions without cost in one hour.
         Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
@@ -206,7 +220,7 @@ class Account:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
         ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
-        0. A reply that is found counts as sent once more.
+        0. A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
         """
         with self._file.open() as records:
             reply = records.one(Part, _PART, key, f"turn {turn}")
@@ -225,7 +239,7 @@ class Account:
 
         ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
         0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
-        stored. Raises :class:`Refused` if the question was never begun, or its session or run has ended.
+        stored. Raises :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
         """
         return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
 
@@ -235,7 +249,7 @@ class Account:
         The session is what the site remembers between the messages of one question; ``key`` is the question's
         (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
         that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
-        question was never begun, or its session or run has ended.
+        question was never begun, its session was deleted, or its run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
@@ -249,18 +263,19 @@ class Account:
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest (hex) of the rows that a ``run`` reads; "" if it is not pinned yet.
+        """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
 
-        The result is ``None`` if the run has asked nothing.
+        The result is "" if no rows are pinned yet, and ``None`` if the run has asked nothing.
         """
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
         return None if found is None else found.rows
 
     def pin(self, run: str, rows: str) -> str:
-        """Pin a run to the rows with the keyed digest ``rows`` (hex) unless it is pinned; return the pinned digest.
+        """Bind a run to its rows, unless it is bound to some already; return the digest of the rows it is bound to.
 
-        A run may read no other rows from then on. Raises :class:`Refused` for a run that is not open.
+        ``rows`` is the keyed digest (hex) of the rows: a hash under the site's secret. The run may read no other rows
+        from then on. Raises :class:`Refused` for a run that is unknown or closed.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)
@@ -272,9 +287,10 @@ class Account:
         return found.rows
 
     def run_salt(self, run: str) -> bytes:
-        """Return the random salt (32 bytes) for keys that all questions of a run share; closing the run deletes it.
+        """Return the random salt (32 bytes) of a run, from which a site derives keys for all questions of the run.
 
-        The first call draws it. Raises :class:`Refused` for a run that is not open.
+        The first call draws it, and closing the run deletes it. Raises :class:`Refused` for a run that is unknown or
+        closed.
         """
         key = f"run {run}"  # differs from every question's key
         with self._file.open() as records:
@@ -295,12 +311,12 @@ class Account:
     # Audit
 
     def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
-        """Record a message that was not answered.
+        """Record a message that was not answered; return the number and the chain value of the last audit row.
 
-        Return the number and chain value (hash, 32 bytes) of the last audit row. ``outcome`` is what happened, such as
-        "refused". ``facts`` (run, step, kind, reason, ...) are only for the site's steward; long texts are truncated.
-        The first ``free_an_hour`` messages of an hour get an audit row each; all others share one row with their number
-        and digest.
+        The chain value is a hash (32 bytes). ``outcome`` is what happened, such as "refused". ``facts`` (run, step,
+        kind, reason, ...) are only for the site's data steward, who decides what the site answers; long texts are
+        truncated. The first ``free_an_hour`` messages without cost in an hour get an audit row each. The others share
+        one row, with their number and a hash of them, which is written when the hour is over.
         """
         shortened = {name: short(value) for name, value in facts.items()}
         with self._file.transaction() as records:
@@ -319,10 +335,11 @@ class Account:
         return head.row, head.chain
 
     def holds(self, row: int, chain: bytes) -> bool:
-        """Return whether the audit has this chain value at ``row``; if not, the account is behind (a restored backup).
+        """Return whether the audit has the chain value ``chain`` at ``row``, as a server has seen it.
 
         A server sends the number and the chain value (32 bytes) of the last audit row that it has seen; 0 and zero
-        bytes if it has seen none. Rows that :meth:`restored` has written off are accepted.
+        bytes if it has seen none. The result is false if a backup without that row was restored, until :meth:`restored`
+        has charged for the rows that the backup lacks.
         """
         if row == 0:
             return chain == START
@@ -390,7 +407,7 @@ class Account:
 
     @property
     def exact(self) -> int:
-        """Number of releases without noise ever made from these rows; any value but 0 voids every guarantee."""
+        """Number of releases without noise ever charged at this site; any value but 0 voids every guarantee."""
         with self._file.open() as records:
             return records.head().exact
 
@@ -398,7 +415,7 @@ class Account:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
         Each has the fields of :class:`Charge` that describe the question, its cost and the totals; ``replays`` counts
-        how often the reply was sent again. Rows that write off a run's rest (:meth:`restored`) are charges, too.
+        how often the reply was sent again. The charges that :meth:`restored` makes for lost audit rows are included.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -415,7 +432,7 @@ class Account:
     def open_runs(self) -> list[tuple[str, datetime]]:
         """Return the names of the runs that are not closed, with the time (UTC) of their last use, oldest first.
 
-        A run is used by a question, or when a stored reply is sent again.
+        A run is used when a question is charged or its session opened, and when a stored reply is sent again.
         """
         with self._file.open() as records:
             runs = records.all(Run, "NOT closed ORDER BY used, run")
@@ -436,7 +453,7 @@ class Account:
         return closed
 
     def expire(self, days: float, keep: str = "") -> list[str]:
-        """Close all runs except ``keep`` that were last used more than ``days`` days ago; return their names."""
+        """Close all runs last used more than ``days`` days ago, except the run named ``keep``; return their names."""
         oldest = self._clock() - timedelta(days=days)
         expired = [run for run, used in self.open_runs() if used < oldest and run != keep]
         for run in expired:
@@ -444,13 +461,15 @@ class Account:
         return expired
 
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
-        """Write off everything between a restored backup and ``row``, the last audit row that a server has seen.
+        """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
-        Each open run is charged up to its limit (:meth:`Run.rest <fedsynth.privacy.account_file.Run.rest>`) and closed.
-        Later audit rows get numbers above ``row``, and :meth:`holds` accepts what servers have seen up to there. If
-        releases on samples of rows were ever charged here, the rest is charged as such: at the order of another limit
-        they may cost more than their rho. ``began`` gives the limits, by run name, of runs that began after the backup
-        was made, which the account does not know. Raises :class:`InvalidParameter` for a row number that cannot exist.
+        The lost charges are unknown, so each open run is charged up to its limit (:meth:`Run.rest
+        <fedsynth.privacy.account_file.Run.rest>`) and closed. ``began`` gives the limits, by run name, of runs that
+        began after the backup was made, which the account does not know. Later audit rows get numbers above ``row``,
+        and :meth:`holds` accepts what servers have seen up to there. If the account has a charge for releases on
+        samples of rows, lost charges may be such releases, too. What the limit leaves is then charged as their Renyi
+        divergence at the order of the run's limit, which may exceed a limit that has another order. Raises
+        :class:`InvalidParameter` for a row number that cannot exist.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")

@@ -1,7 +1,8 @@
-"""The file of an account: one SQLite database, with checks that detect damage before any content is used.
+"""The file of a site's privacy account: one SQLite database, with checks that detect damage before content is used.
 
-Every row has a checksum, except audit rows, which form a hash chain (`audit`). The writes of a transaction are durable
-when it ends (``synchronous = EXTRA``), and deleted content is overwritten.
+The account (:mod:`fedsynth.privacy.account`) records what the site was asked, charged and replied. Every row has a
+checksum, except audit rows, which form a hash chain (`audit`). The writes of a transaction are durable when it ends
+(``synchronous = EXTRA``), and deleted content is overwritten.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Run(NamedTuple):
     * ``rows``: keyed digest (hex) of the rows that it reads; empty if not yet known.
     * ``epsilon``, ``rho``, ``curve``: its :class:`~fedsynth.privacy.cost.Cost` so far, the curve as JSON, empty if
       there is none.
-    * ``limit_epsilon``, ``limit_delta``: its limit.
+    * ``limit_epsilon``, ``limit_delta``: its limit, the most that it may cost one person.
     * ``used``: time of its last use, in seconds since 1970.
     """
 
@@ -97,13 +98,13 @@ class Run(NamedTuple):
     def rest(self, *, sampled: bool) -> Cost:
         """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
 
-        ``sampled`` says whether releases on samples of rows are possible. A pure limit leaves an epsilon. Otherwise,
-        without sampled releases, the rest is a cost in rho, which is linear in the order. For sampled releases only the
-        divergence at the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) is bounded, by D =
-        order * rho. Divergences grow with the order, so D is also a bound at every lower order; nothing is known at
-        higher orders. A site whose own limit has a higher order is then charged more than that limit. (The curve has no
-        points between the orders of its grid: up to the first grid order that is not below the limit's, D stands for
-        the unknown value.)
+        For a pure limit it is an epsilon, otherwise a rho of zCDP, unless the lost charges may be for releases on
+        random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at one order
+        (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is left), and
+        the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at every lower
+        order; nothing is known at higher orders. A site whose own limit has a higher order is then charged more than
+        that limit. (Curves have values at the orders :data:`~fedsynth.privacy.cost.ORDERS` only: D stands for the
+        unknown value at the first of them that is not below the limit's order.)
         """
         limit = self.limit
         if limit.pure:
@@ -127,11 +128,12 @@ class Question(NamedTuple):
 
     * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.account.Charge>`); ``run``: the name of its
       run.
-    * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 for an open session.
+    * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 if only its session, the state between its
+      messages, is open.
     * ``salt``: random bytes for its noise, empty once the run is closed.
     * ``terms``: everything else that the answer depends on, except the rows.
-    * ``slots``: its group (verb, kind and release) in an approved plan; ``price``: the price of the planned question
-      (slot) that it uses. Without a plan, the price is 0.
+    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: the privacy cost that the
+      plan grants the planned question (slot) that it uses, 0 without a plan.
     * ``replays``: how often its reply was sent again.
     """
 
@@ -149,7 +151,9 @@ class Question(NamedTuple):
 class Part(NamedTuple):
     """The account's record of a reply, or of a value that a site stores between the messages of a question.
 
-    ``key`` is the question's (or names a run, for the run's salt), and ``part`` names the value.
+    ``key`` is the question's. ``part`` is "turn" and the message's number for a reply, or "session" and a name for a
+    stored value. The salt of a run is stored in the same way, with "run" and its name as ``key`` and "salt" as
+    ``part``.
     """
 
     key: str
@@ -158,17 +162,17 @@ class Part(NamedTuple):
 
 
 class Secret(NamedTuple):
-    """The account's record of a secret of the site, by name."""
+    """The account's record of a secret of the site, by name, such as the key of its noise and identity."""
 
     name: str
     value: bytes
 
 
 class Rejected(NamedTuple):
-    """The account's record of the messages without cost in one hour.
+    """The account's count of the messages of one hour that charged nothing, such as refused ones.
 
-    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of those that got no audit row
-    of their own.
+    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of the messages that got no
+    audit row of their own.
     """
 
     hour: int
@@ -183,9 +187,9 @@ _TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets
 
 @dataclass(frozen=True)
 class Records:
-    """Reads and writes the records of an account within one connection; raises :class:`FedsynthError` for damage.
+    """Reads and writes the records of a privacy account (such as :class:`Run`) over one database ``connection``.
 
-    ``path`` is the account's file, for messages.
+    ``path`` is the account's file, for messages. The methods raise :class:`FedsynthError` for damage.
     """
 
     connection: sqlite3.Connection
@@ -216,7 +220,10 @@ class Records:
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *record, _seal(record))
 
     def forget(self, key: str) -> None:
-        """Delete the record of a question, its replies and its session; ``key`` is the question's."""
+        """Delete the record of a question, its replies and the values stored between its messages.
+
+        ``key`` is the question's (or "run" and a run's name, to delete the run's salt).
+        """
         for table in ("parts", "questions"):
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
@@ -287,10 +294,10 @@ class Records:
 
 
 class AccountFile:
-    """An account's database at ``path``, for threads and processes; ``":memory:"`` lives as long as the object.
+    """The database of a site's privacy account at ``path``, for several threads and processes.
 
-    A missing file is created, accessible to its owner only. Raises :class:`FedsynthError` for a file that is not an
-    account of this version, or cannot be used.
+    ``":memory:"`` is a database that lives as long as the object. A missing file is created, accessible to its owner
+    only. Raises :class:`FedsynthError` for a file that is not an account of this version, or cannot be used.
     """
 
     def __init__(self, path: str) -> None:
@@ -346,7 +353,11 @@ class AccountFile:
                 raise
 
     def clear(self) -> None:
-        """Rewrite the file, because split or merged pages keep copies of content that was deleted later."""
+        """Rewrite the file so that no copy of deleted content remains in it.
+
+        When SQLite splits or merges pages, it leaves copies of their content, which a later deletion does not
+        overwrite.
+        """
         if self._memory is None:
             with self.open() as records:
                 records.execute("PRAGMA temp_store = MEMORY")
@@ -379,7 +390,10 @@ class AccountFile:
 
 
 def damaged(path: str, fault: str) -> FedsynthError:
-    """Return the error for a damaged account, with the steps to repair it; ``path`` is its file, ``fault`` a clause."""
+    """Return the error for a damaged account, with the steps to repair it.
+
+    ``path`` is the account's file, and ``fault`` a clause that says what is wrong.
+    """
     return FedsynthError(
         f"the account {path} is damaged ({fault}); restore the last backup "
         "(`fedsynth site restore --replace`, which keeps the damaged file aside), and then run `fedsynth site account "

@@ -1,8 +1,9 @@
-"""The audit of one site: a hash chain of rows, and its verification.
+"""The audit of one site, a log of its charges and refusals: a hash chain of rows, and its verification.
 
 A row is JSON: the request, its cost, the running totals, and the SHA-256 hash of the previous row. Editing, removing or
 moving a row breaks the chain. The chain alone cannot show that its end was cut off or that it was rewritten entirely;
-therefore servers remember the last row that they saw, and a steward can note the head elsewhere.
+therefore servers remember the last row that they saw, and the site's data steward (the person who decides what the site
+answers) can note the hash of the last row elsewhere.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Findings:
 
     ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex), the hash to which all
     rows up to there contribute. ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it
-    concerns, 0 if it concerns no single row. ``noted_at`` is the row whose chain value was noted elsewhere, 0 if there
-    is no such row.
+    concerns, 0 if it concerns no single row. ``noted_at`` is the row whose chain value was noted outside the account
+    and given to be found again, 0 if there is no such row.
     """
 
     rows: int
@@ -51,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
     * ``previous``: chain value (hex) of the row before.
     * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
     * ``run_total``: all costs of the run up to this row, if something was charged.
-    * ``seen``: the last row that a server had seen, for a row about a restored backup.
+    * ``seen``: in a row about a restored backup, the last row that a server had seen before; otherwise 0.
     """
 
     row: int
@@ -106,10 +107,10 @@ class Head(NamedTuple):
 class Chain:
     """Verification of audit rows from the first one on: the hash chain, the running totals, and the charges.
 
-    ``noted`` is a chain value (hex) that was noted elsewhere, or empty. The other attributes are the state after the
-    rows so far: ``head`` is the last row, ``noted_at`` the row with the noted chain value (0: not met), ``runs`` the
-    cost of each run, ``charged`` the row that charged each question (by its key), and ``restores`` the rows about
-    restored backups.
+    ``noted`` is a chain value (hex) that was noted outside the account and is to be found again, or empty. The other
+    attributes are the state after the rows so far: ``head`` is the last row, ``noted_at`` the row with the noted chain
+    value (0: not met), ``runs`` the cost of each run, ``charged`` the row that charged each question (by its key), and
+    ``restores`` the rows about restored backups.
     """
 
     noted: str
@@ -171,9 +172,9 @@ def verify_export(path: Path, noted: str = "") -> Findings:
 
 
 def short(value: object) -> int | str:
-    """Return a fact as an audit row stores it: a 64-bit integer as it is, anything else as text.
+    """Return a fact about a message (``value``) as an audit row stores it: a 64-bit integer as it is, otherwise text.
 
-    Text is cut after 200 characters. JSON escapes remaining control characters.
+    Text is cut after 200 characters. Control characters are escaped later, when the row is written as JSON.
     """
     if type(value) is int and abs(value) < 2**63:
         return value

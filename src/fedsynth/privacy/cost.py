@@ -3,8 +3,8 @@
 Costs are in zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) and in pure differential
 privacy. Both add up under composition. :func:`epsilon_of` converts a zCDP total to (epsilon, delta) by the tight
 conversion of Canonne, Kamath & Steinke (arXiv 2004.00010, proposition 12). The Renyi divergences of noise on random
-samples of rows (:mod:`~fedsynth.privacy.sampling`) are not linear in the order: such a cost has a curve in addition to
-its rho, and a budget prices it at one order (:attr:`Budget.order`).
+samples of rows (:mod:`~fedsynth.privacy.sampling`) are not linear in the order: such a cost has a curve, a bound for
+each order, in addition to its rho, and a budget counts it at one order (:attr:`Budget.order`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Sensitivity:
     """How far one record can change a query's answer, as L1 and L2 distances in units of the answer.
 
     ``l1`` and ``l2`` are for adding or removing a record, ``replace_l1`` and ``replace_l2`` for replacing one. A
-    replacement is a removal and an addition, so twice the former are always valid for it, and are the default; a query
-    may state smaller distances (two cells of a table change by one each: sqrt(2) in L2).
+    replacement is a removal and an addition, so twice ``l1`` and ``l2`` always bound it, and are the default
+    (``None``); a query may state smaller distances (two cells of a table change by one each: sqrt(2) in L2).
     """
 
     l1: float
@@ -109,8 +109,8 @@ def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, poo
     ``neighbours`` says whether rows are added or removed, or replaced. The rows of a person at one site change an
     answer by at most ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise
     is added (``pooled``: a trusted server, secure sums), the sum may contain the person's rows at all ``unit.sites``
-    sites. If each site adds its own noise, its answers are separate releases about the person, for which
-    :func:`times_charged` is the factor.
+    sites. If each site adds its own noise, its answers are separate releases about the person, and
+    :func:`times_charged` says how often each of them is charged.
     """
     factor = unit.rows * (unit.sites if pooled else 1)
     norms = sensitivity.of(neighbours)
@@ -121,13 +121,13 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     """Return how many times a release is charged at each site that takes part: 1 if ``pooled``, else ``unit.sites``.
 
     ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer; ``unit``
-    bounds the number of a person's sites. With that factor no person pays more for all releases together than the most
-    charged site does. Proof: let a person be at s = ``unit.sites`` sites, of which j take part in a release of cost c.
-    If noise is pooled, it is sized for s sites, so the person pays at most c (j / s)^2 of zCDP or c j / s of pure DP;
-    since each of the j sites is charged c, the release adds c j / s to the mean charge of the person's sites. If each
-    site adds its own noise, the person pays c j; since each of the j sites is charged c s, the release adds c j to that
-    mean. So the mean, hence the largest charge, bounds what the person pays, even if the person's sites take part in
-    different sums. (For a person at fewer sites the mean is larger still.)
+    bounds the number of a person's sites. If releases are charged that often, no person pays more for all releases
+    together than the most charged site does. Proof: let a person be at s = ``unit.sites`` sites, of which j take part
+    in a release of cost c. If noise is pooled, it is sized for s sites, so the person pays at most c (j / s)^2 of zCDP
+    or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean charge of the
+    person's sites. If each site adds its own noise, the person pays c j; since each of the j sites is charged c s, the
+    release adds c j to that mean. So the mean, hence the largest charge, bounds what the person pays, even if the
+    person's sites take part in different sums. (For a person at fewer sites the mean is larger still.)
     """
     return 1 if pooled else unit.sites
 
@@ -183,7 +183,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return min(self.epsilon, max(0.0, float(converted.min())))
 
     def sampled(self, order: float) -> float:
-        """Return the zCDP whose divergence at a real ``order`` > 1 is at least that of the curve: D / order.
+        """Return the rho of zCDP whose divergence at a real ``order`` > 1 is at least D, that of the curve: D / order.
 
         The curve is the cost of releases on random samples of rows; without such releases the result is 0. Log-moments
         are interpolated linearly between neighbouring orders of :data:`ORDERS` (and order 1, where they are 0). Above
@@ -263,11 +263,11 @@ class Budget:
         return _tight(self.rho, self.delta)[1] if self.delta and not self.exact else math.inf
 
     def price(self, cost: Cost) -> float:
-        """Return a ``cost`` as one additive number: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
+        """Return a ``cost`` as one number that adds up: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
 
-        A cost with a curve (releases on samples of rows) has the rho whose divergence is (at least) that of the cost at
-        the budget's order: see :meth:`Cost.sampled`. For such a cost the result is infinite if the budget has no limit,
-        or is so small that its order is above all :data:`ORDERS`.
+        If the cost has a curve (releases on random samples of rows), order * rho is at least its Renyi divergence at
+        the budget's order (:meth:`Cost.sampled`). For such a cost the result is infinite if the budget has no limit, or
+        is so small that its order is above all :data:`ORDERS`.
         """
         return cost.epsilon if self.pure else cost.rho + cost.sampled(self.order)
 
@@ -276,7 +276,7 @@ class Budget:
         return self.exact or self.price(cost) <= (self.epsilon if self.pure else self.rho) * ROUNDING
 
     def share_of(self, cost: Cost) -> float:
-        """Return a cost as a share of the budget (1: all of it); 0 for a budget without limit."""
+        """Return the :meth:`price` of a cost as a share of the whole budget (1: all); 0 for a budget without limit."""
         return 0.0 if self.exact else self.price(cost) / (self.epsilon if self.pure else self.rho)
 
 
@@ -342,11 +342,11 @@ def group_epsilon(budget: Budget, times: int) -> float:
     """Return an epsilon, at the budget's delta, between tables that are ``times`` neighbouring steps apart.
 
     This is group privacy. It holds for all releases that the ``budget`` covers. At the budget's order a
-    (:attr:`Budget.order`) the divergence between neighbours is at most a rho. This gives (e, d(e))-DP for every e, with
-    log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12 solved for delta), and over
-    k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is convex in e, and its slope
-    tends to k - a: for k < a it is decreasing, and the smallest e is taken at which it equals the budget's delta. For k
-    >= a nothing is known, and the result is infinite.
+    (:attr:`Budget.order`) the divergence between neighbours is at most a rho, with the budget's rho. This gives (e,
+    d(e))-DP for every e, with log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12
+    solved for delta), and over k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is
+    convex in e, and its slope tends to k - a: for k < a it decreases, and e is the smallest number at which that delta
+    is the budget's; the result is k e. For k >= a nothing is known, and the result is infinite.
     """
     order = budget.order
     if times >= order or math.isinf(order):

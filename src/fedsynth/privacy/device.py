@@ -24,7 +24,7 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
     the device is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums
     (:func:`~fedsynth.privacy.dpsgd.clipped_sum`), which are released under a budget: the property that a row's numbers
     depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was tested only on CPUs, so a site computes these sums on a
-    GPU only if its steward names the GPU.
+    GPU only if ``asked`` or the environment says "cuda".
 
     Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if PyTorch is not installed (unless
     the device is "cpu"), or if "cuda" is named and there is no GPU: a run must not be slow, or differ in its last bits,

@@ -40,10 +40,11 @@ n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Sta
 Steps 1, 4 and 5 add up to less than C (1 + 2^-5). So neighbouring integer sums are at most 2^f C (1 + 2^-5) + sqrt(d)
 apart in L2, the sensitivity of :class:`~fedsynth.methods.training.NetworkTraining`, for each pair of corresponding
 draws and orders. Averaging over such pairs makes the two laws of a release no easier to distinguish, because Renyi
-divergences are quasi-convex: the price of a sampled row holds as if the draws and the order were fixed.
+divergences are quasi-convex: the privacy cost of releases on sampled rows (:mod:`~fedsynth.privacy.sampling`) holds as
+if the draws and the order were fixed.
 
 The independence of the rows in a product of fixed shape is a property of the linear algebra library. It was tested only
-on CPUs, so sites under a budget stay on the CPU unless their steward names a GPU
+on CPUs, so sites compute clipped sums on the CPU unless "cuda" is asked for by name
 (:func:`~fedsynth.privacy.device.device`).
 """
 
@@ -75,12 +76,12 @@ _UNDERFLOW = 2.0**-108  # more than 2^16 squares can lose to underflow in float3
 
 
 class Tape:
-    """One forward pass of a network with ``parameters``, each of which may be used once per row.
+    """One forward pass of a network with ``parameters``; the network may use each of them only once per row.
 
     With ``per_row``, the parameters are constants, and inputs and outputs of layers are recorded for
-    :func:`clipped_sum`; without, the pass is ordinary PyTorch, for plain training and for sampling. The records are
-    ``linears`` and ``embeddings``: for each layer, the position of its weight among the parameters, its input and its
-    output.
+    :func:`clipped_sum`. Without ``per_row``, the pass is ordinary PyTorch, for plain training and for sampling. The
+    records are ``linears`` and ``embeddings``: for each layer, the position of its weight among the parameters, its
+    input and its output.
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, per_row: bool = False) -> None:
@@ -107,8 +108,8 @@ class Tape:
     def embed(self, at: int, index: Tensor) -> Tensor:
         """Return the rows of an embedding table that ``index`` selects, shape ``(rows, width)``.
 
-        ``at`` is the position of the table, shape ``(tokens, width)``, among the parameters; ``index`` has one token
-        number for each row, shape ``(rows,)``. With ``per_row``, index and output are recorded.
+        ``at`` is the position among the parameters of the table, shape ``(entries, width)``; ``index`` has the number
+        of an entry for each row of data, shape ``(rows,)``. With ``per_row``, index and output are recorded.
         """
         z = self.parameters[at][index]
         if self.per_row:
@@ -144,11 +145,11 @@ class RowLosses(Protocol):
 def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
     """Return the sum of ``rows`` gradients of single rows, each clipped to L2 norm ``clip``: float64, shape ``(d,)``.
 
-    ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor of ``CHUNK``
-    entries on the CPU, of which the last may repeat a row), computed on a ``tape`` (:class:`Tape`). The d gradient
-    coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their device. The
-    rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on the change
-    of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
+    ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor on the CPU of
+    ``CHUNK`` = 512 entries, of which the last ones may repeat a row), computed on a ``tape`` (:class:`Tape`). The d
+    gradient coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their
+    device. The rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on
+    the change of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
     """
     with one_thread():
         return _clipped_sum(losses, [parameter.detach() for parameter in parameters], rows, clip)
@@ -230,7 +231,7 @@ def _squared_norms(layers: Sequence[Tensor]) -> Tensor:
 def on_grid(values: NDArray[np.float64], bits: int, largest: int) -> NDArray[np.int64]:
     """Return the integers nearest to 2^bits times the ``values``, same shape, clipped to [-``largest``, ``largest``].
 
-    A sum of gradients becomes integers in this way, to which noise is added.
+    A sum of gradients becomes integers in this way, to which noise is added; 2^-``bits`` is their resolution.
     """
     found: NDArray[np.int64] = np.rint(np.clip(np.ldexp(values, bits), -largest, largest)).astype(np.int64)
     return found

@@ -139,7 +139,7 @@ def cumulative_bounds(law: Law, length: int) -> Bounds:
     ``law.cells(length)`` counts. Takes 2 µs per cell for 62 binary digits.
 
     Raises:
-        ArithmeticError: if the table ends before its tail can be bounded; increase ``cells``.
+        ArithmeticError: if the law has too few cells to bound its tail; let its method ``cells`` return more.
     """
     cells, width = law.cells(length), 2 * length + 64
     low = high = 1 << width
@@ -160,11 +160,11 @@ def normalised_bounds(lows: list[int], highs: list[int], tail: int, length: int)
     """Return integer bounds of cumulative probabilities F_j, times ``2**length``: two sorted lists, low and high.
 
     F_j is the probability of cells 0 to j. ``lows[j]`` and ``highs[j]`` bound the sum of the unnormalised weights of
-    cells 0 to j, and ``tail`` bounds the weight of all further cells from above; all are integers on one scale, which
-    does not matter.
+    cells 0 to j, and ``tail`` bounds the weight of all further cells from above; all are integers on one common scale,
+    which cancels.
 
-    Without a tail (0) the last entry is exactly 2^length. With a tail its upper bound is 2^length, so a word above its
-    lower bound stays undecided and is refined with a longer table.
+    Without a tail (0) the last entry of both lists is 2^length. With a tail only the last entry of the upper bounds is:
+    a uniform number above the last lower bound is undecided, and more of its digits are drawn for a longer table.
     """
     end = 1 << length
     below = [(total << length) // (highs[-1] + tail) for total in lows]
@@ -202,7 +202,7 @@ def decide(word: int, bounds: Callable[[int], Bounds], more: Words) -> int:
     probabilities times 2^length (:data:`Bounds`), and ``more(n)`` the next n uniform 64-bit words.
 
     Each round stays undecided with a probability of about 2^-64 per cell, so the loop ends. The cell has exactly the
-    law that ``bounds`` (from a length to bounds of that length) encloses ever more closely.
+    law that the ``bounds`` enclose ever more closely as the length grows.
     """
     length = DIGITS
     while True:
@@ -221,8 +221,8 @@ class Table:
     """The first look-up of many uniform numbers at once among the cells of a ``law``; made by :func:`table`.
 
     ``low`` and ``high`` are the bounds of :func:`cumulative_bounds` at 62 digits (int64, one entry per cell). ``guide``
-    gives the cell for each pattern of leading digits (-1: several cells), which are a number's 62 digits shifted right
-    by ``shift``.
+    has the cell of all numbers with the same leading digits, or -1 if their cells differ; it is indexed by a number's
+    62 digits shifted right by ``shift``.
     """
 
     law: Law

@@ -1,6 +1,7 @@
 """The server's ledger of one run: the releases, the sites involved, and the cost to one person.
 
-It serves planning and reporting. Each site's own account decides what the site allows, and no server can change it.
+It serves planning and reporting. What a site allows is decided by its own privacy account
+(:class:`~fedsynth.privacy.account.Account`), which no server can change.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ FORMAT = 1  # format number of ledger.json
 class Entry(msgspec.Struct, frozen=True):
     """One release in a run's ledger: what was asked, of which sites, and its cost to one person.
 
-    * ``step``: number of the question in its run.
+    * ``step``: number of the question (one request to the sites) in its run.
     * ``verb``: what was asked for, such as "sum" or "choose"; ``kind``: the query's class, such as "counts".
-    * ``release``: the noise and its price; ``sites``: names of the sites that were asked.
+    * ``release``: the noise and its privacy cost; ``sites``: names of the sites that were asked.
     * ``cells``: number of integers in the answer.
     * ``cost``: charged to each of the sites; it already accounts for persons at several of them
       (:func:`~fedsynth.privacy.cost.times_charged`).
     * ``std``: standard deviation of the noise in each cell, in the units of the answer; NaN if undefined.
-    * ``paid_by``: the earlier deposit that paid for a release from a vault (exact sums that only noisy releases
-      disclose, :class:`~fedsynth.federation.vault.Vault`); empty for all other releases.
+    * ``paid_by``: for a release from a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that sites
+      deposited and that only noisy releases disclose), the deposit that was charged for it, such as "deposit of step
+      2"; empty for all other releases.
     """
 
     step: int
@@ -102,7 +104,10 @@ class Ledger:
                 self.per_site[site] = self.per_site.get(site, Cost()) + entry.cost
 
     def note(self, entry: Entry) -> None:
-        """Add a release from a vault, which the vault's deposit has already paid for; nothing is charged."""
+        """Add a release from a vault without charging anything; the deposit into the vault was already charged for it.
+
+        A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose.
+        """
         self.entries.append(entry)
 
     @property
@@ -111,7 +116,8 @@ class Ledger:
 
         It consists of the largest epsilon, the largest rho and the largest curve of all sites, and need not be the cost
         of any one site. If this combination exceeds the budget although every site stays within it, it is the budget's
-        rho instead: at the budget's order nobody paid more.
+        rho instead: at the order of Renyi divergence at which the budget counts costs (:attr:`Budget.order
+        <fedsynth.privacy.cost.Budget.order>`) nobody paid more.
         """
         if self.exact_releases:
             return Cost(math.inf, math.inf)
@@ -207,8 +213,9 @@ class _Limit(msgspec.Struct, frozen=True):
 class LedgerFile(msgspec.Struct, frozen=True):
     """The content of a run's ``ledger.json``, as :meth:`Ledger.to_json` writes it.
 
-    ``limit`` is the budget as it is written (see :attr:`budget`). ``spent`` is an upper bound on the cost to one
-    person, also as an epsilon at the budget's delta, and ``share_spent`` the same as a share of the budget.
+    ``limit`` is the budget as the file has it, ``None`` for an infinite epsilon (:attr:`budget` is the same as a
+    :class:`~fedsynth.privacy.cost.Budget`). ``spent`` is an upper bound on the cost to one person, also as an epsilon
+    at the budget's delta, and ``share_spent`` is that cost as a share of the budget (``None``: infinite).
     ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each site, and ``entries`` are the
     releases in order. ``statement`` is the run's privacy statement (:meth:`Statement.to_json
     <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.

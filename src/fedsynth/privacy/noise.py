@@ -60,8 +60,9 @@ class KeyedBits:
     words, such as the digest of the whole request; it may have any length. Equal keys and contexts give equal words.
     Raises ``ValueError`` for a shorter key.
 
-    AES-256-CTR under HKDF-SHA256(key, info=context) (RFC 5869). The counter starts at 0, which is secure because a
-    derived key serves only one stream. The words do not depend on how many are requested at a time.
+    The words are the stream of AES-256-CTR under the key HKDF-SHA256(key, info=context) (RFC 5869). The counter starts
+    at 0, which is secure because a derived key serves only one stream. The words do not depend on how many are
+    requested at a time.
     """
 
     def __init__(self, key: bytes, context: bytes) -> None:

@@ -1,7 +1,8 @@
-"""Releases: the kind and price of the noise that a statistic gets before it leaves a site, as data.
+"""Releases: which noise a statistic gets before it leaves a site, and what that costs one person, as data.
 
-A release states its price, and its noise follows from it. The noise is sized by the sensitivity that the site itself
-derives from query, schema and unit, so the price holds for every question. Other modules decide who adds the noise.
+A release states its privacy cost (rho or epsilon), and its noise follows from that cost. The noise is sized by the
+sensitivity that the site itself derives from query, schema and unit of protection, so the cost holds for every
+question. Other modules decide who adds the noise.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ MOST_DRAWS = 64  # of one selection
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
-    """The release of an integer vector with discrete Gaussian noise in each cell, priced at ``rho`` of zCDP.
+    """The release of an integer vector with discrete Gaussian noise in each cell, at a cost of ``rho`` of zCDP.
 
-    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
-    (:meth:`sigma`; arXiv 2004.00010, theorem 14).
+    The noise follows from that cost and the sensitivity (:meth:`sigma`; arXiv 2004.00010, theorem 14).
     """
 
     rho: Rho
@@ -58,10 +58,9 @@ class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gau
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """The release of an integer vector with discrete Laplace noise in each cell, priced at ``epsilon`` of pure DP.
+    """The release of an integer vector with discrete Laplace noise in each cell, at a cost of ``epsilon`` of pure DP.
 
-    A release says what noise an answer gets and what it costs; the noise follows from the price and the sensitivity
-    (:meth:`scale`).
+    The noise follows from that cost and the sensitivity (:meth:`scale`).
     """
 
     epsilon: Epsilon
@@ -80,7 +79,7 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
         ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). A cell that
         changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4). Cells are
         independent, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question costs less
-        than ``SMALLEST_RHO``, so that an account bounds the number of questions.
+        than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
@@ -90,8 +89,8 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     """The release of ``steps`` sums over random samples of rows, each with discrete Gaussian noise: DP-SGD.
 
     Every row is in a step's sample with probability ``rate``, drawn from the site's own secret. ``multiplier`` is the
-    noise's standard deviation over the L2 sensitivity. Neighbouring tables differ by adding or removing a person's
-    rows.
+    noise's standard deviation divided by the L2 sensitivity. Neighbouring tables differ by adding or removing a
+    person's rows.
     """
 
     rate: Rate
@@ -100,7 +99,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, priced as if rows were not sampled.
+        """The noise of one step, with the privacy cost that it would have if rows were not sampled.
 
         Its sigma is at least the sensitivity times ``multiplier``.
         """
@@ -110,10 +109,11 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
         """Return the cost of all steps to a person with ``norms.rows`` rows that are sampled independently.
 
         ``norms`` says how far the person can change one step's sum (:class:`~fedsynth.privacy.cost.Norms`); only its
-        number of rows matters. The curve of the cost is proved in :mod:`~fedsynth.privacy.sampling`; without sampling
-        (rate 1) the cost is that of the noise. If a step costs almost nothing, rho is added, so that no question costs
-        less than ``SMALLEST_RHO`` at any order. (If each log-moment is at least r a (a - 1) at the orders of the curve,
-        so is the line between them, because r a (a - 1) is convex.)
+        number of rows matters. The cost is a curve, a bound for each order of Renyi divergence, proved in
+        :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) it is the rho of the noise. If a step costs almost
+        nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` (1e-6) at any order. (If each
+        log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them, because r a (a - 1)
+        is convex.)
         """
         rate = 1.0 if self.rate == 1 else -math.expm1(norms.rows * math.log1p(-self.rate)) * _UP
         if rate >= 1:
@@ -124,7 +124,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
 
 class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
-    """The release of one candidate's index, drawn by the exponential mechanism and priced at ``rho`` of zCDP.
+    """The release of one candidate's index, drawn by the exponential mechanism at a cost of ``rho`` of zCDP.
 
     A draw at ``epsilon`` has bounded range ``epsilon``, hence costs ``epsilon**2 / 8`` of zCDP (Cesar & Rogers, arXiv
     2004.07223); no monotonicity is assumed.
@@ -146,7 +146,7 @@ class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
 
 class Exact(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="exact"):
-    """The release of an exact answer, not private, for labelled baselines; a site refuses it by default."""
+    """The release of an answer without noise, for baselines marked NOT PRIVATE; a site refuses it by default."""
 
     def cost(self, norms: Norms) -> Cost:
         """Return an infinite cost, since no finite cost covers a release without noise.
@@ -168,9 +168,9 @@ class Public(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="publi
 
 
 class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adaptive"):
-    """The release of ``steps`` candidates that a site draws one after another, each by the mechanism ``pick``.
+    """The release of the indices of ``steps`` candidates that a site draws one after another by the mechanism ``pick``.
 
-    A candidate is one of the tables that a query offers, given by its index. After each draw but the last, the site
+    A candidate is one of the contingency tables among which the query selects. After each draw but the last, the site
     measures the drawn candidate's table with the noise of ``look``. The measurements influence later draws, so they are
     charged although they never leave the site.
     """
@@ -183,7 +183,7 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         """Return the cost of all draws and measurements to one person.
 
         ``norms`` says how far a person can change a measured table (:class:`~fedsynth.privacy.cost.Norms`); only the
-        ratio of its L1 and L2 matters, and sites state 1 for both.
+        ratio of L2 to L1 matters, for which sites take 1, its largest value.
         """
         return self.pick.cost(norms) * self.steps + self.look.cost(norms) * (self.steps - 1)
 
@@ -191,10 +191,10 @@ class AdaptiveSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="deposit"):
     """Exact answers for a vault: nothing is released yet, and everything that the vault releases costs at most this.
 
-    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose.
-    Exactly one of ``rho`` (zCDP) and ``epsilon`` (pure DP) is not zero: the most that all these releases together may
-    cost one person. If both are zero, the vault has no limit, for runs without noise. Raises :class:`InvalidParameter`
-    for two prices, and for a price below the minimum that sites answer.
+    A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose. One
+    of ``rho`` (zCDP) and ``epsilon`` (pure DP) is positive: the most that all releases from the vault together may cost
+    one person. If both are zero, the vault has no limit, for runs without noise. Raises :class:`InvalidParameter` if
+    both are positive, and for one below the minimum that sites accept (rho 1e-6, epsilon 1e-3).
     """
 
     rho: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
@@ -210,7 +210,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
             raise InvalidParameter("the price of a deposit must not be -0.0; give a positive number, or 0")
 
     def cost(self, norms: Norms) -> Cost:
-        """Return the deposited price, in zCDP or pure DP; it is infinite for a deposit without a limit.
+        """Return the deposit as a cost: ``rho`` of zCDP or ``epsilon`` of pure DP; infinite without a limit.
 
         ``norms``, how far a person can change the deposited answers, does not matter.
         """
@@ -226,7 +226,7 @@ Release = Gaussian | SampledGaussian | Laplace | Exponential | AdaptiveSelection
 def kind_of(release: Release) -> str:
     """Return the name of a release's class in policies, plans and ledgers, such as "gaussian" or "sampled".
 
-    A release is the noise of an answer with its price, such as :class:`Gaussian`.
+    A release, such as :class:`Gaussian`, says what noise an answer gets and what it costs one person.
     """
     return str(release.__struct_config__.tag)
 
@@ -236,10 +236,10 @@ def noise_for(budget: Budget, share: float, times: float = 1, *, at_site: bool =
 
     It is Gaussian for (epsilon, delta), Laplace for delta = 0, and none (:class:`Exact`) for a budget without
     guarantee. ``times`` is the number of charges per release, :func:`~fedsynth.privacy.cost.times_charged`; each gets
-    an equal part of the share. ``at_site`` is true for releases that sites are asked for: they refuse prices below a
-    minimum. A vault (:class:`~fedsynth.federation.vault.Vault`), which releases from what sites deposited, has no
-    minimum. Raises :class:`InvalidParameter` for a share that is not positive and finite, or a price below that
-    minimum.
+    an equal part of the share. ``at_site`` is true for releases that sites are asked for: they refuse costs below a
+    minimum (rho 1e-6, epsilon 1e-3). A vault (:class:`~fedsynth.federation.vault.Vault`), which makes releases from
+    sums that sites deposited, has no minimum. Raises :class:`InvalidParameter` for a share that is not positive and
+    finite, or a cost below that minimum.
     """
     _positive("share", share)
     if budget.exact:
@@ -258,11 +258,12 @@ def sampled_for(
     ``rate`` is the probability that a step's sample contains a row. ``rows_of_person`` is the number of a person's rows
     in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). ``times`` is the number of charges per release
     (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the share. The noise multiplier is the
-    smallest that this pays for, to one part in 10,000; a budget without guarantee gives no noise (:class:`Exact`).
+    smallest at which the cost stays within that part, to one part in 10,000; a budget without guarantee gives no noise
+    (:class:`Exact`).
 
-    A budget prices all releases at one order, at which costs add up: a method that trains for R rounds gives each round
-    share / R, without further planning. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an
-    invalid rate, number of steps or share, and for a share that pays for no noise of the supported range.
+    A budget counts all costs at one order of Renyi divergence, at which they add up: a method that trains for R rounds
+    gives each round ``share`` / R. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an
+    invalid rate, number of steps or share, and for a share below the cost of the largest supported noise.
     """
     _positive("share", share)
     try:
@@ -302,8 +303,11 @@ def sampled_for(
 def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = True) -> Exponential | Exact:
     """Return the exponential-mechanism draw that costs ``share`` of a ``budget`` (1: all) when charged ``times`` times.
 
-    For a budget without guarantee it is :class:`Exact`: the best candidate is taken. ``times``, ``at_site`` and the
-    errors are those of :func:`noise_for`.
+    For a budget without guarantee it is :class:`Exact`: the candidate with the highest utility is taken. ``times`` is
+    the number of charges per release (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the
+    share. ``at_site`` is true for draws that sites are asked for, which refuse costs below a minimum (rho 1e-6), and
+    false for draws from a vault of deposited sums (:class:`~fedsynth.federation.vault.Vault`). Raises
+    :class:`InvalidParameter` for a share that is not positive and finite, or a cost below that minimum.
     """
     _positive("share", share)
     if budget.exact:
@@ -315,10 +319,11 @@ def draw_for(budget: Budget, share: float, times: float = 1, *, at_site: bool = 
 
 
 def deposit_for(budget: Budget, share: float) -> Deposit:
-    """Return the deposit in a vault (:class:`Deposit`) that costs one person ``share`` of a ``budget`` (1: all of it).
+    """Return the deposit that costs one person ``share`` of a ``budget`` (1: all of it), whatever is released from it.
 
-    Raises :class:`InvalidParameter` for a share that is not positive and finite, or a price below the minimum that
-    sites answer.
+    Sites deposit exact sums in a vault (:class:`~fedsynth.federation.vault.Vault`), and only later, noisy releases
+    disclose them. Raises :class:`InvalidParameter` for a share that is not positive and finite, or a cost below the
+    minimum that sites accept (rho 1e-6, epsilon 1e-3).
     """
     _positive("share", share)
     if budget.exact:

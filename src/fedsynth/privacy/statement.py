@@ -52,7 +52,7 @@ class Statement:
     exact_releases
         Number of releases without noise; if it is not 0, nothing is guaranteed.
     unit
-        The unit of protection.
+        The unit of protection: how many rows a person may have at a site, and at how many sites.
     neighbours
         Whether a person's rows are added or removed, or replaced by others. If numbers of rows are public, only the
         second is possible.
@@ -65,8 +65,9 @@ class Statement:
     seeded
         Whether the noise can be reproduced from a seed.
     exact
-        A smaller epsilon than the limit's, at the same delta, from exact accounting of the plan that the sites
-        approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`); ``None`` if only the limit is known.
+        A smaller epsilon than the limit's, at the same delta, from exact accounting of the plan (the questions that the
+        run may ask, with their costs) that the sites approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`);
+        ``None`` if only the limit is known.
     sampled
         Whether noise was sized for random samples of rows, which sites draw in secret.
 
@@ -119,7 +120,10 @@ class Statement:
 
     @property
     def basis(self) -> Basis:
-        """What the guarantee is based on: "proved", "computational" or "assumed" (:data:`Basis`)."""
+        """What the guarantee is based on: "proved", "computational" or "assumed" (:data:`Basis`).
+
+        "computational" is a proof that presumes unbroken cryptography, and "assumed" an assumption that nobody checked.
+        """
         return self._against[1]
 
     @property
@@ -213,9 +217,10 @@ class Statement:
 
         It is infinite if the run is not private. Let ``rows`` be at most k times the rows of the unit of protection.
         They change every answer by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k
-        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on samples of
-        rows, for which :func:`~fedsynth.privacy.cost.group_epsilon` is used; that follows from the limit alone and is
-        infinite if k reaches the limit's order. Raises :class:`InvalidParameter` for less than one row.
+        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on random
+        samples of rows. The result is then :func:`~fedsynth.privacy.cost.group_epsilon` of the limit, which is infinite
+        if k reaches the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`). Raises
+        :class:`InvalidParameter` for less than one row.
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")

@@ -101,8 +101,9 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
     """Return the ascending edges of ``bins`` bins of equal width from ``low`` to ``high``: shape ``(bins + 1,)``.
 
     ``whole`` says that values are whole numbers, which get at most one bin per value, hence fewer edges. Equal bounds
-    give one bin of width zero. An edge that is a multiple of ``1 / per_unit`` up to rounding (25.000000000000004) is
-    set to that multiple, so that such a value is the lower end of a bin; 0 stands for arbitrary real numbers.
+    give one bin of width zero. The column's values are multiples of ``1 / per_unit`` (0: arbitrary real numbers). An
+    edge that differs from such a multiple only by rounding (25.000000000000004) is set to it, so that this value is the
+    lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -118,7 +119,8 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
 def bin_of(edges: Floats, numbers: Floats) -> Integers:
     """Return the bin (from 0, int64) of each number, for ascending bin ``edges``.
 
-    Numbers beyond them go to the nearest bin. Bins include their lower edge, and the last bin also its upper edge.
+    Numbers below the first edge or above the last one go to the nearest bin. Bins include their lower edge, and the
+    last bin also its upper edge.
     """
     return np.clip(np.searchsorted(edges, numbers, side="right") - 1, 0, len(edges) - 2)
 
@@ -157,7 +159,7 @@ class Grid:
 
     A cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
     ``1 / per_unit``; 0 stands for arbitrary real numbers. ``lower`` and ``upper`` are float64, shape ``(cells,)``;
-    times are in units since 1970 (UTC).
+    times are in the column's units since 1970 (UTC).
     """
 
     lower: Floats
@@ -168,9 +170,9 @@ class Grid:
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
         """Return the bins between ``edges`` as cells.
 
-        ``per_unit`` says which values the column admits (0: all numbers). If values are multiples of ``1 / per_unit``,
-        a cell starts half a step below its first multiple; a bin without any multiple gets a width of zero or less. A
-        last bin of width zero holds only the highest value.
+        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. With multiples, a cell starts half
+        a step below the first multiple in its bin; a bin without any multiple gets a width of zero or less. A last bin
+        of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)
@@ -180,11 +182,12 @@ class Grid:
 
     @classmethod
     def fine(cls, edges: Floats, per_unit: int, bins: int) -> Grid:
-        """Return about ``bins`` cells between public bounds, aligned with the bins between ``edges``.
+        """Return about ``bins`` cells between the first and the last of ``edges``, the public edges of a column's bins.
 
+        Each bin is divided into equal cells, or neighbouring bins are merged if there are more than ``bins`` of them.
         The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Values often accumulate at a lower
-        bound (no loss, no visit, no gain). The first bin is therefore halved repeatedly, and both bounds are atoms
-        (cells of a single value).
+        bound (no loss, no visit, no gain). The first cell is therefore halved repeatedly, and the lower bound is an
+        atom (a cell of a single value). If all numbers are admitted, the upper bound is an atom, too.
         """
         low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
@@ -202,12 +205,13 @@ class Grid:
 
     @classmethod
     def coarse(cls, edges: Floats, per_unit: int, bins: int, single: int) -> Grid:
-        """Return about ``bins`` cells of similar width between public bounds, aligned with the bins between ``edges``.
+        """Return about ``bins`` cells of similar width between the first and the last of ``edges``.
 
-        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Both bounds, and zero if it lies
-        between them, are cells of their own. A cell includes its lower end, as a bin does: real numbers accumulate at
-        round numbers, which are often cell ends. All edges are kept if they make at most ``single`` bins. If there are
-        at most ``single`` multiples of ``1 / per_unit``, each is a cell.
+        These are the public edges of a column's bins. Each bin is divided into equal cells, or neighbouring bins are
+        merged if there are more than ``bins`` of them and more than ``single``. The column admits multiples of
+        ``1 / per_unit``, or all numbers if that is 0. If the range has at most ``single`` such multiples, each is a
+        cell. Both bounds, and zero if it lies between them, are cells of their own. A cell includes its lower end, as a
+        bin does: real numbers accumulate at round numbers, which are often cell ends.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
         points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
@@ -228,8 +232,8 @@ class Grid:
     def finer(self, cells: int, most: int) -> Grid:
         """Return the grid with each cell split into 2 to ``most`` cells of similar width, about ``cells`` in total.
 
-        Cells with a single value are not split, nor are cells of real numbers that are tiny compared with the range. If
-        no cell can be split, the grid itself is returned.
+        Cells with a single value are not split, nor are cells of real numbers that are narrower than 2^-40 of the
+        range. If no cell can be split, the grid itself is returned.
         """
         width = self.upper - self.lower
         least = 1.5 / self.per_unit if self.per_unit else _NARROWEST * (self.upper[-1] - self.lower[0])
@@ -252,7 +256,7 @@ class Grid:
 
     @property
     def cuts(self) -> Floats:
-        """The cells as cut points of an :class:`Axis`: their upper ends, ascending (adding 0.0 turns -0.0 into 0.0)."""
+        """The cells as cut points of an :class:`Axis`: their upper ends, ascending, with 0.0 in place of -0.0."""
         return self.upper + 0.0
 
     @property

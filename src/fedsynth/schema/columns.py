@@ -39,8 +39,8 @@ class Fault:
     """One kind of misfit found while a column was encoded: values that do not fit the schema.
 
     ``rows`` are the positions of these values (int64, from 0), ``wrong`` says what is wrong with them and ``mend`` how
-    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "row left
-    out" and so on.
+    to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "counted
+    as 'other'" or "row left out".
     """
 
     rows: Codes
@@ -51,7 +51,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Encoded:
-    """An encoded column: its codes, its numbers if it is numeric or datetime, and the faults found.
+    """An encoded column: its codes, its numbers if it is numeric or datetime, and its faults (values that do not fit).
 
     ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
     or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the
@@ -67,7 +67,7 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 
 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
-    """Return the code of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
+    """Return the code (integer) of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
     ``column`` lists the values. A spelling of missing values (one of ``missing_values``) stands for a missing value, if
     the column admits them. Text is accepted for integers and truth values.
@@ -121,11 +121,14 @@ class Categorical:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each of :attr:`labels`, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each of :attr:`labels`, and one for missing values if the column admits them.
+        """
         return len(self.labels) + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values``, and the faults found.
+        """Return the codes (integers) of ``values``, and the faults found: values that do not fit the column.
 
         ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
         missing values have the last code. Raises :class:`SchemaError` if the schema lists integers and the values have
@@ -172,7 +175,7 @@ class Categorical:
 
     @cached_property
     def labels(self) -> tuple[str | int, ...]:
-        """The value of each code, in order: the listed values and, if unlisted ones are counted so, "other".
+        """The value of each code, in order: the listed values and, if ``unknown`` is "other", that text.
 
         The code of missing values, which comes last, has no entry.
         """
@@ -206,11 +209,11 @@ class Boolean:
 
     @property
     def size(self) -> int:
-        """Number of codes: 2, and one more if the column admits missing values."""
+        """Number of codes (integers that encode values): 2, and one more if the column admits missing values."""
         return 2 + self.missing
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found.
+        """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found, values that do not fit.
 
         ``missing`` (bool, same length) marks the missing values. Raises :class:`SchemaError` for values with a dtype of
         times, durations, periods, intervals or complex numbers.
@@ -298,7 +301,10 @@ class Numeric:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each bin, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each bin, and one for missing values if the column admits them.
+        """
         return len(self.bin_edges) - 1 + self.missing
 
     @cached_property
@@ -314,11 +320,11 @@ class Numeric:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values`` as codes, the values themselves as float64 numbers, and the faults found.
+        """Return ``values`` in encoded form: bins as codes, the values as float64 numbers, and faults.
 
         ``missing`` (bool, same length) marks the missing values, which have the last code. Numbers are clipped to the
-        bounds. Raises :class:`SchemaError` for values with a dtype of times, durations, periods, intervals or complex
-        numbers.
+        bounds. Faults are values that do not fit. Raises :class:`SchemaError` for values with a dtype of times,
+        durations, periods, intervals or complex numbers.
         """
         if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
             numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
@@ -354,8 +360,8 @@ class Numeric:
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
     """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
 
-    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, and one for
-    each bound.
+    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, which has a
+    cell of its own.
     """
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
@@ -373,8 +379,10 @@ class Datetime:
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. ``edges``, ``bins``, ``missing``, ``outside``, ``stored`` and
-    decoding are as for :class:`Numeric`. Raises :class:`SchemaError` for invalid bounds, edges, units or options.
+    times are then time-zone aware, and binned in UTC. ``edges`` or ``bins`` give the bins, ``missing`` admits missing
+    values, ``outside`` says how times outside the bounds are handled, and ``stored`` declares that the column is stored
+    as a difference from another one; these, and decoding, are as for :class:`Numeric`. Raises :class:`SchemaError` for
+    invalid bounds, edges, units or options.
     """
 
     name: str
@@ -401,7 +409,10 @@ class Datetime:
 
     @property
     def size(self) -> int:
-        """Number of codes: one for each bin, and one for missing values if the column admits them."""
+        """Number of codes, the integers that encode values.
+
+        There is one for each bin, and one for missing values if the column admits them.
+        """
         return len(self.bin_edges) - 1 + self.missing
 
     @property
@@ -427,12 +438,12 @@ class Datetime:
         return Grid.of_bins(self.bin_edges, self.per_unit)
 
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
-        """Return the bins of ``values`` as codes, the times as float64 numbers, and the faults found.
+        """Return ``values`` in encoded form: bins as codes, the times as float64 numbers, and faults.
 
         Numbers are in the column's units since 1970 (UTC). ``missing`` (bool, same length) marks the missing values,
-        which have the last code. Times are clipped to the bounds. Raises :class:`SchemaError` for values with a dtype
-        of numbers, durations, periods, intervals or complex numbers, and for a dtype with a time zone if ``timezone``
-        is not set.
+        which have the last code. Times are clipped to the bounds. Faults are values that do not fit. Raises
+        :class:`SchemaError` for values with a dtype of numbers, durations, periods, intervals or complex numbers, and
+        for a dtype with a time zone if ``timezone`` is not set.
         """
         _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
         zoned_dtype = getattr(values.dtype, "tz", None) is not None
@@ -506,9 +517,9 @@ _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express,
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
     """Return, for each value of a column, its index among the distinct values (int64), and the list of these values.
 
-    The index is -1 for a missing value. Times with a time zone are converted to UTC. In a column of mixed types, values
-    are distinguished by type: ``1`` equals ``True``, and the order of their appearance must not decide how they are
-    read. In such a column, a missing value is also a distinct value.
+    Times with a time zone are converted to UTC. The index is -1 for a missing value, except in a column of mixed types,
+    in which missing values are among the distinct values. There, values are also distinguished by type: ``1`` equals
+    ``True`` in Python, and which of them comes first must not decide how both are read.
     """
     import pandas as pd
 

@@ -8,8 +8,8 @@ Rule 1: stored forms and rules neither drop nor move a row during encoding. A ro
     row and the schema alone, so one row of a site is one row of the stored table, for any values. Adding or removing a
     row therefore changes one cell of every contingency table by one, exactly as without derived columns, and every
     sensitivity proved for tables of plain columns also holds for tables of stored columns. Encoding ignores rules: a
-    row that breaks a rule is counted in its own cell. Forbidden cells are removed from *released* tables only, which
-    is post-processing.
+    row that breaks a rule is counted like any other. Forbidden cells are removed from *released* tables only, which is
+    post-processing.
 Rule 2: encoding is total. A missing operand, or a division by zero (a divisor below 1e-200 in absolute value), gives a
     missing value; values outside the form's bounds are clipped. A column whose form may give a missing value must admit
     missing values.
@@ -95,7 +95,7 @@ class Rule:
 
         The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
         the rule if the mask of every such column contains its code. Raises :class:`SchemaError` for a column that is
-        not a category among these, and for a value not in the column.
+        not stored or is neither categorical nor boolean, and for a value that the column does not list.
         """
         found = {}
         for name, values in self.never.items():
@@ -119,7 +119,10 @@ class Rule:
 
 
 class Grouped(Protocol):
-    """An axis of a model over a category: codes in the same group are one position on the axis."""
+    """An axis of a model's tables over a categorical column, on which several codes may share one position.
+
+    Codes are the integers that encode the column's values; those of one group are counted together.
+    """
 
     @property
     def groups(self) -> Integers | None:
@@ -130,10 +133,10 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
     """Return the cells of contingency tables that the schema's rules forbid, for methods that fit tables.
 
     Each key is a clique (ascending positions in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`) with a
-    forbidden cell, and its value a mask of the clique's table, true for a forbidden cell. ``axes`` are the model's
-    axes, one for each stored column (default: the schema's own bins). If axes group codes, a cell is forbidden only if
-    all combinations of codes in it are forbidden. Raises :class:`SchemaError` if all cells of a table are forbidden, or
-    a rule does not fit the schema.
+    forbidden cell, and its value a mask of the clique's table, true for a forbidden cell. ``axes`` are the axes of a
+    model's tables, one for each stored column (default: a position for each code, the integer that encodes a value or
+    bin). If axes group codes, a cell is forbidden only if all combinations of codes in it are forbidden. Raises
+    :class:`SchemaError` if all cells of a table are forbidden, or a rule does not fit the schema.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -170,7 +173,8 @@ class Link:
     ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
     <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, ``form`` its declaration in the
     schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` times (the value minus
-    the other value), in steps of ``step`` units of both columns. :func:`links_of` makes the links of a schema.
+    the other value), divided by ``step``: the length of the form's unit of time in units of both columns, 1 for
+    numbers. :func:`links_of` makes the links of a schema.
     """
 
     own: int
@@ -205,8 +209,8 @@ class Link:
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
         """Return the encoded difference or ratio that is stored for this column, from both columns as encoded.
 
-        ``own`` is this column and ``other`` the one to which it refers; both need numbers. A row is left out (code -1)
-        only where ``own`` leaves it out.
+        ``own`` is this column and ``other`` the one to which it refers; both must have ``numbers``, the values beside
+        the codes. A row is left out (code -1) only where ``own`` leaves it out.
         """
         assert own.numbers is not None
         assert other.numbers is not None
@@ -218,9 +222,9 @@ class Link:
     def published_numbers(self, held: Floats, other: Floats) -> Floats:
         """Return the column's published values, given the stored differences or ratios and the other column's values.
 
-        ``held`` are the former and ``other`` the latter. The results are float64 values that the column admits, within
-        the bounds of its form (difference or ratio). If the column's own bounds exclude all such values, the result
-        violates the form (see :meth:`breaks`).
+        ``held`` are the stored differences or ratios and ``other`` the values of the other column. The results are
+        float64 values that the column admits, within the bounds of its form (difference or ratio). If the column's own
+        bounds exclude all such values, the result violates the form (see :meth:`breaks`).
         """
         low, high = self._limits(other)
         raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
@@ -260,8 +264,8 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
     """Return a :class:`Link` for each column that is stored by its relation to another one, by position in ``asked``.
 
     ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (:attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` for operands that do not exist, come later, or
-    cannot be subtracted or divided.
+    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` if the other column does not exist, is itself
+    stored by a relation and comes later, or cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -366,8 +370,8 @@ def _wrong(column: Column, why: str) -> SchemaError:
 def check_computed(columns: Sequence[Column | Identifier]) -> None:
     """Raise :class:`SchemaError` unless all computed columns among a schema's ``columns`` can be computed.
 
-    Their operands must be read from the sites' rows or be computed before them, and have types that fit the
-    computation.
+    The columns that a computation uses must be read from the sites' rows, or be computed themselves and come earlier. A
+    lookup needs categorical or boolean columns, a sum or product numbers, and a difference two numbers or two times.
     """
     ready = {column.name: column for column in columns if isinstance(column, Column) and not computed_form(column)}
     for column in columns:
@@ -418,7 +422,7 @@ def _check_lookup(column: Column, source: Column, form: Computed) -> None:
 
 
 def computed_form(column: Column | Identifier) -> Computed | None:
-    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), or ``None``."""
+    """Return how a column is computed from others (:class:`~fedsynth.schema.forms.Computed`), ``None`` if it is not."""
     return column.computed if isinstance(column, Categorical | Boolean | Numeric) else None
 
 
@@ -466,8 +470,8 @@ def published(table: Table) -> Values:
     (:class:`~fedsynth.schema.forms.Stored`) are recovered, and computed columns
     (:class:`~fedsynth.schema.forms.Computed`) computed. They are returned as arrays by column name: numbers (float64,
     NaN: missing), or codes of categories. Numeric columns for which the table holds no numbers give their codes. Raises
-    :class:`Unsupported` if columns are derived from numbers that the table does not hold (:func:`with_numbers` draws
-    them).
+    :class:`Unsupported` if the schema derives columns, but the table lacks the numbers (values beside the codes) of
+    some numeric or datetime column; :func:`with_numbers` draws them.
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -488,10 +492,10 @@ def published(table: Table) -> Values:
 def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     """Return, for each rule of a schema and each bound of a derived column, a mask of the rows that violate it.
 
-    The keys are sentences. ``values`` are published values (:func:`published`), of a model or of real rows. A computed
-    column is violated where its value lies outside its bounds or differs from the computed value. Missing numbers, and
-    computed columns that are not in ``values``, violate nothing. A derived column is one that is computed, or stored as
-    a difference or ratio.
+    The keys are sentences. ``values`` are published values (:func:`published`), of a model or of real rows. A row
+    violates a computed column if the value computed from its other columns lies outside the column's bounds, or if its
+    own value differs. Missing numbers, and computed columns that are not in ``values``, violate nothing. A derived
+    column is one that is computed, or stored as a difference or ratio.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -519,9 +523,10 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
 
 
 def breaking(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each rule or bound that real rows violate, with the number of these rows.
+    """Return a sentence for each rule or bound of a derived column that real rows violate, with the number of rows.
 
-    ``counts`` has that number by rule or bound, with the keys of :func:`broken`.
+    ``counts`` has that number by rule or bound, with the keys of :func:`broken`. A derived column is one that is
+    computed from other columns, or stored as a difference or ratio.
     """
     handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
@@ -530,8 +535,8 @@ def breaking(counts: Mapping[str, int]) -> list[str]:
 def any_broken(table: Table) -> Mask:
     """Return a mask of the encoded rows that violate a rule or a bound of a derived column.
 
-    If the schema has derived columns, the table needs numbers (float values beside the codes); raises
-    :class:`Unsupported` without them.
+    A derived column is one that is computed from other columns, or stored as a difference or ratio. If the schema has
+    any, the table needs numbers (float values beside the codes); raises :class:`Unsupported` without them.
     """
     masks = list(broken(table.schema, published(table)).values())
     return np.logical_or.reduce(masks) if masks else np.zeros(len(table), dtype=bool)
@@ -549,9 +554,10 @@ def values_of(plain: Table) -> Values:
 def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
     """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
 
-    The plain form is the same columns without derivations, rules and identifiers (:meth:`Schema.plain
-    <fedsynth.schema.schema.Schema.plain>`). ``values`` are those of :func:`published`; ``left_out`` is the table's
-    number of rows left out.
+    The plain form has the same columns, but none stored by its relation to another one or computed, no rules and no
+    identifiers (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`). Published ``values`` are those of the
+    synthetic table, by column name, as :func:`published` returns them; ``left_out`` is the number of rows left out
+    earlier, which the table records.
     """
     from fedsynth.rows import Table
 
@@ -570,7 +576,9 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:
     """Return published values (:func:`published`) as a data frame in the schema's column order, with identifiers.
 
-    Identifiers are generated with ``rng``, after all other draws.
+    Published values are those of the synthetic table, by column name. Columns of identifiers
+    (:class:`~fedsynth.schema.forms.Identifier`) are not among them: they are generated here with ``rng``, after any
+    other draw from it.
     """
     import pandas as pd
 

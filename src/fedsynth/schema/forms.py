@@ -78,7 +78,8 @@ class Computed:
 
     The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (of times in a
     ``unit``: day, hour, minute or second), or the entry of ``table`` for the value (as text) of the category
-    ``lookup``. Give one of them; columns are given by name. Raises :class:`SchemaError` for invalid operands.
+    ``lookup``. Give one of the four (``lookup`` together with ``table``); columns are given by name. Raises
+    :class:`SchemaError` for invalid operands.
     """
 
     sum: tuple[str, ...] | None = None
@@ -146,7 +147,7 @@ class Identifier:
     def draw(self, rows: int, rng: np.random.Generator) -> pd.Series[Any]:
         """Return ``rows`` distinct identifiers, integers for a sequence and otherwise text; ``rng`` draws the digits.
 
-        Raises :class:`InvalidParameter` if the pattern has too few.
+        Raises :class:`InvalidParameter` if the pattern has fewer than ``rows`` distinct identifiers.
         """
         import pandas as pd
 

@@ -57,8 +57,9 @@ class Schema:
 
     ``columns`` are the columns of the published table. :attr:`asked` are those that sites are queried about: all except
     computed columns and identifiers. :attr:`stored` are the same columns as sites encode them, some of them by their
-    relation to another column; cliques, sizes, positions and codes refer to stored columns. ``missing_values`` are the
-    spellings of missing values in text. ``rules`` are combinations of values that no row has.
+    relation to another column; cliques (sets of columns that are counted together), sizes, positions and codes (the
+    integers that encode values) refer to stored columns. ``missing_values`` are the spellings of missing values in
+    text. ``rules`` are combinations of values that no row has.
 
     Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
     covers neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists
@@ -211,7 +212,7 @@ class Schema:
         return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
-        """Return codes, numbers and faults of one column of a data frame, as the column is published.
+        """Return one column of a data frame, as published, in encoded form: codes, numbers and values that do not fit.
 
         ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
         (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
@@ -229,8 +230,9 @@ class Schema:
         """Validate rows: return a sentence for every kind of fault in every column, for the first few rows with it.
 
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
-        out. If all columns can be read, rows that violate a rule or a bound of a derived column are also counted. An
-        empty list means that :meth:`encode` clips and recodes no value and leaves out no row.
+        out. If all columns can be read, rows that violate a rule, or a bound of a derived column (computed, or stored
+        as a difference or ratio), are also counted. An empty list means that :meth:`encode` clips and recodes no value
+        and leaves out no row.
         """
         from fedsynth.schema.derive import breaking
 
@@ -253,8 +255,8 @@ class Schema:
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Decode rows to a data frame with the columns' dtypes; numbers and times are drawn uniformly from their bins.
 
-        ``table`` holds the codes, or is the list of the :attr:`stored` columns' codes; numbers that a table holds are
-        not used. ``rng`` draws the values and the identifiers.
+        ``table`` holds the codes, or is the list of the :attr:`stored` columns' codes; the numbers (values beside the
+        codes) that a table may hold are not used. ``rng`` draws the values and the identifiers.
         """
         from fedsynth.rows import Table
         from fedsynth.schema.derive import frame_of, published, with_numbers
@@ -266,7 +268,8 @@ class Schema:
         """Convert stored rows to published rows, with all derived columns: a table under the schema :meth:`plain`.
 
         Stored rows have the columns :attr:`stored`, as sites encode them; published rows have those of the synthetic
-        table. Raises :class:`Unsupported` if columns are derived from numbers that the rows do not hold.
+        table. Raises :class:`Unsupported` if the schema derives columns, but ``table`` lacks the numbers (float values
+        beside the codes) of some numeric or datetime column.
         """
         from fedsynth.schema.derive import plain_table, published
 
@@ -276,8 +279,8 @@ class Schema:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
 
         Published rows have the columns of the synthetic table; stored rows have the columns :attr:`stored`, as sites
-        encode them. Columns that are stored as a difference or ratio, and the columns to which they refer, need numbers
-        in the table.
+        encode them. Columns that are stored as a difference or ratio, and the columns to which they refer, must have
+        numbers (float values beside the codes) in ``plain``.
         """
         if self.is_plain:
             return plain
@@ -290,7 +293,7 @@ class Schema:
         """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
 
         ``plain`` holds published rows, under the schema :meth:`plain`. The keys are sentences that state the rule or
-        bound.
+        bound. A derived column is one that is computed, or stored as a difference or ratio.
         """
         from fedsynth.schema.derive import broken, values_of
 

@@ -1,6 +1,6 @@
 """Sources of rows: files and database tables, each a :class:`~fedsynth.rows.Source`.
 
-Creating a source imports no reader, so a site's process with an up-to-date copy of its rows loads none.
+Creating a source imports no reader, so a site's process that already has an encoded copy of its rows loads none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _DATABASES = ("postgresql", "postgres")
 
 
 def open_source(text: str, folder: Path = Path()) -> Source:
-    """Open the source named by a configuration's ``data``: a file in ``folder`` (.csv or .parquet) or a database table.
+    """Open the source of rows that ``data`` in a site's configuration names: a file or a database table.
 
-    ``text`` is the file's path or the table's address. A table is
+    ``text`` is the path of a .csv or .parquet file, relative to ``folder``, or a table's address,
     ``postgresql://user@host/database?table=schema.name``, without a password
     (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme are opened by the entry point
     of that name in the group ``fedsynth.sources``. Raises :class:`Unsupported` for anything else, and

@@ -74,9 +74,10 @@ def encode(schema: Schema, table: Any) -> Table:
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
     """Return codes and numbers of the column at position ``at`` among the columns as stored, from an Arrow ``table``.
 
-    These are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`; some are a difference from, or ratio to,
-    another column. The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's
-    column cannot read.
+    The columns as stored are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, some of them a difference
+    from, or ratio to, another column. Numbers are the values beside the codes, in numeric and datetime columns only.
+    The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
+    read.
     """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
@@ -85,11 +86,12 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
 
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
-    """Return the codes and numbers of one column of an Arrow ``table``, before any difference or ratio is formed.
+    """Return one column of an Arrow ``table`` in encoded form, before any difference or ratio is formed.
 
     ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`); the
-    code -1 leaves a row out. Faulty values are encoded, but not listed as faults. Each distinct text is encoded only
-    once. Raises :class:`SchemaError` for a type that ``column`` cannot read.
+    code -1 leaves a row out. The result has codes and, in numeric and datetime columns, numbers (the values). Faulty
+    values are encoded, but not listed as faults. Each distinct text is encoded only once. Raises :class:`SchemaError`
+    for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

@@ -3,7 +3,7 @@
 Rule 1: DuckDB opens no file and loads no extension. It receives the batches of fedsynth's own reader, so it counts the
     same rows as that reader, and a row that DuckDB could not read stops nothing.
 Rule 2: values for which SQL would need special rules (times, text that stands for numbers, and columns stored by their
-    relation to another column) are placed on their axes before DuckDB receives them.
+    relation to another column) are converted to positions on the axes of the tables before DuckDB receives them.
 Rule 3: the codes of half a million rows are held in memory at a time; nothing is written to disk.
 """
 

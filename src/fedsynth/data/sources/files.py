@@ -65,8 +65,8 @@ class RowFile(ABC):
         """Yield pairs of an Arrow table with the ``wanted`` columns, and the malformed lines left out of it.
 
         A table has about ``chunk_rows`` rows. ``wanted`` maps each name to the schema column that its values are read
-        for, or to ``None``; files read values in the same way for all, and ignore ``strict`` (:meth:`Source.batches
-        <fedsynth.rows.Source.batches>` explains it).
+        for, or to ``None``; files read values in the same way for all. They ignore ``strict``, which refuses values
+        that could only be read by converting them to another type.
         """
 
     @contextmanager

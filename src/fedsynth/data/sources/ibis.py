@@ -4,9 +4,9 @@ ibis only compiles and does not connect: the modules that implement a source's s
 (:mod:`fedsynth.data.sources.postgres`, :mod:`fedsynth.data.sources.duck`).
 
 Rule 1: all results of one :class:`CountedRows` refer to the same snapshot, which later changes do not affect.
-Rule 2: a row's cell on an axis is the same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows
-    are left out: those for which some cell is NULL. Values are compared with literals, by bisection, because a
-    database's own binning functions round.
+Rule 2: a row's cell on an axis (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its values) is the
+    same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows are left out: those for which some
+    cell is NULL. Values are compared with literals, by bisection, because a database's own binning functions round.
 Rule 3: all tables of a query come from one scan, which computes each value's cell once. Small tables are marginals of
     larger tables over blocks of axes, so that a scan needs tens of groupings instead of hundreds.
 """
@@ -32,7 +32,7 @@ _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive
 
 
 class Counting(Protocol):
-    """A database that counts rows for :class:`CountedRows`, in a relation ``rows`` of its SQL.
+    """A database that counts rows for :class:`CountedRows`; its statements read them from a relation called ``rows``.
 
     A column stored by its relation to another column (:class:`~fedsynth.schema.derive.Link`) is counted from the values
     of both columns.
@@ -50,8 +50,8 @@ class Counting(Protocol):
     def types(self) -> Mapping[int, str]:
         """ibis types of the columns' values, by position in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`.
 
-        These are the columns that sites read. For a column without a type, the database receives positions on the axes
-        in place of values.
+        These are the columns that sites read. A column without a type is not compared in SQL: the database receives the
+        rows' positions on its axes (partitions of its values) in place of values.
         """
 
     @property
@@ -63,11 +63,12 @@ class Counting(Protocol):
     ) -> Iterator[Any]:
         """Yield the replies to counting statements, as Arrow tables (number of the statement, cell, rows).
 
-        Counts of equal cells add up. ``counts`` are the statements, about a relation ``coded``, which has the positions
-        of rows on axes. ``coded`` is the tail of ``WITH rows AS (...), {coded}`` and is computed once. ``rows`` must
-        have the values ``v{j}`` of the ``columns`` j (positions in :attr:`Schema.asked
-        <fedsynth.schema.schema.Schema.asked>`), and for each entry i of ``places`` the rows' positions ``p{i}`` on the
-        axis ``places[i]``.
+        ``counts`` are the statements. They read a relation that is also called ``coded`` and has the positions of rows
+        on axes; the SQL ``coded`` defines it, as the end of ``WITH rows AS (...), {coded}``, and is computed once, not
+        for every statement. The database provides ``rows``, with columns ``v{j}`` for the values of the ``columns`` j
+        (positions in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`) and, for each key i of ``places``, a
+        column ``p{i}`` of the rows' positions on the axis ``places[i]``. Counts of equal cells in several replies add
+        up.
         """
 
     def rows_read(self) -> int:
@@ -77,8 +78,8 @@ class Counting(Protocol):
 class CountedRows(NoSingleRows):
     """One snapshot of rows that a database counts under a ``schema``; provides their number and contingency tables.
 
-    ``database`` sends the statements. Nothing is sent yet. Raises :class:`Unsupported` for columns that the database
-    could not compare.
+    ``database`` sends the statements; none is sent on creation. Raises :class:`Unsupported` for times in units too fine
+    to be counted exactly in SQL.
     """
 
     def __init__(self, schema: Schema, database: Counting) -> None:
@@ -264,12 +265,13 @@ def _leaves_out(column: Column) -> bool:
 def place(
     column: Column, axis: Axis, value: Any, missing_values: Sequence[str] = (), *, orders_text: bool = True
 ) -> Any:
-    """Return the ibis expression of a value's position on an axis, for a database that counts rows.
+    """Return the ibis expression of a value's position on an ``axis``, for a database that counts rows.
 
-    It equals :meth:`Axis.places <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine
-    cell without groups), and NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the
-    column's value: text for labels, a number, a boolean, or a time without a time zone (UTC). ``missing_values`` are
-    the spellings of missing values in text. ``orders_text`` says whether the database orders text as Python does.
+    An axis is a partition of the values of a ``column``. The position equals :meth:`Axis.places
+    <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine cell without groups), and
+    NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the column's value: text for
+    labels, a number, a boolean, or a time without a time zone (UTC). ``missing_values`` are the spellings of missing
+    values in text. ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 

@@ -98,9 +98,9 @@ class PostgresTable:
     """A site's rows in a table or view of a PostgreSQL database, as a :class:`~fedsynth.rows.Source`.
 
     ``address`` is the database's libpq URI without a password, and ``relation`` the schema and the name of the table.
-    No statement may run longer than ``timeout`` seconds; reading the whole table is one statement. ``cursor`` is that
-    of a snapshot's session, ``None`` otherwise, and ``file`` is always ``None``. Rows that row-level security hides
-    from the role do not belong to the site's rows.
+    No statement may run longer than ``timeout`` seconds; reading the whole table is one statement. ``cursor`` is the
+    database cursor of a :meth:`snapshot`'s transaction, ``None`` otherwise, and ``file`` is always ``None``. Rows that
+    row-level security hides from the role do not belong to the site's rows.
     """
 
     address: str
@@ -131,7 +131,7 @@ class PostgresTable:
             return list(types_of(self, cursor))
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence, by column name, for each of the schema's ``columns`` that cannot read its SQL type."""
+        """Return an error message, by name, for each of the schema's ``columns`` that cannot read its SQL type here."""
         with session(self) as cursor:
             found = types_of(self, cursor)
         families = {column.name: found[column.name] for column in columns if column.name in found}
@@ -179,9 +179,9 @@ class PostgresTable:
         """Return a context with one snapshot of the table, to be counted in the database under ``schema``.
 
         Use it for rows that must not leave the database. An open snapshot keeps the database from cleaning up old row
-        versions: open one for each message, not one for a whole run. Raises :class:`SchemaError` if the table, its
-        columns or their types do not fit, and :class:`Unsupported` for text that stands for numbers or times, which
-        only a reader can interpret.
+        versions: open one for each message that the site answers, not one for a whole run. Raises :class:`SchemaError`
+        if the table, its columns or their types do not fit, and :class:`Unsupported` for text that stands for numbers
+        or times, which only a reader can interpret.
         """
         from fedsynth.data.sources.ibis import CountedRows
 
@@ -242,8 +242,9 @@ def quote_text(text: str) -> str:
 def session(source: PostgresTable) -> Iterator[Any]:
     """Return a context with a cursor in a read-only transaction that sees one state of the database.
 
-    Everything is closed on exit. For a snapshot, the snapshot's own cursor is returned and stays open. Raises
-    :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if the database cannot be reached.
+    Everything is closed on exit. If ``source`` is a snapshot (:meth:`PostgresTable.snapshot`), its own cursor is
+    returned and stays open. Raises :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if
+    the database cannot be reached.
     """
     if source.cursor is not None:
         yield source.cursor
@@ -278,7 +279,7 @@ def session(source: PostgresTable) -> Iterator[Any]:
 
 
 def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
-    """Return the complete reply to the statement ``sql`` on a session's ``cursor``, as an Arrow table.
+    """Return the complete reply to the statement ``sql`` on the ``cursor`` of a :func:`session`, as an Arrow table.
 
     Raises :class:`FedsynthError`, which contains no value of a row.
     """
@@ -309,7 +310,7 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 
 
 def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
-    """Return the SQL expression by which the values of a schema ``column`` are compared, and its ibis type.
+    """Return the SQL expression of a schema ``column``'s values, as they are compared to count rows, and its ibis type.
 
     ``family`` and ``typed`` are the column's SQL type, as :func:`types_of` returns it. Raises :class:`SchemaError` for
     a type that the column cannot read, and :class:`Unsupported` for text that stands for numbers or times.
@@ -371,7 +372,7 @@ class _Counting:
 def role_of(column: Column | None) -> str:
     """Return the role of a schema column, which determines how SQL values are read for it.
 
-    It is "label", "number", "boolean", "time" or "aware time", or "anything" without a schema column.
+    It is "label", "number", "boolean", "time", "aware time" (with a time zone), or "anything" without a schema column.
     """
     match column:
         case None:

@@ -32,8 +32,8 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
 class StreamedRows(NoSingleRows):
     """The rows of a source's snapshot under a schema, none of which is kept: memory does not grow with their number.
 
-    Every call of :meth:`tables` reads the ``source`` once, ``chunk_rows`` rows at a time; so does the number of rows if
-    nothing was counted before.
+    Every call of :meth:`tables` reads the ``source`` once, ``chunk_rows`` rows at a time. If nothing was counted
+    before, asking for the number of rows reads it once, too.
     """
 
     source: Source
