@@ -148,6 +148,7 @@ def test_salts_of_a_seeded_simulation_are_a_function_of_the_question():
 
 
 def test_a_secret_is_stored_once(path):
+    assert Account(path).secret("noise", b"") == b""  # which asks whether there is one, and stores none
     assert Account(path).secret("noise", b"fresh") == b"fresh"
     assert Account(path).secret("noise", b"other") == b"fresh"
     assert Account(path).secret("identity", b"other") == b"other"

@@ -154,13 +154,15 @@ class Account:
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret.
 
+        An empty ``fresh`` is returned and not stored: no account holds an empty secret.
         A deployed site has one secret, from which it derives its noise and its identity.
         """
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
             if found is not None:
                 return found.value
-            records.put(Secret(name, fresh))
+            if fresh:
+                records.put(Secret(name, fresh))
         return fresh
 
     # Questions
