@@ -21,7 +21,7 @@ MOST_WEIGHT = 255  # largest integer weight of a candidate's score
 
 
 def all_marginals(columns: int, order: int) -> Workload:
-    """Return all sets of ``order`` of the columns 0 to ``columns - 1``, as tuples in lexicographic order."""
+    """Return all sets of ``order`` columns, numbered from 0 to ``columns - 1``, in lexicographic order."""
     return tuple(itertools.combinations(range(columns), order))
 
 

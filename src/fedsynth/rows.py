@@ -50,7 +50,8 @@ class Rows(Protocol):
 
         ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
         count: each is a sequence of positions in ``axes``, one for each dimension of its table. Raises
-        :class:`Unsupported` for an axis with cut points if only the column's codes are known, not its numbers.
+        :class:`Unsupported` for an axis that divides a column by cut points, if only codes of its values are known
+        here.
         """
 
 
@@ -106,7 +107,7 @@ class Source(Protocol):
         """Return the names of all columns in their order; raises :class:`SchemaError` for a duplicate name."""
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each column whose type in the source is known to be unreadable, by the column's name.
+        """Return the columns that cannot be read because of their type in the source: a sentence for each, by its name.
 
         ``columns`` are columns of a schema. The result is empty if the types can only be judged by reading, as in a
         file.

@@ -39,7 +39,7 @@ class Coordinator:
         return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
 
     def sign(self, body: bytes, purpose: bytes = _CONTEXT) -> bytes:
-        """Return the Ed25519 signature (64 bytes) of the bytes ``body``, by default as a request's signature.
+        """Return the Ed25519 signature (64 bytes) of the bytes ``body``, by default for a request.
 
         A request is signed over :attr:`Request.body <fedsynth.federation.wire.Request.body>`. ``purpose`` names, in
         bytes, what is signed: a signature for one purpose is not valid for another, and :func:`signed_by` needs the

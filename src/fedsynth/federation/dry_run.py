@@ -192,8 +192,8 @@ class Notes:
     They include the ``repeated`` ones, of training steps that were counted but not computed (:meth:`repeat`).
     ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta.
     ``servers`` is the traffic of three compute servers
-    (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other trust models. All but the first
-    two and ``repeated`` are set by :meth:`close`.
+    (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other trust models. :meth:`close` sets
+    ``asked``, ``entries``, ``epsilon`` and ``servers``.
     """
 
     sent: list[Sent] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 Verbs: ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the sites' own training, each with its own noise),
 ``each`` (every site's own noisy answer), ``choose`` (each site's own private selection) and ``deposit`` (exact sums
-that only a vault may hold, a party that releases noisy results of them). Each takes a share of the budget that the run
+that are held in a vault, which releases only noisy results of them). Each takes a share of the budget that the run
 started with, which determines the noise. ``cohorts`` draws the sites of each round, at no cost.
 """
 

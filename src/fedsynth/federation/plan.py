@@ -1,12 +1,12 @@
 """Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
 A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`Slot`), each for a number of
-questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question uses up a slot of its
-kind, at or above its own price; if none is left, the site refuses. A repeated question uses no second slot. Rule 2: an
-approval is of a digest, so any change makes another plan. Rule 3: method and options state the purpose of the
-questions; the list of slots is what protects the rows. Rule 4: a site charges a planned run in zCDP (or pure epsilon),
-like any other. If all slots are Gaussian, the noise of the whole run is known beforehand, and :attr:`Plan.guarantee` is
-smaller.
+questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question takes one of the
+places in a slot of its kind with at least its own price; if none is left, the site refuses. A repeated question takes
+no second place. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3: method and options state
+the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site charges a planned run in zCDP
+(or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run is known beforehand, and the
+epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
 """
 
 from __future__ import annotations

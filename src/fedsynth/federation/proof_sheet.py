@@ -77,8 +77,9 @@ class ProofSheet:
     Without ``problems`` the run is proved. ``run`` and ``trust`` are names, ``schema`` is the schema's digest,
     ``protected`` says in words who is protected, and ``limit`` is the run's budget. ``lines`` are the releases.
     ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it, and
-    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts agree, ``notes`` are the
-    comparisons left to the reader, and ``problems`` the contradictions, as sentences.
+    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts
+    (:class:`~fedsynth.federation.extract.Extract`) agree with the transcript, ``notes`` are the comparisons left to the
+    reader, and ``problems`` the contradictions, as sentences.
     """
 
     run: str

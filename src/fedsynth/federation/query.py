@@ -1,9 +1,9 @@
-"""Queries and selections, the requests that a site can answer: values whose fields are their public parameters.
+"""Queries and selections, the requests that a site can answer: structs whose fields are their public parameters.
 
 Rule 1: every record contributes an integer vector that depends on that record and the parameters alone; an answer is
     the sum over records. The sensitivity of a query therefore bounds the norm of single vectors, for every value of
     its parameters, and neither rounding nor the order of rows can break it.
-Rule 2: :meth:`Query.check` refuses parameters for which that would not hold, from schema and parameters alone, before
+Rule 2: :meth:`Query.check` refuses parameters for which rule 1 would not hold, from schema and parameters alone, before
     anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
 Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws. Training alone
     (:class:`Training`) draws rows and adds noise, by the :class:`Draws` that the site hands it.
@@ -150,7 +150,7 @@ class Counts(Query, frozen=True):
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that do not cover all values of their column, and tables over missing axes.
+        """Refuse axes that do not cover all values of their column, and tables over axes that do not exist.
 
         Raises :class:`InvalidParameter`, also for an axis that a table names twice and for a wrong number of weights.
         """
@@ -172,8 +172,9 @@ class Counts(Query, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        Adding or removing a record moves one cell of each table i by w_i: sum w_i in L1, and sqrt(sum w_i^2) in L2.
-        Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in L2.
+        Adding or removing a record moves one cell of each table i by its weight w_i: sum w_i in L1, and sqrt(sum w_i^2)
+        in L2. Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in
+        L2.
         """
         weights = self.weights or (1,) * len(self.tables)
         l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
@@ -236,10 +237,10 @@ class Training(Query, frozen=True):
     """Training steps of a network: rows are sampled at random, and their clipped gradients are added up.
 
     Each row is sampled independently with probability ``rate`` in each of the :attr:`steps`. The release must account
-    for both (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is that of
-    one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it: "sum"
-    if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the SHA-256
-    (hex) of the network's weights, which are sent beside the question.
+    for rate and steps (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is
+    that of one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it:
+    "sum" if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the
+    SHA-256 (hex) of the network's weights, which are sent beside the question.
     """
 
     verb: ClassVar[str] = ""
@@ -440,7 +441,7 @@ LARGEST_WEIGHT = 2.0**10
 def weights_digest(weights: Weights) -> str:
     """Return the SHA-256 (hex) by which a question names the network's weights, which are sent beside it.
 
-    It is that of the weights as little-endian float32.
+    The digest is of the bytes of ``weights`` as little-endian float32.
     """
     return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
 
@@ -450,8 +451,8 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 
     ``None`` is returned for a query that does not train, and for which no weights may be sent.
 
-    Raises :class:`InvalidParameter` for weights whose digest or number is not the question's, for weights that are not
-    finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
+    Raises :class:`InvalidParameter` for weights whose digest or number does not match the question, for weights that
+    are not finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
     """
     if not isinstance(query, Training):
         if len(data):
@@ -477,7 +478,7 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
     """Return the number of integers in a query's answer, to refuse an answer that is too large.
 
-    Raises :class:`InvalidParameter` for none, or more than ``largest``.
+    Raises :class:`InvalidParameter` if this number is 0 or above ``largest``.
     """
     cells = query.cells(schema)
     if not 0 < cells <= largest:

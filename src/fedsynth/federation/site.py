@@ -3,11 +3,11 @@
 Rule 1: only this module reads a site's rows on behalf of a server. Rule 2: a question is parsed, checked and charged,
 in that order, before a row is read. A refusal up to then, and the codes ``refused`` and ``spent``, depend on request,
 policy and account alone; any later error is ``failed``. The text of an error never leaves the site. Rule 3: a question
-is answered once. One transaction charges it and records its terms and a random salt, a second one stores the reply;
-only stored bytes are sent, the first time and on every repetition. If rows cannot be opened, or an answer not be
-computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's
-secret, the question, its salt, its terms and the noise's purpose. It does not depend on the rows, so that equal noise
-says nothing about them.
+is answered once. One transaction charges it and records a random salt and its terms (noise, persons protected and the
+like), a second one stores the reply; only stored bytes are sent, the first time and on every repetition. If rows cannot
+be opened, or an answer not be computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is
+a function of the site's secret, the question, its salt, its terms and the noise's purpose. It does not depend on the
+rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations

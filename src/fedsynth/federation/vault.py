@@ -85,7 +85,7 @@ class WeightedL1:
 
     @property
     def span(self) -> Span:
-        """Bound on how far one record moves a score, in the integer units of :meth:`utilities`."""
+        """Bound on how far one record moves a score of :meth:`utilities`, if it is added or removed or replaced."""
         largest = GRAIN * int(self.integer_weights.max())
         return Span(largest, 2 * largest)
 
@@ -148,10 +148,10 @@ class Vault(Protocol):
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
         ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
-        heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
-        :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release scores
-        (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so before
-        anything is charged).
+        score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
+        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release
+        scores (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so
+        before anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
@@ -182,11 +182,12 @@ class Vault(Protocol):
 class VaultTerms:
     """What a trust model needs to make a vault: the deposited tables, their price, the protection, the accounting.
 
-    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit`` and
-    ``neighbours`` say who is protected. ``step`` is the number of the deposit question in the run, and ``question`` its
-    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
-    the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault the tables of those
-    ``sites`` that were not asked before.
+    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit``
+    says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by
+    adding or removing these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and
+    ``question`` its digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)``
+    records a release in the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault
+    the tables of those ``sites`` that were not asked before.
     """
 
     schema: Schema
@@ -327,9 +328,9 @@ class TrustedVault:
         """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
 
         The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
-        the heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
-        :class:`Unsupported` for a candidate whose columns were not deposited together, and :class:`BudgetExceeded`
-        beyond the deposit.
+        the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
+        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        :class:`BudgetExceeded` beyond the deposit.
         """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)

@@ -195,7 +195,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``release`` is the kind of the noise and its price, the privacy cost.
     - ``trust`` is the name of the trust model, ``schema`` the schema's digest, and ``plan`` the digest of the approved
       plan that the run follows (:class:`~fedsynth.federation.plan.Plan`), or empty.
-    - ``unit`` and ``neighbours`` say who is protected.
+    - ``unit`` says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables
+      differ by adding or removing these rows, or by replacing them.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -392,10 +393,10 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
 class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Head of an encoded reply: who answers which message, with what result.
 
-    ``site`` is the site's name, ``message`` the digest of the message (32 bytes) and ``code`` the position of the
-    result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row of the site's
-    audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is encrypted for the
-    coordinator.
+    ``site`` is the site's name, ``message`` the digest (32 bytes) of the message that is answered and ``code`` the
+    position of the result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row
+    of the site's audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is
+    encrypted for the coordinator.
     """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -410,11 +411,11 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reply:
     """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) names the
-    message. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no reply at all,
-    ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed`` says whether the
-    answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as no answer and is
-    not recorded. ``data`` are the reply's bytes.
+    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) that of
+    the message that it answers. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no
+    reply at all, ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed``
+    says whether the answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as
+    no answer and is not recorded. ``data`` are the reply's bytes.
     """
 
     site: str
@@ -432,11 +433,12 @@ Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
-    """Encode a site's reply: a head, and the frame of the answer (or the parts of a box if it is confidential).
+    """Encode the reply of ``site`` to a message: a head, and the encoded answer (in a box if it is confidential).
 
-    ``message`` is the digest (hex) of the message, ``seen`` the last row of the site's audit log, and ``body`` the
-    bytes of the answer in any number of parts, none for a code other than ``answered``. ``sealed`` says that they are a
-    box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
+    ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
+    ``code`` is ``answered`` or the reason why there is no answer. ``body`` is the encoded answer, in any number of
+    parts; none for another code. ``sealed`` says that they are a box, an answer encrypted by
+    :func:`~fedsynth.federation.coordinator.seal`.
     """
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
