@@ -94,11 +94,11 @@ class Values(Message, frozen=True, tag="values"):
 
 
 class Dealt(Message, frozen=True, tag="dealt"):
-    """A site's tables in secret shares for three compute servers: its answer to a deposit under that trust model.
+    """A site's tables in secret shares for three compute servers: its answer to a request for a deposit.
 
-    A deposit asks for tables that are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). The tables are the
-    sum of three shares, of which each server gets two. The first two shares are derived from one secret each. The
-    third, encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys`` (3, 112) are
+    Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). They are the sum of three shares
+    (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The third,
+    encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys`` (3, 112) are
     encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's, of the boxes
     and the digest (:mod:`~fedsynth.federation.trust.three_servers.shares`).
     """

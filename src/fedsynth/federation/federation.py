@@ -335,7 +335,7 @@ class Federation:
     def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
-        A vault is a party that holds exact sums and releases nothing but noisy tables and noisy selections
+        A vault is a party that holds exact sums and releases nothing but noisy tables, scores and selections
         (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget. With a ``cohort``
         (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
         <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the

@@ -1,4 +1,4 @@
-"""Vaults: exact sums of all sites' tables that are released only by noisy selection and noisy tables.
+"""Vaults: exact sums of all sites' tables from which only noisy selections, scores and tables are released.
 
 Methods that were made for one pooled table run on a vault. With a trusted server it is an array in the server's memory;
 three compute servers hold it as secret shares.
@@ -104,7 +104,7 @@ class WeightedL1:
 
 
 class Vault(Protocol):
-    """Exact sums of all sites' tables, from which only noisy selections and noisy tables are ever released.
+    """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
     memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
@@ -112,8 +112,8 @@ class Vault(Protocol):
     different times, and their tables stay.
 
     A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
-    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not. The federation
-    alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
+    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not deposited. The
+    federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
     """
 
     @property
