@@ -39,10 +39,10 @@ CLEAR = 5.0
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
 
-    It needs one round of noisy sums over all sites (two with ``bins_share``), so it runs under every trust model except
-    three servers. The budget is split over the tables alone: the choice of the pairs to model is post-processing of
-    released tables. Pairs that are not modelled still improve the estimates of their columns. Every multi-round method
-    has to beat this baseline.
+    It needs one round of noisy sums over all sites (two with ``bins_share``), so that it runs under every trust model
+    except three servers. The budget is split over the tables alone: the choice of the pairs to model is post-processing
+    of released tables. Pairs that are not modelled still improve the estimates of their columns. Every multi-round
+    method has to beat this baseline.
 
     Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
     10.1109/TIT.1968.1054142), with further pairs added while the model stays small; the fit is Private-PGM (arXiv
@@ -59,8 +59,9 @@ class OneShot:
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins. ``pair_share`` is then a
-        share of what is left, and the pairs' tables are denoised before the fit. 0: no survey; the schema's own bins.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts. ``pair_share`` is then a share of what is left, and the pairs' tables are
+        denoised before the fit. 0: no survey; the schema's own bins.
     """
 
     pair_share: float = 0.8
@@ -104,15 +105,16 @@ def strongest_pairs(
     megabytes: float,
     cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
-    """Return the measured pairs to model: a maximum spanning tree, and every other significant pair that fits.
+    """Return the measured pairs to model: a maximum spanning tree, and other significant pairs up to a size limit.
 
-    ``sizes`` are the lengths of all columns' axes, ``one_way`` (in the order of columns) and ``two_way`` the noisy
-    tables of ``total`` records, and ``megabytes`` (MiB) bounds the model's tables. The model also contains ``cliques``,
-    those of the schema's rules.
+    The tree has the largest sum of dependences. A pair's dependence is the L1 distance, in records, between its noisy
+    table and the product of its columns' tables, minus the distance expected from noise alone. It is significant above
+    ``CLEAR`` (5) standard deviations of that distance under noise alone. Pairs outside the tree are added, the most
+    dependent first, as long as the tables of the graphical model need at most ``megabytes`` (MiB, 8 bytes per cell).
 
-    A pair's dependence is the L1 distance, in records, between its noisy table and the product of its columns' tables,
-    minus the expected distance from noise alone. It is significant if noise alone would not reach it by chance
-    (``CLEAR`` = 5 standard deviations).
+    ``sizes`` are all columns' numbers of bins. ``one_way``, in the order of columns, and ``two_way`` are the noisy
+    tables of ``total`` records. ``cliques`` are columns that a rule of the schema names together, which the model
+    contains as well.
     """
     from fedsynth.models.gum import simplex
 

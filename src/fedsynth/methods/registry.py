@@ -63,8 +63,12 @@ _Kind = TypeVar("_Kind", bound=Method)
 class Registration:
     """A registered method: its ``name``, its class ``kind``, and the properties declared with :func:`method`.
 
-    The other fields are arguments of :func:`method` and described there. A class that was not decorated is registered
-    with the defaults of this class. :func:`find_method` and :func:`all_methods` return registrations.
+    ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). ``adaptive`` says
+    whether what sites are asked later depends on earlier answers, ``private`` whether it adds noise under a budget, and
+    ``trains`` whether sites train a network. ``queries`` are the classes of its own queries, and ``exempt`` the
+    promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class that was not
+    decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods` return
+    registrations.
     """
 
     name: str
@@ -198,7 +202,7 @@ def find_method(text: str) -> Registration:
 def declared(kind: Any, name: str) -> Registration:
     """Return the registration of the method class ``kind``; with default properties if it was not decorated.
 
-    ``name`` becomes the registration's name, and appears in the message: it is how the user named the class. Raises
+    ``name`` is how the user named the class; it becomes the registration's name, and the error quotes it. Raises
     :class:`Unsupported` if ``kind`` is not a dataclass with a function ``fit``.
     """
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
