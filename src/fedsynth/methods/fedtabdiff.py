@@ -23,10 +23,10 @@ class FedTabDiff(Settings):
     """A denoising diffusion model of encoded rows, trained by noisy gradient sums, or by FedAvg without privacy.
 
     Source: FedTabDiff (Sattarov, Schreyer & Borth, arXiv 2401.06263) with the network of FinDiff (arXiv 2309.01472),
-    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies come
-    from one noisy release instead of pooled rows, the network predicts the clean row, the first time step is trained
-    too, labels and rare values are drawn by released counts instead of the real ones, and rows are drawn in 25 steps
-    (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
+    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles of numbers and values
+    of categories come from one noisy release instead of pooled rows, the network predicts the clean row, the first time
+    step is trained too, labels and rare values are drawn by released counts instead of the real ones, and rows are
+    drawn in 25 steps (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------

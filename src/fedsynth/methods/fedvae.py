@@ -51,9 +51,9 @@ class FedVAE(Settings):
         Units and number of hidden layers of encoder and decoder, and dimension of the latent code between them. Under a
         budget, keep ``latent`` small: with a long code, noise in the weights hides what they would learn.
     factor, sigma
-        Weight of the reconstruction loss relative to the divergence, and standard deviation with which a number's place
-        within its mode (from -1 to 1) is decoded. With a small ``sigma``, the latent code describes these places
-        instead of values and groups.
+        Weight of the reconstruction loss relative to the latent code's Kullback-Leibler divergence, and standard
+        deviation with which a number's place within its mode (from -1 to 1) is decoded. With a small ``sigma``, the
+        latent code describes these places instead of values and groups.
     """
 
     updates: int = 0

@@ -3,8 +3,9 @@
 Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records against a
 public scale (one record then moves a norm by one, whatever the site's size); local steps are paid for (2s - 1
 measurements, not s); sums are normalised by the sites' public or noisily released sizes, never by a noisy sum's own
-total; proxies are averaged over all rounds; the cohorts of all rounds are drawn first, and the noise is calibrated to
-the largest number of rounds that any site was drawn for, not to all rounds.
+total; proxies (estimates of all sites' 1-way marginals) are averaged over all rounds; the cohorts (samples of sites) of
+all rounds are drawn first, and the noise is calibrated to the largest number of rounds that any site was drawn for, not
+to all rounds.
 """
 
 from __future__ import annotations
@@ -303,10 +304,10 @@ class Run:
     def together(self, picks: Mapping[str, list[Clique]]) -> dict[str, list[Clique]]:
         """Return ``picks`` without the cliques that would make one model of all selected cliques too large.
 
-        ``picks`` and the result hold the cliques that each site selected, by site. Cliques are added to the model of
-        the last fit, those that most sites selected first, as long as its tables need at most
-        ``settings.max_megabytes`` (MiB). Each site's own selection fits, but the union of all sites' selections may
-        form cycles, and thus a model of any size.
+        ``picks`` and the result hold the cliques that each site selected, by site. In descending order of the number of
+        sites that selected them, cliques are added to the model of the last fit, each unless the model's tables would
+        then need more than ``settings.max_megabytes`` (MiB). Each site's own selection fits, but the union of all
+        sites' selections may form cycles, and thus a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
         held = list(self.model.cliques)

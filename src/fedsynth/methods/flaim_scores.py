@@ -375,9 +375,10 @@ class _Layout:
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
-    """Return the model's share of the rows in each cell of ``cliques``, clique by clique, as integers.
+    """Return the model's share of the rows in each cell of the tables of ``cliques``, as integers.
 
-    They are in units of 1 / ``GRID`` (2^-24), flattened and concatenated; cliques are tuples of column positions.
+    They are in units of 1 / ``GRID`` (2^-24), table by table, flattened and concatenated; cliques are tuples of column
+    positions.
     """
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])

@@ -340,7 +340,7 @@ def table_of(clique: Clique) -> Counts:
 def measure_in_vault(
     vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
 ) -> list[Measurement]:
-    """Open one noisy table for each of ``cliques`` in a vault, for ``share`` of the run's budget in total.
+    """Release one noisy table for each of ``cliques`` from a vault, for ``share`` of the run's budget in total.
 
     ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites paid a
     share of the budget when they deposited their tables in it, and whatever the vault releases is charged against that.

@@ -177,7 +177,8 @@ class FedPrivSyn(Settings):
 
     A sketch is a short random projection of a pair's table (:func:`~fedsynth.methods.sketch.project`). After an
     optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches, and of the tables of
-    the released pairs. Source: HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
+    the released pairs. Pairs are released as long as this lowers the expected error (:func:`worth_releasing`). Source:
+    HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -289,9 +290,9 @@ class PrivSyn:
 
     A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums of all sites and opens them only with noise. A
     pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
-    record moves it by 1 (by 4 against the product of exact ones, as published). The method needs noisy scores of all
-    pairs, and therefore a trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise
-    :class:`InvalidParameter`.
+    record moves it by 1 (by 4 against the product of exact ones, as published). Pairs are released as long as this
+    lowers the expected error (:func:`worth_releasing`). The method needs noisy scores of all pairs, and therefore a
+    trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -385,7 +386,7 @@ class AllMarginals:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
+        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
         <fedsynth.methods.registry.Method.fit>` lists.
         """
         pairs = all_marginals(len(federation.schema.stored), 2)
@@ -428,8 +429,9 @@ class RandomMarginals:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's ``info["cliques"]`` are
-        the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's
+        ``info["cliques"]`` are the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>`
+        lists.
         """
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]

@@ -143,7 +143,7 @@ class Sketches(Query, frozen=True):
         return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: ``width`` per pair, or its number of cells if smaller."""
+        """Return the number of integers in a site's answer: per pair ``width``, or its table's cells if fewer."""
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:

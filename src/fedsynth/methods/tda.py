@@ -74,9 +74,9 @@ class FedTDA:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has the order
-        of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before anything is
-        spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
+        There are two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has
+        the order of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before
+        anything is spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
         <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.copula import Copula, fitted_correlation

@@ -125,11 +125,11 @@ class FedTDAMixture(Settings):
 class FedTDAPaper(Settings):
     """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.
 
-    Each number becomes two latent variables: its position within the likeliest component of its mixture, and one for
-    the component. Each category becomes a latent variable in an interval, in ascending order of frequency (ICDM). Where
-    the paper encodes a category by a random point of its interval, the covariance is computed from the mean of the
-    interval, which leaves the expectation of every entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out
-    of range raise :class:`InvalidParameter`.
+    Each number becomes two latent variables: its position within the likeliest component of the column's mixture, and
+    one whose interval stands for that component. Each category becomes one latent variable, whose intervals stand for
+    the values in ascending order of frequency (the paper's ICDM). Where the paper encodes a category by a random point
+    of its interval, the covariance is computed from the mean of the interval, which leaves the expectation of every
+    entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------

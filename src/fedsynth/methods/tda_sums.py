@@ -178,7 +178,7 @@ class EncodedRows(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values.
 
-        The federation and every site call it before anything is charged.
+        The federation and every site call it before any privacy cost is charged.
         """
         if len(self.columns) != len(schema.stored):
             raise InvalidParameter(f"{len(self.columns)} encodings for {len(schema.stored)} columns; give one for each")
@@ -373,9 +373,9 @@ class MixtureSums(Query, frozen=True):
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for columns without numbers, and coefficients that might overflow.
+        """Raise :class:`InvalidParameter` for columns that are not numeric, and for coefficients that might overflow.
 
-        The federation and every site call it before anything is charged.
+        The federation and every site call it before any privacy cost is charged.
         """
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None

@@ -161,7 +161,7 @@ class NetworkTraining(Training, frozen=True):
     def require(cls) -> None:
         """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named.
 
-        It is called before anything is charged.
+        It is called before any privacy cost is charged.
         """
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
@@ -243,7 +243,7 @@ class GradientSum(NetworkTraining, frozen=True):
     verb: ClassVar[str] = "sum"
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for unclipped gradients, which have no bound.
+        """Raise :class:`InvalidParameter` if ``clip`` is 0: unclipped gradients have no bound, and thus no sensitivity.
 
         It also refuses what :meth:`NetworkTraining.check` refuses.
         """
@@ -285,7 +285,7 @@ class LocalTraining(NetworkTraining, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps of Adam in the round, ``updates``; the release is charged for each."""
+        """Number of steps of Adam in the round, ``updates``; the privacy cost is that of all of them."""
         return self.updates
 
     def check(self, schema: Schema) -> None:
@@ -326,7 +326,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         """Return the smallest and the largest possible number in a site's answer, its noise included.
 
         They are minus and plus 2^31 - 1 grid steps, to which a site clips each weight's change, times the largest
-        weight of a site (2^12), whatever ``rows`` and ``noise`` are. The server rejects other answers.
+        weight of a site in the average (2^12). ``rows`` and ``noise`` are not used. The server rejects other answers.
         """
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
@@ -393,12 +393,12 @@ class LocalTraining(NetworkTraining, frozen=True):
 
 
 def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
-    """Return a survey's columns with their values grouped into the tokens that networks read, one entry per column.
+    """Return, for each column, a survey's bins merged into the groups that networks read as tokens (integer codes).
 
     ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column keeps the ``most`` most
     frequent values, as far as their counts exceed 8 standard deviations of the noise; all others form one more group. A
-    numeric column has at most ``modes`` groups; if ``modes`` is above 1, a single value that many rows share is a group
-    of its own.
+    numeric column has at most ``modes`` groups, besides one for missing values; if ``modes`` is above 1, a single value
+    that many rows share is a group of its own.
     """
     from fedsynth.models.cells import rare_together
 
@@ -534,8 +534,8 @@ def cosine(step: int, steps: int) -> float:
 def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
     """Raise :class:`InvalidParameter`, before budget is spent, for training steps that sites would refuse to take.
 
-    For the options classes: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm to which its
-    gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
+    Classes of methods' options call it: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm
+    to which its gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
     """
     between(SMALLEST_RATE, 1, rate=rate)
     between(_LEAST_CLIP, _LARGEST_CLIP, clip=clip)
@@ -547,7 +547,8 @@ def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
 def check_network(network: Network | Generator) -> None:
     """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train.
 
-    For the options classes: the hyperparameters are checked against the bounds that a site applies to a message.
+    Classes of methods' options call it: the hyperparameters are checked against the bounds that a site applies to a
+    message.
     """
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
