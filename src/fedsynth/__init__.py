@@ -1,6 +1,8 @@
 """Generate one synthetic table, with a differential-privacy guarantee, from many sites that may not pool their rows.
 
-The library in three lines::
+The library in three lines: ``tables`` are one data frame per site, ``LocalNoise`` lets each site add noise to its own
+answers, and the last line also prints the ledger, the list of all releases and their privacy costs::
+
     federation = federate(tables, schema, Budget(epsilon=1.0, delta=1e-6), trust=LocalNoise())
     synthesizer = Auto().fit(federation)
     synthesizer.sample(10_000).to_csv("synthetic.csv"); print(federation.ledger)

@@ -42,9 +42,9 @@ def pack(meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, compres
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return ``meta`` and ``arrays`` of an archive made by :func:`pack`; nothing in it is ever executed.
+    """Return what :func:`pack` put into the archive ``data``: the JSON values, and the arrays by name.
 
-    Raises :class:`FedsynthError` for bytes that are no such archive, or a damaged one.
+    Nothing in it is ever executed. Raises :class:`FedsynthError` for bytes that are no such archive, or a damaged one.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:

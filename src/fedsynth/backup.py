@@ -68,9 +68,9 @@ class _Marked(msgspec.Struct):
 def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Contents:
     """Write a backup that only its owner can read, and return its table of contents with all digests.
 
-    ``to`` is the new file. ``contents`` is the table of contents without digests: its ``files`` are replaced. ``files``
-    maps each relative path in the backup to the file to read. Raises :class:`FedsynthError` if ``to`` exists, and
-    ``OSError``; no partial file is left behind in either case.
+    ``to`` is the new file. ``files`` maps each relative path in the backup to the file to read. ``contents`` is the
+    table of contents to store; its own ``files`` may be empty, since the digests computed here take their place. Raises
+    :class:`FedsynthError` if ``to`` exists, and ``OSError``; no partial file is left behind in either case.
     """
     refuse_existing(to)
     partial = to.with_name(f".{to.name}.{secrets.token_hex(4)}")

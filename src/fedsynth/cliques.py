@@ -1,4 +1,8 @@
-"""Cliques (sets of columns) and workloads (lists of cliques): closures, weights, and splitting of their flat tables."""
+"""Cliques (sets of columns whose joint table is of interest) and workloads (lists of cliques).
+
+The functions list and compare cliques, weigh them as candidates for a measurement, and split a flat vector of counts
+into their tables.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ MOST_WEIGHT = 255  # largest integer weight of a candidate's score
 
 
 def all_marginals(columns: int, order: int) -> Workload:
-    """Return every set of ``order`` of the columns 0 to ``columns - 1``, in lexicographic order."""
+    """Return all sets of ``order`` columns, numbered from 0 to ``columns - 1``, in lexicographic order."""
     return tuple(itertools.combinations(range(columns), order))
 
 
@@ -25,7 +29,7 @@ def random_workload(columns: int, order: int, count: int, seed: int) -> Workload
     """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
 
     Columns are numbered from 0 to ``columns - 1``. The sets are in the order in which they were drawn with ``seed``. If
-    there are no more than ``count``, all are returned, in lexicographic order.
+    no more than ``count`` sets exist, all are returned, in lexicographic order.
     """
     every = all_marginals(columns, order)
     if len(every) <= count:
@@ -96,9 +100,10 @@ def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[fl
 
 
 def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
-    """Scale positive weights to integers from 1 to ``MOST_WEIGHT`` (255), in the same shape; the largest becomes 255.
+    """Scale the positive weights of candidates to integers from 1 to ``MOST_WEIGHT`` (255), in the same shape.
 
-    Selections from candidates need integer weights, because the sensitivity of an integer score is exact.
+    The largest becomes 255; the others are rounded, to at least 1. A candidate's score is multiplied by its weight, and
+    the sensitivity of an integer score is exact.
     """
     scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
     found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)

@@ -16,17 +16,19 @@ class FedsynthError(Exception):
 
 
 class SchemaError(FedsynthError):
-    """A table, a value or a schema file does not fit; the message names the column, the row, the value and the fix.
+    """A table or a value does not fit the schema, or a schema is invalid; the message says where, and how to fix it.
 
-    A schema is the public description of a table's columns (:class:`~fedsynth.schema.schema.Schema`).
+    It names the column, the row and the value where there are any. A schema is the public description of a table's
+    columns (:class:`~fedsynth.schema.schema.Schema`).
     """
 
 
 class BudgetExceeded(FedsynthError):
     """A request would cost more privacy budget than the run, the site or a prepaid vault has left; it is not answered.
 
-    The limit is that of the run's ledger (:class:`~fedsynth.privacy.ledger.Ledger`), of a site's own account or of a
-    deposit in a vault (:class:`~fedsynth.federation.vault.Vault`). The message says which.
+    The limit is that of the run's ledger (the server's record of releases, :class:`~fedsynth.privacy.ledger.Ledger`),
+    of a site's own account (its record of what it was charged), or of the deposit in a vault, which pays for its
+    releases in advance (:class:`~fedsynth.federation.vault.Vault`). The message says which.
     """
 
 
@@ -38,7 +40,10 @@ class Refused(FedsynthError):
 
 
 class Unsupported(FedsynthError):
-    """The chosen trust model, transport, data source or installation cannot do what was requested."""
+    """The chosen trust model, transport, data source or installation cannot do what was requested.
+
+    A trust model says who adds noise and who sees exact counts; a transport carries messages between server and sites.
+    """
 
 
 class InvalidParameter(FedsynthError, ValueError):

@@ -125,8 +125,8 @@ def load_json(path: Path, kind: type[_T], what: str, mend: str, number: int | No
 def refuse_format(found: object, number: int, what: str, mend: str) -> None:
     """Raise :class:`FedsynthError` unless a file is in the format version that this version of fedsynth reads.
 
-    ``found`` is the file's own entry, of any type, and ``number`` the version that is read. The message begins with
-    ``what``, the file's name, and ends with ``mend``, the next step for the user.
+    ``found`` is the format version that the file states, a value of any type, and ``number`` the version that is read.
+    The message begins with ``what``, the file's name, and ends with ``mend``, the next step for the user.
     """
     if type(found) is not int or found != number:
         problem = f"is in format {found}" if type(found) is int else "has no known format number"

@@ -4,7 +4,7 @@ Rule 1: counting queries use :class:`Rows` and nothing else, so any implementati
     memory, a stream of batches (:mod:`fedsynth.data.sources.streamed`) or a database
     (:mod:`fedsynth.data.sources.ibis`).
 Rule 2: all implementations return identical counts for identical rows, even on bin edges: the schema alone determines
-    the codes of a row.
+    the codes (integers) by which a row's values are encoded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Rows(Protocol):
 
         ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``cliques`` are the tables to
         count: each is a sequence of positions in ``axes``, one for each dimension of its table. Raises
-        :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
+        :class:`Unsupported` for an axis that divides a column by cut points, if only codes of its values are known
+        here.
         """
 
 
@@ -106,7 +107,7 @@ class Source(Protocol):
         """Return the names of all columns in their order; raises :class:`SchemaError` for a duplicate name."""
 
     def unfit(self, columns: Sequence[Column]) -> dict[str, str]:
-        """Return a sentence for each column whose type in the source is known to be unreadable, by the column's name.
+        """Return the columns that cannot be read because of their type in the source: a sentence for each, by its name.
 
         ``columns`` are columns of a schema. The result is empty if the types can only be judged by reading, as in a
         file.
@@ -130,10 +131,10 @@ class Source(Protocol):
         """
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context with a snapshot of the rows that is counted where it is stored.
+        """Return a context with a snapshot of the rows that can be counted but not read one by one.
 
-        The database counts its own table, and DuckDB scans a file. Rows are encoded under ``schema``, and no single row
-        is available. Raises :class:`SchemaError` if the source does not fit the schema.
+        They are counted where they are stored: the database counts its own table, and DuckDB scans a file. Rows are
+        encoded under ``schema``. Raises :class:`SchemaError` if the source does not fit the schema.
         """
 
 
@@ -191,7 +192,7 @@ class Table:
 
         Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of one table
         under add/remove adjacency is 1. All tables are counted in one pass over the rows, in chunks whose codes fit
-        into the cache. Raises :class:`Unsupported` for an axis with cut points if the rows hold no numbers.
+        into the cache. Raises :class:`Unsupported` for an axis with cut points over a column that ``numbers`` lacks.
         """
         columns = self.schema.stored
         used = sorted({at for clique in cliques for at in clique})
@@ -224,9 +225,9 @@ class Table:
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return the number of each row's cell in the (C-ordered) contingency table of a clique, shape ``(rows,)``.
+        """Return each row's cell in the contingency table of a clique, as its position in C order, shape ``(rows,)``.
 
-        ``clique`` lists positions of stored columns; the table's axes are the codes of these columns.
+        ``clique`` lists positions of stored columns; along each dimension, the table's cells are the codes of a column.
         """
         first, *rest = clique
         flat = self.codes[first].astype(np.int64)

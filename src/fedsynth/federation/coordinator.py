@@ -1,7 +1,7 @@
-"""The coordinator's keys: sites answer only requests signed by it, and seal confidential answers for it.
+"""Keys of the coordinator, the party that runs the server and asks the sites.
 
-Requests carry an Ed25519 signature, confidential answers are sealed for an X25519 key; sites pin both public keys in
-their own files. A relay can neither forge the coordinator's requests nor read a confidential answer.
+Sites answer only requests that it signed (Ed25519), and encrypt confidential answers for it (X25519). Each site keeps
+both public keys in its own files, so a relay can neither forge a request nor read a confidential answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTEXT = b"fedsynth request 2"
 
 @dataclass(frozen=True)
 class Coordinator:
-    """The coordinator's keys, by which the server signs requests to sites and opens their confidential answers.
+    """The keys of the coordinator, the party that asks the sites: it signs requests and opens confidential answers.
 
     ``secret`` holds 32 random bytes that never leave the coordinator; both private keys are derived from it.
     """
@@ -35,22 +35,23 @@ class Coordinator:
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes), which sites pin in their own files: Ed25519 (32 bytes), then X25519."""
+        """Both public keys (64 bytes): Ed25519 (32 bytes), then X25519. Every site keeps them in its own files."""
         return self._signing.public_key().public_bytes_raw() + self._opening.public_key().public_bytes_raw()
 
     def sign(self, body: bytes, purpose: bytes = _CONTEXT) -> bytes:
-        """Return the Ed25519 signature (64 bytes) of ``body``, by default that of a request.
+        """Return the Ed25519 signature (64 bytes) of the bytes ``body``, by default for a request.
 
-        ``body`` are the bytes to sign (:attr:`Request.body <fedsynth.federation.wire.Request.body>`). Another
-        ``purpose`` makes a signature that is not valid for a request; :func:`signed_by` needs the same one.
+        A request is signed over :attr:`Request.body <fedsynth.federation.wire.Request.body>`. ``purpose`` names, in
+        bytes, what is signed: a signature for one purpose is not valid for another, and :func:`signed_by` needs the
+        same purpose.
         """
         return self._signing.sign(_signed(body, purpose))
 
     def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
         """Decrypt a site's confidential answer, which :func:`seal` encrypted, and return its bytes.
 
-        ``box`` is the sender's public key (32 bytes) and the ciphertext. ``site`` is the site's name, and ``digest``
-        the SHA-256 (hex) of the message that it answers (:attr:`Request.digest
+        ``box`` is a one-time public key of the site (32 bytes) and the ciphertext. ``site`` is the site's name, and
+        ``digest`` the SHA-256 (hex) of the message that it answers (:attr:`Request.digest
         <fedsynth.federation.wire.Request.digest>`). Raises :class:`FedsynthError` if the box was changed, or is for
         other keys, of another site or for another message.
         """
@@ -97,12 +98,13 @@ def _verified(public: bytes, signature: bytes, signed: bytes) -> bool:
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, site: str, digest: str) -> tuple[bytes, bytes]:
-    """Encrypt a site's confidential answer ``plain`` for the coordinator; return the ciphertext in two parts.
+    """Encrypt a site's confidential answer ``plain`` for the coordinator; return the two parts of a box.
 
     ``public`` are the coordinator's public keys (64 bytes), ``site`` is the site's name, and ``digest`` the SHA-256
-    (hex) of the message that is answered. ``seed`` (32 secret bytes) must serve this answer alone. The parts together
-    are the box that :meth:`Coordinator.unseal` opens: the sender's public key (32 bytes) and the encrypted answer (16
-    bytes longer than ``plain``). They are not joined, to avoid copying a large answer.
+    (hex) of the message that is answered. ``seed`` (32 secret bytes, used for this answer alone) gives a one-time key
+    pair. The parts are its public key (32 bytes) and the encrypted answer (16 bytes longer than ``plain``), which in
+    this order make up the box that :meth:`Coordinator.unseal` opens. They are not joined, to avoid copying a large
+    answer.
     """
     private = X25519PrivateKey.from_private_bytes(seed)
     sender = private.public_key().public_bytes_raw()

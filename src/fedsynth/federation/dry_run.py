@@ -1,8 +1,9 @@
-"""Dry runs on random rows, to forecast a run's exchanges, bytes, epsilon and noise, and to make the plan to approve.
+"""Dry runs on random rows, to forecast a run's exchanges, bytes, epsilon and noise, and to make its plan.
 
-The real method sends its real queries to real sites that hold random rows. The forecast depends on public facts alone:
-schema, budget, trust model, number of sites and a stated number of rows. An adaptive method adapts to random rows here,
-so it runs on several very different tables; figures that differ between them are given as a range.
+A plan lists the questions that a run may ask and their highest privacy costs, for sites to approve. In a dry run the
+real method sends its real queries to real sites that hold random rows. The forecast depends on public facts alone:
+schema, budget, trust model, number of sites and an assumed number of rows. An adaptive method adapts to random rows
+here, so it runs on several very different tables; figures that differ between them are given as a range.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Fits(Protocol):
 
 
 def even_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` random rows of independent, uniform columns."""
+    """Return a table of ``rows`` random rows, for dry runs: columns are independent, and all codes equally likely."""
     return _table(schema, [rng.integers(0, size, rows) for size in schema.sizes], rng)
 
 
@@ -80,9 +81,12 @@ def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` random rows in which each column depends on the one before it.
+    """Return a table of ``rows`` random rows in which each column depends on the one before it, ever more weakly.
 
-    The dependence is weaker from column to column: some pairs depend on each other, most hardly.
+    In each row, column k (numbered from 0) copies the level of column k - 1 with probability 1 / (k + 1), and otherwise
+    draws a uniform level of its own. The first pairs thus depend on each other strongly, the last ones hardly. A
+    column's value is the square of its level times its number of values, rounded down: low values are the most
+    frequent.
     """
     level = rng.random(rows)
     columns = []
@@ -95,11 +99,11 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: np.random.Generator) -> Table:
     """Return a table of ``rows`` rows of a random Gaussian copula with skewed columns, as stand-ins for real rows.
 
-    One to three hidden factors explain a part of each column's variance, drawn uniformly between the two bounds in
-    ``strength`` (from 0 to 1; 0 is independence). Unless that part is 0, one column in ten follows another one almost
-    exactly, as a code follows a name, and one in four is large where its score is far from 0 on either side. A column's
-    frequencies fall from a peak, at its first or any other value, by a power law. The distribution depends on
-    ``schema`` and ``rng`` and not on the number of rows.
+    Each column has a normal score. One to three hidden factors explain a part of its variance, which is drawn uniformly
+    between the two bounds in ``strength`` (from 0 to 1; 0 is independence). Unless that part is 0, one column in ten
+    copies the score of an earlier column almost exactly, as a code follows a name, and one in four takes the absolute
+    value of its score, so that its dependence on others is not monotone. A column's frequencies fall from a peak, at
+    its first or any other value, by a power law. The distribution depends on the arguments other than ``rows``.
     """
     laws, draws = rng.spawn(2)  # the distribution does not depend on the number of rows
     hidden = draws.normal(size=(int(laws.integers(1, _FACTORS + 1)), rows))
@@ -131,7 +135,7 @@ def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
 
 def equal_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` copies of one row, for maximally sparse tables."""
+    """Return a table of ``rows`` copies of one row, so that each contingency table has one non-empty cell."""
     return _table(schema, [np.zeros(rows, dtype=np.int64) for _ in schema.sizes], rng)
 
 
@@ -170,9 +174,9 @@ class Sent:
 class Asked:
     """One question that a site was charged for in a dry run.
 
-    ``group`` is the verb of the question (such as ``sum``), the kind of its query and the kind of its release.
-    ``price`` is in the unit of plans (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`): epsilon if the
-    budget's delta is 0, otherwise rho of zCDP.
+    ``group`` is the verb of the question (such as ``sum``), the kind of its query (such as ``counts``) and the kind of
+    its release (such as ``gaussian``). ``price`` is its privacy cost to one person, as one number: epsilon if the
+    budget's delta is 0, otherwise rho of zCDP (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`).
     """
 
     group: tuple[str, str, str]
@@ -181,14 +185,15 @@ class Asked:
 
 @dataclass
 class Notes:
-    """Observations of one dry run: every message, and the charges in each site's own account.
+    """Observations of one dry run: the sizes of all messages, what each site was charged, and the releases.
 
-    ``sent`` holds the sizes of all messages and ``exchanges`` is the number of exchanges, each of which sends messages
-    to several sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the
-    site's name, ``repeated`` those among them in training steps that were not computed (:meth:`repeat`). ``entries``
-    are the releases in the server's ledger and ``epsilon`` is its total, at the budget's delta. ``servers`` is the
-    traffic of three compute servers (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other
-    trust models.
+    ``sent`` holds the sizes. ``exchanges`` is the number of exchanges: in each, the server sends messages to several
+    sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the site's name.
+    They include the ``repeated`` ones, of training steps that were counted but not computed (:meth:`repeat`).
+    ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta.
+    ``servers`` is the traffic of three compute servers
+    (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other trust models. :meth:`close` sets
+    ``asked``, ``entries``, ``epsilon`` and ``servers``.
     """
 
     sent: list[Sent] = field(default_factory=list)
@@ -200,11 +205,12 @@ class Notes:
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield 0, as the only computed step of a loop of ``times`` steps, and then count this step ``times`` times.
+        """Yield 0, as the only computed step of a loop of ``times`` training steps; then count it ``times`` times.
 
-        It is the ``loop`` of the ``federation`` of a dry run (:class:`~fedsynth.federation.federation.Federation`), and
-        ``sites`` are its sites. The steps differ only in a network's weights, on which neither prices nor bytes depend,
-        so that the other steps need not be computed.
+        In a dry run the ``federation`` has this method as its ``loop``, which gives a method the numbers of its
+        training steps (:class:`~fedsynth.federation.federation.Federation`); ``sites`` are the federation's sites. The
+        steps differ only in a network's weights, on which neither privacy costs nor bytes depend, so the other steps
+        need not be computed.
         """
         sent, exchanges, entries = len(self.sent), self.exchanges, len(federation.ledger.entries)
         charged = {site.name: len(site.account.charges()) for site in sites}
@@ -223,7 +229,7 @@ class Notes:
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Copy the contents of the accounts of ``sites`` and of the federation's ledger, at the end of the run."""
+        """Take over what each of the ``sites`` was charged and the ``federation`` released, at the end of the run."""
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
@@ -247,7 +253,8 @@ class Notes:
 class Weighing(InProcess):
     """A transport to ``sites`` in this process that records the sizes of encoded messages, for dry runs.
 
-    Sizes and the number of exchanges are added to ``notes``. The attribute ``members`` holds the sites.
+    It adds these sizes to ``notes``, and 1 for each exchange (messages to several sites, and their replies). The
+    attribute ``members`` holds the sites.
     """
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
@@ -278,12 +285,12 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
-    """Run ``method`` over the rows of ``table``, dealt at random to ``sites`` equal sites; return the observations.
+    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return observations.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
     :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own draws.
-    Networks are not trained: sites answer training questions with zeros at the same price. Raises the errors of the
-    run, such as :class:`Unsupported`.
+    Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the errors of
+    the run, such as :class:`Unsupported`.
     """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
@@ -366,9 +373,9 @@ def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
 class Range:
     """The lowest, typical and highest value of a figure over the dry runs of a forecast.
 
-    In a :class:`Forecast`, ``typical`` is the mean over the dry runs on the first random table (``steep`` in
-    ``TABLES``), and ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's
-    questions differ between them, or if it samples sites.
+    In a :class:`Forecast`, ``typical`` is the mean over the dry runs on one of the random tables (:func:`steep_rows`).
+    ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's questions differ from
+    one dry run to another, or if it samples sites.
     """
 
     low: float
@@ -383,10 +390,11 @@ class Range:
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise of one kind of released answer: all answers to a ``verb`` (such as ``sum``) and a ``kind`` of query.
+    """Noise of one kind of released answer in a forecast: of all answers to one ``kind`` of query by one ``verb``.
 
-    They are released ``times`` times, with ``cells`` cells in total. ``std`` is the noise's standard deviation per
-    cell, in the units of the answer: the lowest, median and highest of these answers.
+    ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
+    run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in a
+    cell, in the units of the answer: its lowest, median and highest value over these answers of one dry run.
     """
 
     verb: str
@@ -400,12 +408,13 @@ class Noise:
 class Forecast:
     """Forecast of a run, from dry runs of its method on random rows.
 
-    ``plan`` is what the sites may approve, ``rows`` the number of rows at all sites together and ``dry_runs`` the
-    number of runs behind the figures. ``exchanges`` counts the run's exchanges of messages. ``messages`` (a number),
-    ``down`` and ``up`` (bytes to and from a site) are per site. ``epsilon`` bounds the cost to one person, at the
-    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of
-    bytes that three compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for
-    draws (as measured elsewhere); both are 0 under other trust models.
+    ``plan`` lists the questions and their highest costs, for the sites to approve; ``rows`` is the number of rows at
+    all sites together and ``dry_runs`` the number of runs behind the figures. ``exchanges`` counts the run's exchanges
+    of messages. ``messages`` (a number), ``down`` and ``up`` (bytes to and from a site) are per site. ``epsilon``
+    bounds the cost to one person, at the budget's delta. ``largest`` is the size of the largest message to a site, in
+    bytes. ``servers`` is the number of bytes that three compute servers send in total, and ``servers_seconds`` the CPU
+    seconds that each of them needs for private selections, estimated from their numbers of candidates; both are 0 under
+    other trust models than three servers.
 
     ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
     on its own random draws; ``noise``, that of the first dry run, is then only an example.
@@ -426,7 +435,7 @@ class Forecast:
     servers_seconds: Range
 
     def to_json(self) -> dict[str, Any]:
-        """Return the forecast as JSON values, with the plan's digest and its guarantee (epsilon and delta)."""
+        """Return the forecast as JSON values, with the plan's digest and the (epsilon, delta) that it guarantees."""
         content = dataclasses.asdict(self)
         guarantee = dataclasses.asdict(self.plan.guarantee)
         return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest, "guarantee": guarantee}
@@ -448,20 +457,23 @@ def forecast(
     headroom: float = 2.0,
     progress: Progress = silent,
 ) -> Forecast:
-    """Forecast a run of ``method`` (called ``name``) over ``sites`` equal sites with ``rows`` rows in total.
+    """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
-    :func:`~fedsynth.federation.simulate.federate`; ``progress`` is called after each of the usual dry runs.
+    :func:`~fedsynth.federation.simulate.federate`.
 
     The method runs ``repeats`` times on every random table in ``TABLES``, each time with other noise, other cohorts
-    (samples of sites) and other random queries. If it samples sites, it runs once more on each table with every site in
-    every cohort: the most rounds that one site can be in. The plan lists what the run may ask in slots, each a number
-    of questions and a price (:class:`~fedsynth.federation.plan.Slot`). It has exactly the slots on which all dry runs
-    agree; for slots that depend on the data or on the samples of sites, it has ``headroom`` times the largest number
-    and price seen. Fits are shortened, since they only affect which queries are chosen, and the rows are random anyway.
+    (samples of sites) and other random queries; ``progress`` is called after each of these runs. If the method samples
+    sites, it runs once more on each table with every site in every cohort: the most rounds that one site can be in.
+    Fits are shortened, since they only affect which queries are chosen, and the rows are random anyway.
+
+    The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
+    cost) each (:class:`~fedsynth.federation.plan.Slot`). Slots on which all dry runs agree are in the plan as they are.
+    Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest number and
+    price seen.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
-    :class:`Unsupported` for a budget without limit: a run without noise has no price to approve.
+    :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
     """
     if min(rows, sites, repeats) < 1 or not headroom >= 1:
         raise InvalidParameter("rows, sites, repeats and headroom must all be at least 1")

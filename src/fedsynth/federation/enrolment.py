@@ -1,13 +1,15 @@
 """Enrolment: the files that a coordinator and a site exchange before the first run, over any channel.
 
 The coordinator sends an :class:`Invitation`, the site answers with a :class:`JoinRequest`; the coordinator sends an
-:class:`Admission` with the roster of all sites, the site answers with an :class:`Acceptance`.
+:class:`Admission` with the roster (the list of all sites and their public keys), the site answers with an
+:class:`Acceptance`.
 
-Rule 1: no file holds a secret. Rule 2: an invitation and a request are authentic only if their fingerprints, read out
-by phone, agree. A roster is signed by the coordinator, whose key was in the invitation; all sites compare its
-fingerprint with each other, since the coordinator could replace a site's key by one of its own. Rule 3: fingerprints
-and signatures are of a file's content in one canonical form, not of its bytes. Rule 4: a signature is bound to its
-purpose (:mod:`~fedsynth.federation.trust.secure.masking`), so that it is not valid for another file.
+Rule 1: no file holds a secret. Rule 2: an invitation and a request are authentic only if sender and receiver, who read
+it out by phone, have the same fingerprint: 30 digits made from the content. A roster is signed by the coordinator,
+whose key was in the invitation; all sites compare its fingerprint with each other, since the coordinator could replace
+a site's key by one of its own. Rule 3: fingerprints and signatures are of a file's content in one canonical form, not
+of its bytes. Rule 4: a signature is bound to its purpose (:mod:`~fedsynth.federation.trust.secure.masking`), so that it
+is not valid for another file.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ _Other = TypeVar("_Other", "Admission", "Acceptance")
 def fingerprint(purpose: str, content: bytes) -> str:
     """Return 30 digits in six groups that identify ``content``, to be read out and compared by phone.
 
-    ``purpose`` says what it is ("terms", "join request" or "roster"): equal content has another fingerprint for another
-    purpose. It takes a third of a second and 128 MiB.
+    ``purpose`` says what the content is ("terms", "join request" or "roster"): equal content has another fingerprint
+    for another purpose. The computation takes a third of a second and 128 MiB.
 
-    An attacker who makes both of two contents could find a collision among 2^50 candidates; scrypt (RFC 7914) makes
-    each try cost as much, so that the search would take millions of core years.
+    An attacker who chooses both of two contents needs about 2^50 candidates to find two with equal fingerprints. The
+    fingerprint of each candidate takes as long as any other (scrypt, RFC 7914): millions of core years in all.
     """
     made = Scrypt(salt=f"fedsynth {purpose} 1".encode(), length=32, n=2**17, r=8, p=1).derive(content)
     digits = f"{int.from_bytes(made) % 10**_DIGITS:0{_DIGITS}d}"
@@ -57,15 +59,17 @@ def fingerprint(purpose: str, content: bytes) -> str:
 
 
 class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network and the job.
+    """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network, the intended run.
 
     ``superlink`` is the address HOST:PORT of the Flower server that sites connect to, ``coordinator`` both public keys
     (hexadecimal, :attr:`Coordinator.public <fedsynth.federation.coordinator.Coordinator.public>`), ``authority`` the
-    certificate (PEM) of the authority that signs all other certificates, and ``schema`` the agreed schema (TOML). The
-    others are the job's terms, from which a site's policy is drafted: the name of the ``method``, the budget
-    (``epsilon``, ``delta``), the name of the ``trust`` model and the unit of protection
-    (:class:`~fedsynth.privacy.cost.Unit`). ``kinds`` are the queries of another package's method by name, each with the
-    class that would be imported. Raises :class:`InvalidParameter` for another form of address.
+    certificate (PEM) of the authority that signs all other certificates, and ``schema`` the agreed schema (TOML).
+
+    The others describe the intended run, and a site's policy is drafted from them: the name of the ``method``, the
+    budget (``epsilon``, ``delta``), the name of the ``trust`` model, and who is protected: a person with up to
+    ``rows_per_person`` rows at each of up to ``sites_per_person`` sites. ``kinds`` are the queries of another package's
+    method by name, each with the class that a site would import for it. Raises :class:`InvalidParameter` for an address
+    in another form than HOST:PORT.
     """
 
     superlink: str
@@ -113,10 +117,10 @@ class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
     """A request to join, sent by a site to the coordinator: the site's public keys, signed with its identity key.
 
-    ``site`` is the site's name, ``terms`` the digest of the terms in the invitation and ``fedsynth`` the site's
-    version. ``identity`` is the public key (hexadecimal, Ed25519) by which other sites know this one, ``node_key`` the
-    public key (OpenSSH) of its Flower node, and ``csr`` a certificate signing request (PEM) for its TLS key, from which
-    only the key is used. ``signature`` (hexadecimal) is empty before :meth:`sign`.
+    ``site`` is the site's name, ``terms`` the digest of the terms in the invitation and ``fedsynth`` the version of
+    fedsynth at the site. ``identity`` is the public key (hexadecimal, Ed25519) by which other sites know this one,
+    ``node_key`` the public key (OpenSSH) of its Flower node, and ``csr`` a certificate signing request (PEM) for its
+    TLS key, from which only the key is used. ``signature`` (hexadecimal) is empty before :meth:`sign`.
     """
 
     site: str
@@ -205,7 +209,10 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site of a :class:`Roster`: its ``name``, public ``identity`` key (hexadecimal) and ``node_key`` (OpenSSH)."""
+    """A site of a :class:`Roster`: its ``name`` and two of its public keys.
+
+    By ``identity`` (hexadecimal, Ed25519) the other sites know it; ``node_key`` (OpenSSH) is that of its Flower node.
+    """
 
     name: str
     identity: _Key
@@ -249,14 +256,15 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return fingerprint("roster", self.digest.encode())
 
     def signed(self, coordinator: Coordinator) -> SignedRoster:
-        """Return the roster with the signature of ``coordinator``, and as yet without any site's."""
+        """Return the roster with the signature of ``coordinator``; no site has signed it yet."""
         return SignedRoster(self, coordinator.sign(self.digest.encode(), _ROSTER).hex())
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A roster, the coordinator's ``signature`` under it, and those of the sites that accepted it.
+    """A :class:`Roster` (the list of all sites and their keys) with the signatures of the coordinator and of sites.
 
-    Signatures are in hexadecimal; ``accepted`` holds the sites' own by the site's name.
+    ``signature`` is the coordinator's; ``accepted`` holds, by name, those of the sites that accepted the roster. All
+    are in hexadecimal.
     """
 
     roster: Roster
@@ -277,10 +285,10 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             self._check(name, signature)
 
     def with_acceptance(self, acceptance: Acceptance) -> SignedRoster:
-        """Return the roster with one more site's signature.
+        """Return the roster with one more site's signature, from the ``acceptance`` that the site sent.
 
-        Raises :class:`FedsynthError` if the site signed another roster, is not in this one or did not sign with its key
-        in it.
+        Raises :class:`FedsynthError` if the site signed another roster, is not listed in this one, or signed with
+        another key than the one listed for it.
         """
         if acceptance.roster != self.roster.digest:
             raise FedsynthError(
@@ -306,7 +314,8 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="admission"):
     """The coordinator's answer to a site, once all sites have asked to join: its certificate and the signed roster.
 
-    ``site`` is the site's name, ``certificate`` that of its TLS key (PEM), and ``members`` the roster of all sites.
+    ``site`` is the site's name, ``certificate`` its TLS certificate (PEM), and ``members`` the roster, the list of all
+    sites and their public keys, with the coordinator's signature.
     """
 
     site: str
@@ -319,10 +328,10 @@ class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 
 
 class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="acceptance"):
-    """A site's answer to its admission: its signature of the roster.
+    """A site's answer to its :class:`Admission`: its signature of the roster, the list of all sites and their keys.
 
-    ``site`` is the site's name, ``roster`` the roster's digest, and ``signature`` that of the digest (both
-    hexadecimal).
+    ``site`` is the site's name, ``roster`` the roster's digest, and ``signature`` the site's signature of that digest.
+    Both are in hexadecimal.
     """
 
     site: str
@@ -333,7 +342,7 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
     def of(cls, site: str, roster: Roster, secret: bytes) -> Acceptance:
         """Return the acceptance of ``roster`` by the site of this name, signed with the key made from its ``secret``.
 
-        Raises :class:`FedsynthError` if the roster has another identity key under this name.
+        Raises :class:`FedsynthError` if the roster lists another identity key for the site.
         """
         if roster.identities.get(site) != identity(secret):
             raise FedsynthError(f"the key of {site} in the roster is not this site's own; ask the coordinator why")
@@ -350,9 +359,10 @@ _KINDS = {
 
 
 def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedRoster) -> str:
-    """Return the text (TOML) of an enrolment file, whose first line tells its reader what to do with it.
+    """Return ``content`` as the text (TOML) of an enrolment file, which coordinator and site send to each other.
 
-    It holds no secret. :func:`load` reads it.
+    The first line is a comment that tells the reader what to do with the file. It holds no secret. :func:`load` reads
+    it.
     """
     said = _KINDS[type(content)][1]
     return f"# {said}\n{tomli_w.dumps(msgspec.to_builtins(content), multiline_strings=True)}"
@@ -361,7 +371,8 @@ def to_text(content: Invitation | JoinRequest | Admission | Acceptance | SignedR
 def load(path: Path, kind: type[_Form]) -> _Form:
     """Read an enrolment file of this ``kind`` (a class, such as :class:`Invitation`), and return its content.
 
-    Raises :class:`FedsynthError` for any other file, and for content that the class refuses.
+    Such a file has the text that :func:`to_text` makes. Raises :class:`FedsynthError` for any other file, and for
+    content that the class refuses.
     """
     try:
         return msgspec.convert(load_toml(path), kind)
@@ -372,9 +383,10 @@ def load(path: Path, kind: type[_Form]) -> _Form:
 
 
 def load_either(path: Path, kind: type[_Form], other: type[_Other]) -> _Form | _Other:
-    """Read an enrolment file of one of two classes, ``kind`` and ``other``, and return its content.
+    """Read an enrolment file (:func:`to_text`) of one of two classes, ``kind`` and ``other``, and return its content.
 
-    Raises :class:`FedsynthError` for any other file; the message says what a known file is and where it belongs.
+    Raises :class:`FedsynthError` for any other file. For an enrolment file of another class, the message says what it
+    is and which command reads it.
     """
     known = {kind.__struct_config__.tag: kind, other.__struct_config__.tag: other}
     tag = load_toml(path).get("kind")

@@ -1,11 +1,12 @@
-"""The messages of a turn besides the question: events from the server to sites, and the sites' answers.
+"""Messages that go with a question in a trust model's protocol: events from the server, and the sites' answers.
 
 A turn is one message to each site and its answer. A sum in one turn has no event and is answered by :class:`Values`.
-The five turns of a secure sum (Bonawitz et al., CCS 2017, doi 10.1145/3133956.3133982) have one event (none in turn 0)
-and one answer each. Its members, the sites that answered turn 0, are sorted by name; places are positions among them,
-and arrays of bytes have one row for each of them, in order. A site has two secrets in each sum, its self-mask and its
-mask secret, of which its neighbours get Shamir shares. It exchanges boxes (encrypted shares) and masks with its
-neighbours alone; it counts as its own neighbour.
+
+A secure sum (Bonawitz et al., CCS 2017, doi 10.1145/3133956.3133982) takes five turns, each with one event (none in
+turn 0) and one answer. Its members are the sites that answered turn 0, sorted by name; places are positions in this
+list, and arrays of bytes have one row for each place, in order. A member's neighbours are those members with which it
+has masks in common, and itself. It exchanges masks and boxes (encrypted shares) with them alone. A site has two secrets
+in each sum, its self-mask and its mask secret, of which its neighbours get Shamir shares.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Base class of all events (from the server) and answers (from a site)."""
+    """Base class of the messages of a trust model's protocol: events (from the server) and answers (from a site)."""
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
     """Event of turn 1 of a secure sum: everybody's public keys, and who the receiver's neighbours are.
 
     The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
-    sorted. ``adverts`` (n, 64) hold each member's public key of the run (X25519) and a commitment to its salt.
-    ``neighbours`` are the positions among the members of those k with which the receiver exchanges boxes (encrypted
-    shares) and masks, itself included; ``signatures`` (k, 64) are those members' signatures of their keys.
+    sorted. ``adverts`` (n, 64) hold each member's public key of the run (X25519) and its commitment (:class:`Keys`).
+    ``neighbours`` are the positions of the k members, the receiver included, with which it exchanges masks and boxes
+    (encrypted shares); ``signatures`` (k, 64) are those members' signatures of their keys.
     """
 
     members: Members
@@ -48,9 +49,10 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
     """Event of turn 2 of a secure sum: the encrypted shares that a site's neighbours sent to it.
 
-    ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions, in the sorted
-    list of members, of all that sent boxes (encrypted shares), and ``boxes`` (s, 88) are those that the receiver's s
-    neighbours among them sent to it (:class:`Boxes`).
+    Neighbours are members of the sum that have masks in common. ``session`` is the digest (32 bytes) of the sum's
+    members and keys. ``senders`` are the positions, in the sorted list of members, of all that sent boxes (encrypted
+    shares of their secrets, :class:`Boxes`). ``boxes`` (s, 88) are those for the receiver, from its s neighbours among
+    the senders.
     """
 
     session: Digest
@@ -72,9 +74,9 @@ class Approve(Message, frozen=True, tag="approve"):
 class Unmask(Message, frozen=True, tag="unmask"):
     """Event of turn 4 of a secure sum: proof that enough members agree on who is in the sum.
 
-    ``approvals`` (k, 64) are signatures of the set of survivors, the members in the sum; they are by the members at the
-    positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's members and
-    keys.
+    ``approvals`` (k, 64) are signatures of the set of members in the sum (:class:`Approval`). Those who signed are at
+    the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's members
+    and keys.
     """
 
     session: Digest
@@ -92,12 +94,13 @@ class Values(Message, frozen=True, tag="values"):
 
 
 class Dealt(Message, frozen=True, tag="dealt"):
-    """A site's tables in secret shares for three compute servers: its answer to a deposit under that trust model.
+    """A site's tables in secret shares for three compute servers: its answer to a request for a deposit.
 
-    ``keys`` (3, 112) are encrypted boxes, one for each server, with the two secrets that it is to have. ``body`` is the
-    third share, encrypted under a secret that two of the servers have, and ``digest`` its SHA-256; the other shares are
-    derived from the secrets alone. ``signature`` is the site's, of all of it
-    (:mod:`~fedsynth.federation.trust.three_servers.shares`).
+    Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). They are the sum of three shares
+    (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The third,
+    encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys`` (3, 112) are
+    encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's, of the boxes
+    and the digest (:mod:`~fedsynth.federation.trust.three_servers.shares`).
     """
 
     keys: Bytes
@@ -109,8 +112,10 @@ class Dealt(Message, frozen=True, tag="dealt"):
 class Keys(Message, frozen=True, tag="keys"):
     """Answer in turn 0 of a secure sum: the site's public key of the run, and a commitment, signed.
 
-    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes), which differs between sums and salts.
-    ``signature`` is by the site's identity key, and binds both to the question and the trust model's terms.
+    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is to a secret of the
+    question and of the random salt that the site drew for it; it is never opened, and only makes sums with different
+    salts distinct. ``signature`` is by the site's identity key, and binds both to the question and the trust model's
+    terms.
     """
 
     advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
@@ -120,11 +125,12 @@ class Keys(Message, frozen=True, tag="keys"):
 class Boxes(Message, frozen=True, tag="boxes"):
     """Answer in turn 1 of a secure sum: for each of the site's k neighbours, encrypted shares of its two secrets.
 
-    The secrets are the self-mask, from which the mask of its own on its answer is made, and the mask secret. ``boxes``
-    (k, 88) are Shamir shares of both, sealed for the neighbour. ``seeds`` (k, 32) are the seeds of the masks that the
-    site has in common with each neighbour and that cancel in the sum; they are encrypted under the mask secret, so that
-    they can be recovered if the site is lost. ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) are
-    commitments to the self-mask and to the mask secret.
+    Neighbours are members of the sum that have masks in common. The first secret, the self-mask, gives the mask on the
+    site's answer that it has in common with nobody; the second is the mask secret. ``boxes`` (k, 88) are Shamir shares
+    of both, encrypted for each neighbour. ``seeds`` (k, 32) are the seeds of the masks that the site has in common with
+    each neighbour and that cancel in the sum; they are encrypted under the mask secret, so that they can be recovered
+    if the site is lost. ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) are commitments to the
+    self-mask and to the mask secret.
     """
 
     boxes: Bytes
@@ -142,10 +148,12 @@ class Approval(Message, frozen=True, tag="approval"):
 class Shares(Message, frozen=True, tag="shares"):
     """Answer in turn 4 of a secure sum: the secrets that remove the masks and the excess noise from the total.
 
-    The site's secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares`` (s, 36) hold a share for
-    each neighbour that sent boxes: of its self-mask if it is in the sum, else of its mask secret. ``pairs`` (d, 32) are
-    the seeds of the masks that it has in common with those d of these neighbours that are not in the sum. ``noise`` (p,
-    32) are the seeds of those parts of its noise that so many sites in the sum do not need.
+    The site's neighbours and its two secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares`` (s,
+    36) hold one share for each of the s neighbours that sent boxes: of the neighbour's self-mask if that neighbour is
+    in the sum, else of its mask secret. ``pairs`` (d, 32) are the seeds of the masks that the site has in common with
+    the d neighbours that sent boxes but are not in the sum. ``noise`` (p, 32) are the seeds of parts of the site's
+    noise that are subtracted again: sites add enough noise for the fewest honest sites that could be left, and this sum
+    has more.
     """
 
     own: Secret

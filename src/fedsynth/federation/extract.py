@@ -1,4 +1,7 @@
-"""Account extracts: a site's charges of one run, signed by the site, to check a proof sheet against."""
+"""Account extracts: a site's charges of one run, signed by the site, to check what the server reports of the run.
+
+The check is :func:`~fedsynth.federation.proof.prove`, which returns a proof sheet: all releases and contradictions.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
 class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One charge in a site's account: the question and its cost to one person.
+    """One charge in a site's account (its record of what it was charged): the question and its cost to one person.
 
     ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
     ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
-    number of the charge's row in the site's audit log. A charge without a key is a write-off: after its account was
-    restored from a backup, a site charges each open run up to its limit, since later charges may be missing.
+    number of the charge's row in the site's audit log. A charge without a key (an empty text) is a write-off: after its
+    account was restored from a backup, a site charges each run that is not closed up to its limit, since later charges
+    may be missing.
     """
 
     key: _Key
@@ -35,9 +39,9 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The charges of one run in a site's account, signed with the site's identity key: evidence for a proof sheet.
+    """The charges of one run in a site's account, signed with the site's identity key, to check the server's reports.
 
-    It is checked by :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
+    The check is :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
     ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
     log (a hash chain) when the extract was made. Keys, hash and ``signature`` are in hexadecimal; the signature is
     empty before :func:`sign_extract`.
@@ -76,9 +80,10 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> Extract:
     """Return a site's signed extract of what the run named ``run`` was charged in its account.
 
-    ``secret`` is the site's own secret (32 bytes), from which its identity key is derived, and ``site`` its name.
-    ``coordinator`` are the public keys (64 bytes) of the coordinator whose requests the site answers. An extract
-    contains no more than the audit log: questions by digest and costs, but no values of rows.
+    ``account`` is the site's record of charges (:class:`~fedsynth.privacy.account.Account`). ``secret`` is the site's
+    own secret (32 bytes), from which its identity key is derived, and ``site`` its name. ``coordinator`` are the public
+    keys (64 bytes) of the coordinator whose requests the site answers. An extract shows questions by digest and their
+    costs, as the site's audit log does, and no values of rows.
     """
     row, chain = account.head()
     charges = tuple(

@@ -1,9 +1,9 @@
-"""The federation, a method's only interface to the sites: a closed set of verbs, each of which is a charged release.
+"""The federation, a method's only interface to the sites: a closed set of verbs, which ask for charged releases.
 
-Verbs: ``cohorts`` (draws the sites of each round), ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the
-sites' own training, each with its own noise), ``each`` (every site's own noisy answer), ``choose`` (each site's own
-private selection) and ``deposit`` (a sum that only a vault may hold). Every verb that sends a query takes a share of
-the budget that the run started with, from which the noise follows.
+Verbs: ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the sites' own training, each with its own noise),
+``each`` (every site's own noisy answer), ``choose`` (each site's own private selection) and ``deposit`` (exact sums
+that are held in a vault, which releases only noisy results of them). Each takes a share of the budget that the run
+started with, which determines the noise. ``cohorts`` draws the sites of each round, at no cost.
 """
 
 from __future__ import annotations
@@ -101,15 +101,17 @@ def silent(what: str, done: int, total: int) -> None:
 def unrecorded(question: str, release: bytes) -> bytes:
     """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
 
-    ``release`` is an encoded sum, and ``question`` is the digest (hex) of the question that was answered.
+    ``release`` is a released sum as bytes, and ``question`` is the digest (hex) of the question that was answered.
     """
     return release
 
 
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A record in the transcript: the ``sites`` whose tables a vault holds, so that a resumed run admits the same ones.
+    """A record in a run's transcript, the file from which it is resumed: the ``sites`` whose tables a vault holds.
 
-    The noise of the vault's releases hides the total of these sites (:class:`~fedsynth.federation.vault.Vault`).
+    A resumed run takes the tables of the same sites into its vault, since the noise of the vault's earlier releases
+    hides the total of these sites. A vault is a party that holds exact sums and releases noisy results of them
+    (:class:`~fedsynth.federation.vault.Vault`).
     """
 
     sites: tuple[str, ...]
@@ -120,12 +122,12 @@ class Federation:
     """Sites under one schema, one trust model and one budget: the object that a method is fitted to.
 
     Make one with :func:`~fedsynth.federation.simulate.federate`. Every verb (:meth:`sum`, :meth:`sums`,
-    :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price and
-    terms. What it releases is charged as a ``share`` of the budget, a fraction between 0 and 1, or made without noise
-    for :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay, :class:`Refused` if a
-    site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported` if the trust model
-    cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema or a share too small for
-    any site.
+    :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price
+    (privacy cost) and terms. What it releases is charged as a ``share`` of the budget, a fraction between 0 and 1, or
+    made without noise for :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay,
+    :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported`
+    if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema, or a
+    share below the smallest that sites accept.
 
     Parameters
     ----------
@@ -139,7 +141,8 @@ class Federation:
     run
         Name of the run, in every request.
     secret, coordinator
-        32 secret bytes from which the server's noise is derived; the keys that sign requests and open sealed answers.
+        32 secret bytes from which the server's noise is derived; the keys that sign requests and decrypt confidential
+        answers.
     unit, neighbours
         The unit of protection (a person's rows and sites), and whether tables are neighbours if a person's rows are
         added or removed, or if they are replaced.
@@ -148,12 +151,13 @@ class Federation:
     min_sites
         Fewest sites that must answer a round; it continues without the others, which ``lost`` lists.
     plan, exact
-        Digest of the approved plan, which every request names ("" for none), and the plan's epsilon by exact
-        accounting, if that is less than the budget's.
+        Digest of the approved plan (:class:`~fedsynth.federation.plan.Plan`: the questions that the run may ask, with
+        prices), which every request names ("" for none), and the plan's epsilon by exact accounting, if that is less
+        than the budget's.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
     seeded
-        Whether even the noise follows from a seed, so that nothing is private; the statement says so.
+        Whether even the noise follows from a seed, so that nothing is private; :attr:`statement` says so.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -219,7 +223,7 @@ class Federation:
         Each is this federation with fewer ``sites``, in their order; ledger and ``lost`` are shared. A site joins a
         round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap`` rounds (``None``: any number).
         A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more. Raises
-        :class:`InvalidParameter` for another rate.
+        :class:`InvalidParameter` for a ``rate`` outside (0, 1].
 
         The draw depends on no data, so it costs no privacy to know it beforehand, and a method can calibrate its noise
         to it. No amplification by sampling is claimed: a site is charged in full for each round that it is drawn for.
@@ -265,10 +269,10 @@ class Federation:
         """Return one released sum for each distinct query, over the sites to which ``per_site`` assigns it.
 
         ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
-        that no site answered is left out, so tell them apart by the content of :attr:`Sum.query` (a copy). All queries
-        together take one exchange with every site per turn of the trust model's protocol. A site with several queries
-        is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of :meth:`sum`; and
-        :class:`InvalidParameter` is raised for a site that is not in this federation.
+        that no site answered is left out, so tell them apart by the content of :attr:`Sum.query`, a copy of the query.
+        All queries together take one exchange of messages with every site in each turn of the trust model's protocol. A
+        site with several queries is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are
+        those of :meth:`sum`; and :class:`InvalidParameter` is raised for a site that is not in this federation.
         """
         return self._summed("sum", per_site, share, weights)
 
@@ -277,8 +281,9 @@ class Federation:
 
         ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
         :data:`EXACT`, every site adds its own noise to each step. The trust model adds none; a secure sum only hides
-        the single sites' updates. The query defines the weight of each site; divide the sum by the weights of
-        :attr:`Sum.sites` to get the average. Raises the errors of all verbs (:class:`Federation`).
+        the single sites' updates. The query gives each site a weight in the sum, proportional to its size; divide the
+        sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors of all verbs
+        (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -301,10 +306,11 @@ class Federation:
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
 
-        ``selection`` is one selection for all sites, or one for each site's name; ``share``, a fraction of the run's
-        budget or :data:`EXACT`, pays for all of its steps. The result lists the index of one candidate per step; sites
-        that do not answer are missing. Raises the errors of all verbs (:class:`Federation`), and
-        :class:`InvalidParameter` for a site that is not in this federation.
+        ``selection`` says what the candidates are, how they are scored and how many are drawn, one in each step
+        (:class:`~fedsynth.federation.query.Selection`). It is one for all sites, or one for each site's name.
+        ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result lists the index of
+        one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
+        (:class:`Federation`), and :class:`InvalidParameter` for a site that is not in this federation.
         """
         step = next(self._steps)
         per_site = selection if isinstance(selection, Mapping) else dict.fromkeys(self.sites, selection)
@@ -329,12 +335,12 @@ class Federation:
     def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
-        A vault is a party that holds exact sums and releases nothing but noisy tables and noisy selections
+        A vault is a party that holds exact sums and releases nothing but noisy tables, scores and selections
         (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget. With a ``cohort``
         (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
         <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the
         errors of all verbs (:class:`Federation`), :class:`Unsupported` under a trust model without a vault, and
-        :class:`InvalidParameter` for a query with two axes over one column.
+        :class:`InvalidParameter` for a query that divides one column into cells in two ways.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
@@ -356,15 +362,16 @@ class Federation:
     def require_sums(self) -> None:
         """Raise :class:`Unsupported` under a trust model without :meth:`sum`, before a method spends anything.
 
-        Three servers, for example, have vaults only.
+        Three compute servers, for example, can only hold a vault, which pools exact tables (:meth:`deposit`).
         """
         self.std(Counts.of(1, [(0,)]), 1.0)
 
     def require_vault(self, *, scores: bool = False) -> None:
         """Raise :class:`Unsupported` under a trust model without a vault, before a method spends anything.
 
-        For methods that call :meth:`deposit`, which explains vaults, only after other questions. With ``scores``, the
-        method also needs noisy scores of all candidates, which a secret-shared vault cannot give.
+        A vault is what :meth:`deposit` returns. This check is for methods that put other questions before they deposit.
+        With ``scores``, the method also needs noisy scores of all candidates (:meth:`Vault.scores
+        <fedsynth.federation.vault.Vault.scores>`), which a vault in secret shares cannot give.
         """
 
         def fill(vault: Vault, sites: Sequence[str]) -> None:

@@ -1,10 +1,12 @@
-"""Plans, which sites approve before a run: a list of slots for questions, each with its price; data with a digest.
+"""Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
-Rule 1: a plan is an upper bound. A release uses one slot of its kind, at or above its own price; if none is left, the
-site refuses. A repeated question uses no second slot. Rule 2: an approval is of a digest, so any change makes another
-plan. Rule 3: method and options state the purpose of the questions; the list of slots is what protects the rows. Rule
-4: a plan's cost is charged in zCDP (or pure epsilon), like everything else. If all slots are Gaussian, the noise of the
-whole run is known beforehand, and :attr:`Plan.guarantee` is smaller.
+A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`Slot`), each for a number of
+questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question takes one of the
+places in a slot of its kind with at least its own price; if none is left, the site refuses. A repeated question takes
+no second place. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3: method and options state
+the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site charges a planned run in zCDP
+(or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run is known beforehand, and the
+epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ class Slot:
     """Permission in a plan: a run may put one kind of question to a site ``times`` times for at most ``price`` each.
 
     A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
-    its ``release`` (such as ``gaussian``) agree. Prices are for one person, in rho of zCDP (of a release on sampled
-    rows: at the order of the plan's budget), or in epsilon where the plan's delta is 0. Raises
+    its ``release`` (such as ``gaussian``) agree. Prices are privacy costs to one person: epsilon where the plan's delta
+    is 0, otherwise rho of zCDP. A release on sampled rows has no rho of its own; its price is the rho that costs as
+    much at the budget's order of Renyi divergence (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`). Raises
     :class:`InvalidParameter` for fewer than one question, and for a price that is negative or not finite.
     """
 
@@ -98,8 +101,8 @@ class Plan:
     def guarantee(self) -> Budget:
         """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
 
-        Exact accounting applies to plans with slots of Gaussian noise alone (and of public facts), and to trust models
-        in which every such noise is one sample of the discrete Gaussian, not a sum of several sites' shares. Both the
+        Exact accounting applies to plans whose slots have Gaussian noise or release public facts, under trust models in
+        which every noise is one sample of the discrete Gaussian, not a sum of samples from several sites. Both the
         slots together and the budget bound what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A
         site that approves several plans for one run has the budget's guarantee only, since the run may then switch
         between plans depending on answers.
@@ -131,7 +134,10 @@ class Plan:
             )
 
     def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return (price, times) of each slot for a question with this ``head``, as in :class:`Slot`."""
+        """Return (price, times) of each slot for a question with this ``head``, as in :class:`Slot`.
+
+        The head (:class:`~fedsynth.federation.wire.Head`) has the question's verb, kind of query and release.
+        """
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 
@@ -210,7 +216,7 @@ class Plan:
 def settable(trust: Any) -> tuple[str, ...]:
     """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
 
-    These are its fields with a plain default; the roster of sites, for example, is filled in by fedsynth.
+    These are its fields with a plain default. Others are filled in by fedsynth, such as the sites' public keys.
     """
     return tuple(
         setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING

@@ -69,7 +69,7 @@ class Policy:
     answer_every, timed_rows
         A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came. Replies
         to training leave at whole multiples of the time that training on ``timed_rows`` rows, a public bound on the
-        site's own, takes a slow machine.
+        number of rows at the site, takes a slow machine.
     keep_runs_days
         Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers.
 
@@ -166,11 +166,13 @@ class Policy:
             check_cells(query, schema, self.largest_answer)
 
     def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
-        """Return the limits for a question with this ``head``: the site's budget, that of its run, and its slots.
+        """Return the limits for a question with this ``head``: the site's budget, its run's, and its plan's slots.
 
-        The run's budget is that of the approved plan or, without plans, ``per_run`` (or the site's budget). The slots
-        are the (price, times) that the plan has for such questions; ``None`` without plans. Raises :class:`Refused` for
-        a plan that is not approved.
+        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.Head`). The run's budget is that
+        of the approved plan or, without plans, ``per_run`` (or the site's budget). A slot is the plan's permission for
+        one kind of question (:class:`~fedsynth.federation.plan.Slot`), here as its highest price and number of times,
+        for each slot that such a question fits; ``None`` without plans. Raises :class:`Refused` for a plan that is not
+        approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run

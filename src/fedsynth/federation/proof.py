@@ -132,8 +132,7 @@ def prove(
     transcript
         The file in which the run recorded every message (:class:`~fedsynth.federation.transport.Recorded`).
     ledger
-        The file in which the server reports releases and costs; a privacy statement in it is compared with the
-        questions.
+        The file in which the server reports releases and costs. A privacy statement in it is checked too.
     schema, trust, limit
         The run's schema, trust model and budget. A trust model with a roster, the list of sites and their keys, must
         have it set (:meth:`~fedsynth.federation.trust.Trust.among`).

@@ -1,4 +1,4 @@
-"""The proof sheet of a run as data and as a table to read."""
+"""The proof sheet of a run, as data and as a table: every release, recomputed, and all contradictions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from fedsynth.privacy.release import kind_of
 class Line:
     """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
-    ``entry`` is the correct entry of the ledger; its sites were asked, according to the ledger, and those in
-    ``answered`` answered, according to the transcript. ``noise`` is the distribution with its scale, as text.
-    ``question`` is the question's digest (hex; empty for a release from a vault) and ``tables`` are the columns of its
-    contingency tables. ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to;
-    ``None`` for draws and for releases from a vault. That vector is the sum over sites (``pooled``) or each site's own
-    answer. Each site is charged ``times`` times.
+    ``entry`` is the correct entry of the ledger. Its sites are those that were asked, according to the ledger;
+    ``answered`` are those that answered, according to the transcript. ``noise`` is the distribution with its scale, as
+    text. ``question`` is the question's digest (hex), and ``tables`` are the columns of its contingency tables.
+    ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to, ``None`` for private
+    selections. That vector is the sum over sites if ``pooled``, and otherwise each site's own answer. Each site is
+    charged for ``times`` releases, which the cost in ``entry`` includes. For a release from a vault
+    (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``question`` is empty and ``norms`` is
+    ``None``.
     """
 
     entry: Entry
@@ -61,9 +63,9 @@ class Line:
 
 
 def name_of(release: Entry | Head) -> str:
-    """Return the words by which problems refer to a release, such as ``step 3 (sum counts)``.
+    """Return the words by which a proof sheet's problems refer to a release, such as ``step 3 (sum counts)``.
 
-    ``release`` is an entry of the ledger or the head of a question.
+    ``release`` is an entry of the server's ledger, or the head of a question (:class:`~fedsynth.federation.wire.Head`).
     """
     return f"step {release.step} ({release.verb} {release.kind})"
 
@@ -75,8 +77,9 @@ class ProofSheet:
     Without ``problems`` the run is proved. ``run`` and ``trust`` are names, ``schema`` is the schema's digest,
     ``protected`` says in words who is protected, and ``limit`` is the run's budget. ``lines`` are the releases.
     ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it, and
-    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts agree, ``notes`` are the
-    comparisons left to the reader, and ``problems`` the contradictions, as sentences.
+    ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts
+    (:class:`~fedsynth.federation.extract.Extract`) agree with the transcript, ``notes`` are the comparisons left to the
+    reader, and ``problems`` the contradictions, as sentences.
     """
 
     run: str
@@ -93,7 +96,7 @@ class ProofSheet:
 
     @property
     def basis(self) -> str:
-        """The evidence for the sheet in words: signed accounts of sites, or the server alone."""
+        """What the sheet is based on, in words: signed account extracts of sites, or the word of the server alone."""
         told = sorted(set(self.per_site) - set(self.confirmed))
         parts = []
         if self.confirmed:
@@ -185,9 +188,10 @@ def _cells_of(line: Line, limit: Budget) -> tuple[str, ...]:
 
 
 def price(cost: Cost, limit: Budget) -> str:
-    """Return a cost to one person as text, in rho of zCDP or in epsilon and rho.
+    """Return a cost to one person as text: rho of zCDP, with epsilon before it if the cost has a finite pure epsilon.
 
-    The cost of releases on sampled rows is stated at the order of Renyi divergence of ``limit``, the run's budget.
+    For releases on sampled rows, rho holds at one order of Renyi divergence, that of ``limit``, the run's budget; the
+    text names the order.
     """
     if math.isinf(cost.epsilon):
         rho = limit.price(cost) if cost.curve else cost.rho

@@ -1,9 +1,9 @@
-"""Queries and selections, the requests that a site can answer: values whose fields are their public parameters.
+"""Queries and selections, the requests that a site can answer: structs whose fields are their public parameters.
 
 Rule 1: every record contributes an integer vector that depends on that record and the parameters alone; an answer is
     the sum over records. The sensitivity of a query therefore bounds the norm of single vectors, for every value of
     its parameters, and neither rounding nor the order of rows can break it.
-Rule 2: :meth:`Query.check` refuses parameters for which that would not hold, from schema and parameters alone, before
+Rule 2: :meth:`Query.check` refuses parameters for which rule 1 would not hold, from schema and parameters alone, before
     anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
 Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws. Training alone
     (:class:`Training`) draws rows and adds noise, by the :class:`Draws` that the site hands it.
@@ -143,15 +143,15 @@ class Counts(Query, frozen=True):
 
     @classmethod
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query for tables over the bins of the schema, without other axes.
+        """Return the query for tables over the values and bins that the schema gives each column.
 
         ``columns`` is the number of the schema's columns. ``cliques`` lists the columns of each table by their
-        positions, and ``weights`` gives a weight per table, as in the class (default: 1 for each).
+        positions, and ``weights`` gives a factor for the counts of each table, as in the class (default: 1 for each).
         """
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
     def check(self, schema: Schema) -> None:
-        """Refuse axes that do not cover all values of their column, and tables over missing axes.
+        """Refuse axes that do not cover all values of their column, and tables over axes that do not exist.
 
         Raises :class:`InvalidParameter`, also for an axis that a table names twice and for a wrong number of weights.
         """
@@ -173,8 +173,9 @@ class Counts(Query, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer, in L1 and L2.
 
-        Adding or removing a record moves one cell of each table i by w_i: sum w_i in L1, and sqrt(sum w_i^2) in L2.
-        Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in L2.
+        Adding or removing a record moves one cell of each table i by its weight w_i: sum w_i in L1, and sqrt(sum w_i^2)
+        in L2. Replacing it moves at most two cells of table i by w_i each: twice as much in L1, and sqrt(2) times in
+        L2.
         """
         weights = self.weights or (1,) * len(self.tables)
         l1, l2 = float(sum(weights)), math.sqrt(sum(weight**2 for weight in weights))
@@ -207,7 +208,7 @@ class Counts(Query, frozen=True):
         return np.concatenate(counted)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the tables in their shapes, in records: divided by their weights."""
+        """Return the tables in the answer ``flat``, each in its shape and divided by its weight, so in records."""
         tables = as_tables(flat.astype(np.float64), self.shapes(schema))
         weights = self.weights or (1,) * len(tables)
         return [table / weight for table, weight in zip(tables, weights, strict=True)]
@@ -224,8 +225,8 @@ class Draws(NamedTuple):
     """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
     ``site`` is the site's name. ``bits(purpose)`` are secret random bits, bound to the question and the purpose (a
-    text). ``noisy(values, step)`` returns the integer sum of a step with the release's noise, or the sum itself if the
-    trust model adds the noise or the release has none.
+    text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
+    release's noise, or unchanged if the trust model adds the noise or the release has none.
     """
 
     site: str
@@ -237,10 +238,10 @@ class Training(Query, frozen=True):
     """Training steps of a network: rows are sampled at random, and their clipped gradients are added up.
 
     Each row is sampled independently with probability ``rate`` in each of the :attr:`steps`. The release must account
-    for both (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is that of
-    one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it: "sum"
-    if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the SHA-256
-    (hex) of the network's weights, which are sent beside the question.
+    for rate and steps (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is
+    that of one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it:
+    "sum" if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the
+    SHA-256 (hex) of the network's weights, which are sent beside the question.
     """
 
     verb: ClassVar[str] = ""
@@ -270,8 +271,9 @@ class Training(Query, frozen=True):
     def seconds(self, schema: Schema, rows: int) -> float:
         """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone.
 
-        A deployed site sends its replies to training at multiples of this time, which reveals nothing about its rows; 0
-        leaves them at the usual times.
+        A deployed site sends its replies to training at multiples of this time, which reveals nothing about its rows.
+        If it is 0, they leave when all other replies do (``answer_every`` of
+        :class:`~fedsynth.federation.policy.Policy`).
         """
         return 0.0
 
@@ -289,7 +291,10 @@ class Training(Query, frozen=True):
 
 
 class Span(NamedTuple):
-    """Bound on how far one record moves a utility: ``add`` if it is added or removed, ``replace`` if it is replaced."""
+    """Bound on how far one record moves a utility, a candidate's integer score by which a site selects privately.
+
+    ``add`` is the bound if the record is added or removed, ``replace`` if it is replaced.
+    """
 
     add: int
     replace: int
@@ -303,9 +308,10 @@ class Span(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A site's noisy measurement after it selected a ``candidate`` (an index), which informs its next selections.
+    """A noisy measurement that a site makes after it selected a ``candidate`` (an index), for its next selections.
 
-    ``values`` is the answer to :meth:`Selection.look` with noise of standard deviation ``std`` in each cell.
+    The selection says what is measured (:meth:`Selection.look`); ``values`` is the answer, with noise of standard
+    deviation ``std`` in each cell. It never leaves the site.
     """
 
     candidate: int
@@ -314,13 +320,14 @@ class Look(NamedTuple):
 
 
 class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Integer utilities of public candidates, from which each site draws privately (the exponential mechanism).
+    """A selection from public candidates, which each site makes privately on its own rows (the exponential mechanism).
 
-    A method asks it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is a
-    frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans.
-    Utilities are integers below 2^62 for all parameters and rows, so that a draw never fails. ``steps`` draws are made.
-    After each but the last, the site measures the statistic :meth:`look` with noise, for which ``look_share`` (a
-    fraction, below 1) of the price is reserved.
+    A method asks for it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is
+    a frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans. It
+    gives each candidate a utility, an integer score on the site's rows; candidates with higher utilities are likelier.
+    Utilities are below 2^62 for all parameters and rows, so that a draw never fails. A site draws ``steps`` candidates.
+    After each draw but the last, it makes a noisy measurement (:meth:`look`) that informs its next draws;
+    ``look_share`` (a fraction, below 1) of the selection's price, its privacy cost, is reserved for these measurements.
     """
 
     kind: ClassVar[str] = ""
@@ -344,7 +351,7 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the span.
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or break the bound :meth:`span`.
 
         Server and site call it before anything is charged.
         """
@@ -357,7 +364,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         """Return the utility of each candidate on a site's ``rows``: int64, shape ``(candidates,)``.
 
         ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a selection that needs single rows, its
-        table (:class:`~fedsynth.rows.Table`). ``looks`` are the measurements after earlier draws, in order.
+        table (:class:`~fedsynth.rows.Table`). ``looks`` are the noisy measurements that the site made after its earlier
+        draws, one for each, in order (:class:`Look`).
         """
         raise NotImplementedError
 
@@ -395,9 +403,9 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
     """Return the class of a kind of question, built in or named by ``others``, as in a site's policy.
 
     ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes
-    (or ``package.module:Class``). An unknown kind is refused before anything is imported. With ``None``, for readers of
-    transcripts, installed entry points are used as well. Raises :class:`Unsupported` for any other kind, and if the
-    class is not of that kind.
+    (or ``package.module:Class``). An unknown kind is refused before anything is imported. If ``others`` is ``None``,
+    classes that installed packages offer as entry points are found too; this is for reading a run's own record of its
+    messages. Raises :class:`Unsupported` for any other kind, and if the class is not of that kind.
     """
     if kind in BUILT_IN:
         found = named(BUILT_IN[kind])
@@ -417,7 +425,7 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:
     """Return ``found`` if it is a query or selection class of this ``kind``; raise :class:`Unsupported` otherwise.
 
-    The class must also be frozen and forbid unknown fields.
+    ``found`` is any imported object. The class must also be frozen (immutable) and forbid unknown fields.
     """
     if not (isinstance(found, type) and issubclass(found, Query | Selection) and found.kind == kind):
         raise Unsupported(f"{found!r} is not a query or selection of the kind {kind!r}; correct [policy.kinds]")
@@ -434,7 +442,7 @@ LARGEST_WEIGHT = 2.0**10
 def weights_digest(weights: Weights) -> str:
     """Return the SHA-256 (hex) by which a question names the network's weights, which are sent beside it.
 
-    It is that of the weights as little-endian float32.
+    The digest is of the bytes of ``weights`` as little-endian float32.
     """
     return hashlib.sha256(weights.astype("<f4").tobytes()).hexdigest()
 
@@ -444,8 +452,8 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 
     ``None`` is returned for a query that does not train, and for which no weights may be sent.
 
-    Raises :class:`InvalidParameter` for weights whose digest or number is not the question's, for weights that are not
-    finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
+    Raises :class:`InvalidParameter` for weights whose digest or number does not match the question, for weights that
+    are not finite or exceed ``LARGEST_WEIGHT``, and for weights sent beside a question that takes none.
     """
     if not isinstance(query, Training):
         if len(data):
@@ -471,7 +479,7 @@ def read_weights(query: AnyQuery, schema: Schema, data: bytes | memoryview) -> W
 def check_cells(query: Query, schema: Schema, largest: int = MOST_CELLS) -> int:
     """Return the number of integers in a query's answer, to refuse an answer that is too large.
 
-    Raises :class:`InvalidParameter` for none, or more than ``largest``.
+    Raises :class:`InvalidParameter` if this number is 0 or above ``largest``.
     """
     cells = query.cells(schema)
     if not 0 < cells <= largest:

@@ -1,4 +1,4 @@
-"""The quote of a question, its sensitivity, noise and cost: used by sites, by the server and by the proof of a run."""
+"""The quote of a question: its sensitivity, noise and cost, computed alike by sites, server and the proof of a run."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Quote:
 
     @property
     def noise(self) -> Release:
-        """The noise that is added to the answers or to their sum, as a release.
+        """The noise added to the answers or their sum: its kind and price (:data:`~fedsynth.privacy.release.Release`).
 
-        It is :class:`~fedsynth.privacy.release.Exact`, none, for the verb ``average``: the sites' training has noise
-        already.
+        It is :class:`~fedsynth.privacy.release.Exact`, no noise, for the verb ``average``: the sites' training adds
+        noise already.
         """
         return Exact() if self.head.verb == "average" else noise_of(self.head.release)
 

@@ -68,12 +68,12 @@ def federate(
     unit
         Unit of protection: a person with at most so many rows at a site, at so many sites.
     seed
-        Seed of everything *including the noise*: reproducible, therefore not private; the statement says so. ``None``
-        takes noise from the operating system's entropy.
+        Seed of everything *including the noise*: reproducible, therefore not private, as the federation's privacy
+        ``statement`` says. ``None`` takes noise from the operating system's entropy.
     public_sizes
-        Treat row counts as public. Otherwise methods that need them pay for noisy counts.
+        Treat each site's number of rows as public. Otherwise methods that need these numbers pay for noisy ones.
     exact
-        Let sites release without noise, for oracles and non-private baselines that are labelled as such.
+        Let sites also answer questions that ask for no noise, for baselines that are labelled as not private.
     queries
         Classes of other packages' queries and selections, which the sites answer like fedsynth's own.
     transcript

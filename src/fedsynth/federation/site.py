@@ -1,12 +1,13 @@
 """A site: its rows, policy and account, and the only code path by which answers leave it.
 
-Rule 1: only this file reads a site's rows on behalf of a server. Rule 2: a question is parsed, checked and charged, in
-that order, before a row is read. A refusal up to then, and the codes ``refused`` and ``spent``, depend on request,
+Rule 1: only this module reads a site's rows on behalf of a server. Rule 2: a question is parsed, checked and charged,
+in that order, before a row is read. A refusal up to then, and the codes ``refused`` and ``spent``, depend on request,
 policy and account alone; any later error is ``failed``. The text of an error never leaves the site. Rule 3: a question
-is answered once. One transaction charges it and records its salt and terms, a second one stores the reply; only stored
-bytes are sent, the first time and on every repetition. If rows cannot be opened, or an answer not be computed, after
-the charge, the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question,
-its random salt, its terms and a purpose. It does not depend on the rows, so that equal noise says nothing about them.
+is answered once. One transaction charges it and records a random salt and its terms (noise, persons protected and the
+like), a second one stores the reply; only stored bytes are sent, the first time and on every repetition. If rows cannot
+be opened, or an answer not be computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is
+a function of the site's secret, the question, its salt, its terms and the noise's purpose. It does not depend on the
+rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class RowStore(Protocol):
     def opened(self, run: str) -> AbstractContextManager[Rows]:
         """Return a context manager that yields the rows that the run named ``run`` reads.
 
-        They are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true. Errors may come only here, after the
-        charge.
+        They are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true. It is entered after the charge; only
+        errors that :meth:`require` could not foresee come here.
         """
 
 
@@ -89,9 +90,9 @@ class Site:
     missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` records what they cost,
     their answers and an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are
     answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived from it.
-    ``rows_digest`` (hex, :func:`rows_digest`) identifies this copy of the rows, and is empty if ``rows`` pin a copy for
-    each run; it never leaves either. Without ``trains``, training questions are answered with zeros at the same price,
-    for dry runs. Raises :class:`FedsynthError` for a shorter secret.
+    ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows`` keeps a copy of them for
+    each run; it never leaves the site either. Without ``trains``, training questions are answered with zeros at the
+    same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
     """
 
     name: str
@@ -124,8 +125,8 @@ class Site:
     def seconds(self, data: bytes) -> float:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
 
-        A host sends all such replies at multiples of this time, so that their times reveal nothing. The seconds depend
-        on the message and the policy alone, not on the rows. Never raises.
+        A deployed site sends all such replies at multiples of this time, so that their times reveal nothing. The
+        seconds depend on the message and the policy alone, not on the rows. Never raises.
         """
         try:
             request = Request.read(self._opened(data).body, self.policy.kinds)

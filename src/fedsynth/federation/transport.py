@@ -1,6 +1,6 @@
 """Transports, which carry requests to sites and replies back through one method, ``exchange``.
 
-Replies are yielded one by one, so that a sum over many sites needs the memory of two.
+Replies are yielded one by one, so that a sum over many sites needs memory for two answers only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _HEAD = struct.Struct(">BQI")
 class Message:
     """One request addressed to one site, as a transport carries it.
 
-    ``site`` is the site's name, ``data`` are the bytes to send, and ``coordinator`` holds the keys that open the reply.
+    ``site`` is the site's name, ``data`` is the signed ``request`` as bytes to send, and ``coordinator`` holds the keys
+    that open the reply.
     """
 
     site: str
@@ -164,9 +165,10 @@ class Recorded:
     def released(self, question: str, release: bytes) -> bytes:
         """Record the release of a question, once, and return the release recorded first; both are encoded bytes.
 
-        ``question`` is the question's digest (hex). Under a trusted server this is the transcript's only copy. A site
-        that was lost may answer the resumed run; the sum would then be a different one with different noise: two
-        releases for one charge.
+        ``question`` is the question's digest (hex). A site that was lost may answer when the run is resumed; the sum
+        would then be another one, with other noise: two releases for one charge. The release recorded first is
+        therefore used again. Under a trusted server, whose sites' answers are not recorded, the transcript has no other
+        copy of the sum.
         """
         if question not in self._released:
             self._append(self._RELEASED, bytes.fromhex(question) + release)
@@ -286,15 +288,19 @@ def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
 
 
 def begun(path: Path) -> bool:
-    """Return whether the transcript at ``path`` holds any complete record, so that a run was begun with it."""
+    """Return whether a run was begun with the transcript, a record of its messages, at ``path``.
+
+    It is true if the file holds at least one complete message or release.
+    """
     return path.is_file() and path.stat().st_size > len(Recorded._MAGIC) and any(True for _ in records(path))
 
 
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the complete records of the transcript at ``path``: their kind and bytes.
+    """Yield the complete records of the transcript at ``path``, a file of a run's messages: their kind and bytes.
 
-    Kinds are "question" (a signed body), "answer", "withheld" (a confidential answer, without its content) and
-    "released" (the question's digest and the sum). Raises :class:`FedsynthError` for another file or a damaged record.
+    Kinds are "question" (the signed body of a request), "answer", "withheld" (a confidential answer, without its
+    content) and "released" (the question's digest and the sum). Raises :class:`FedsynthError` for another file or a
+    damaged record.
     """
     kinds = Recorded.KINDS
     with path.open("rb") as file:
@@ -307,9 +313,10 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
-    """Parse an "answer" or "withheld" record: the site's name, the message's digest (hex) and the reply's bytes.
+    """Parse an "answer" or "withheld" record of a transcript (:func:`records`).
 
-    The bytes are empty if the answer was withheld.
+    It returns the site's name, the digest (hex) of the message that the site answered, and the reply's bytes, which are
+    empty if the answer was withheld.
     """
     key, _, reply = data.partition(b"\n")
     site, _, digest = key.decode().partition(" ")

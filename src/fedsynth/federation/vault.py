@@ -1,7 +1,7 @@
-"""Vaults: exact sums of all sites' tables that are released only by noisy selection and noisy tables.
+"""Vaults: exact sums of all sites' tables from which only noisy selections, scores and tables are released.
 
-Central methods run on a vault. With a trusted server it is an array in the server's memory; other trust models may hold
-it as secret shares.
+Methods that were made for one pooled table run on a vault. With a trusted server it is an array in the server's memory;
+three compute servers hold it as secret shares.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 class Distances:
     """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
-    The score of candidate ``i`` is ``weights[i]`` times a difference: the distance of its exact table from
-    ``expected[i]``, less the size of the noise that measuring the table would add. ``candidates`` are cliques
-    (positions of columns), ``expected[i]`` has the shape of candidate ``i``'s table, in records, and ``weights`` are
-    positive, shape ``(candidates,)``. ``noise[i]`` is the L2 norm of that noise over the whole table, in records. The
-    vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is secret-shared. For noise that
-    is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n / pi) times the L2 norm.
+    ``candidates`` are cliques (positions of columns). ``expected[i]`` is what the method expects candidate ``i``'s
+    table to be, in records and in its shape. The score of candidate ``i`` is ``weights[i]`` times a difference: the
+    distance of its exact table from ``expected[i]``, less the size of the noise that measuring the table would add.
+    ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise over the whole
+    table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is
+    secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n /
+    pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -64,7 +65,8 @@ class WeightedL1:
     """Score ``weight * (|| counts - expected ||_1 - penalty)`` of each candidate, by which a trusted server selects.
 
     ``candidates`` are cliques (positions of columns). ``expected[i]`` has the shape of candidate ``i``'s table, in
-    records; ``weights`` (positive) and ``penalties`` (in records) have shape ``(candidates,)``.
+    records; ``weights`` (positive) and ``penalties`` (in records: the L1 norm of the noise that measuring the table
+    would add) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
     ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each
@@ -83,14 +85,15 @@ class WeightedL1:
 
     @property
     def span(self) -> Span:
-        """Bound on how far one record moves a score, in the integer units of :meth:`utilities`."""
+        """Bound on how far one record moves a score of :meth:`utilities`, if it is added or removed or replaced."""
         largest = GRAIN * int(self.integer_weights.max())
         return Span(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate: int64, shape ``(candidates,)``, in units of 1/1024 record.
+        """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
 
-        The unit is that of a candidate with weight 1. ``marginal(clique)`` gives the exact table of a clique.
+        A score is the integer weight (1 to 255) times distance less penalty, these two in units of 1/1024 record.
+        ``marginal(clique)`` gives the exact table of a clique.
         """
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
@@ -101,16 +104,16 @@ class WeightedL1:
 
 
 class Vault(Protocol):
-    """Exact sums of all sites' tables, from which only noisy selections and noisy tables are ever released.
+    """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
     memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
-    the shares of all releases add up to at most the share that sites were charged for the deposit. Sites deposit in
-    cohorts, and their tables stay.
+    the shares of all releases add up to at most the share that sites were charged for the deposit. Sites may deposit at
+    different times, and their tables stay.
 
     A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
-    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not. The federation
-    alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
+    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not deposited. The
+    federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
     """
 
     @property
@@ -128,8 +131,9 @@ class Vault(Protocol):
     def add(self, cohort: Federation) -> None:
         """Ask the sites of ``cohort`` that were not asked yet for their tables, and wait for the answers.
 
-        Each is charged the deposit's whole share. Raises :class:`BudgetExceeded`, :class:`Refused` and
-        :class:`SiteLost` like every verb of a federation.
+        ``cohort`` is the federation with some of its sites (:meth:`Federation.cohorts
+        <fedsynth.federation.federation.Federation.cohorts>`). Each is charged the deposit's whole share. Raises
+        :class:`BudgetExceeded`, :class:`Refused` and :class:`SiteLost` like every verb of a federation.
         """
 
     def select(self, distances: Distances, share: float) -> int:
@@ -144,17 +148,18 @@ class Vault(Protocol):
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
         ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
-        heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
-        :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release scores
-        (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so before
-        anything is charged).
+        score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
+        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release
+        scores (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so
+        before anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
         All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` beyond the
-        deposit, and :class:`Unsupported` for columns that were not deposited together, or over other axes.
+        deposit, and :class:`Unsupported` for columns that were not deposited together, or were divided into other
+        cells.
         """
 
     def std(self, share: float) -> float:
@@ -177,11 +182,12 @@ class Vault(Protocol):
 class VaultTerms:
     """What a trust model needs to make a vault: the deposited tables, their price, the protection, the accounting.
 
-    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit`` and
-    ``neighbours`` say who is protected. ``step`` is the number of the deposit question in the run, and ``question`` its
-    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
-    the server's ledger without a further charge, and ``fill(vault, sites)`` asks those of ``sites`` not yet asked to
-    deposit.
+    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit``
+    says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by
+    adding or removing these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and
+    ``question`` its digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)``
+    records a release in the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault
+    the tables of those ``sites`` that were not asked before.
     """
 
     schema: Schema
@@ -213,12 +219,12 @@ class Releases:
         return self.terms.share - self.spent
 
     def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
-        """Charge a release against the deposit and note it in the ledger.
+        """Charge a release against the deposit and note it in the server's ledger.
 
-        Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names it there ("select", "scores" or
-        "open"), ``share`` is its price, a fraction of the run's budget, and ``sites`` are those whose tables it is
-        about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's standard deviation (NaN
-        for a selection).
+        Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names the release in the ledger
+        ("select", "scores" or "open"), ``share`` is its price, a fraction of the run's budget, and ``sites`` are those
+        whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
+        standard deviation (NaN for a selection).
         """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
             raise BudgetExceeded(
@@ -232,10 +238,11 @@ class Releases:
 
 
 def held_axes(terms: VaultTerms, query: Counts) -> None:
-    """Raise :class:`Unsupported` for tables over other axes than those that were deposited.
+    """Raise :class:`Unsupported` for tables that divide a column into other cells than the deposited tables do.
 
-    ``query`` are the tables that a method wants to open. Raises :class:`InvalidParameter` for a query that does not fit
-    the schema.
+    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. An axis is a column and its
+    division into cells (:class:`~fedsynth.schema.bins.Axis`). Raises :class:`InvalidParameter` for a query that does
+    not fit the schema.
     """
     query.check(terms.schema)
     held = {axis.column: axis for axis in terms.query.axes}
@@ -270,7 +277,11 @@ class TrustedVault:
         return self._releases.left
 
     def add(self, cohort: Federation) -> None:
-        """Ask the sites of ``cohort`` that were not asked yet for their tables; each is charged the whole deposit."""
+        """Ask the sites of ``cohort`` that were not asked yet for their tables; each is charged the whole deposit.
+
+        ``cohort`` is the federation with some of its sites (:meth:`Federation.cohorts
+        <fedsynth.federation.federation.Federation.cohorts>`).
+        """
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
@@ -317,9 +328,9 @@ class TrustedVault:
         """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
 
         The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
-        the heaviest candidate's is in records. All together cost ``share``, a fraction of the run's budget. Raises
-        :class:`Unsupported` for a candidate whose columns were not deposited together, and :class:`BudgetExceeded`
-        beyond the deposit.
+        the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
+        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        :class:`BudgetExceeded` beyond the deposit.
         """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
@@ -335,7 +346,7 @@ class TrustedVault:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
         All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
-        were not deposited together, or over other axes, and :class:`BudgetExceeded` beyond the deposit.
+        were not deposited together, or were divided into other cells, and :class:`BudgetExceeded` beyond the deposit.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)

@@ -1,12 +1,14 @@
-"""The wire format: how questions, events and answers become bytes, and back.
+"""The wire format: how questions, events (messages of a trust model's protocol) and answers become bytes, and back.
 
 Rule 1: a frame is a head (msgpack of a typed struct, at most 256 KiB) and arrays as raw bytes: C order, little endian,
     each padded with zeros to a multiple of eight. Nothing is compressed, and nothing in it is ever executed.
 Rule 2: one content has one encoding. What was decoded is encoded again and compared, so that a frame's content and its
     hash always agree. Numbers must be finite, and zero must have no sign: other frames are refused, not repaired.
-Rule 3: lengths are checked before anything is read; every sequence and every number in a head is bounded by its type.
-Rule 4: a question is a request without its turn: noise and charge belong to the question, whose digest the receiver
-    computes. A request is signed by the coordinator, under a key that sites pin.
+Rule 3: lengths are checked before anything is read; the type of every sequence and of every number in a head sets a
+    bound for it.
+Rule 4: a question may take several requests, one for each turn (round of messages) of the trust model's protocol. Noise
+    and charge belong to the question, whose digest the receiver computes. The coordinator signs each request; sites
+    have its public key in their own files.
 Rule 5: an error at a site is reported by one of three codes and nothing else; the length of a reply does not depend on
     its numbers.
 """
@@ -190,10 +192,11 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``verb`` says what is done with the sites' answers (such as ``sum``), and ``kind`` names the query's class.
     - ``query`` holds the query's encoded fields; it is empty in a head from :func:`read_question`, which returns the
       query itself.
-    - ``release`` is the kind and price of the noise.
+    - ``release`` is the kind of the noise and its price, the privacy cost.
     - ``trust`` is the name of the trust model, ``schema`` the schema's digest, and ``plan`` the digest of the approved
-      plan that the run follows, or empty.
-    - ``unit`` and ``neighbours`` say who is protected.
+      plan that the run follows (:class:`~fedsynth.federation.plan.Plan`), or empty.
+    - ``unit`` says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables
+      differ by adding or removing these rows, or by replacing them.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -314,9 +317,10 @@ class Request:
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
-    """Split a signed body (:attr:`Request.body`) into the question's frame, the turn and the event's frame, as views.
+    """Split a request's signed body into the question's frame (its bytes), the turn and the event's frame, as views.
 
-    The event's frame is empty in turn 0. Raises :class:`WireError` for a truncated body.
+    The body is :attr:`Request.body`. A question is sent in each turn, numbered from 0, of the trust model's protocol,
+    with another event; the event's frame is empty in turn 0. Raises :class:`WireError` for a truncated body.
     """
     view = memoryview(body)
     if len(view) < 16:
@@ -336,8 +340,8 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 class Seen:
     """The last row of a site's audit log that the server knows: its number and the head of the log's hash chain there.
 
-    The site compares it with its own log, to notice that it was restored from an old backup. Row 0 stands for none;
-    ``chain`` has 32 bytes.
+    The site compares it with its own log, to notice that its log was restored from an old backup. Row 0 stands for
+    none; ``chain`` has 32 bytes.
     """
 
     row: int = 0
@@ -348,11 +352,11 @@ _ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}sQ")
 
 
 class Envelope(NamedTuple):
-    """A message as sent to a site: the signed body, and the weights that its question names by their digest.
+    """A message as sent to a site: the signed body of a request, and a network's weights, if the question trains one.
 
     ``signature`` is the coordinator's, of ``body``. ``seen`` is not signed, since it can only make a site refuse. The
-    weights are not signed, since the digest binds them; they are in no transcript, since a resumed run computes them
-    again.
+    ``weights`` are not signed either, since the question in ``body`` has their digest. They are not recorded in a run's
+    transcript, since a resumed run computes them again.
     """
 
     signature: bytes
@@ -364,7 +368,8 @@ class Envelope(NamedTuple):
 def seal_envelope(signature: bytes, seen: Seen, body: bytes, weights: bytes = b"") -> bytes:
     """Return the bytes of an :class:`Envelope` with these parts, as they are sent; nothing is encrypted.
 
-    ``signature`` is that of ``body``; ``weights`` are bytes.
+    ``signature`` is that of ``body``, ``seen`` the last row of the site's audit log that the server knows, and
+    ``weights`` are a network's weights as bytes, if the question trains one.
     """
     return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, len(body)), body, weights])
 
@@ -388,10 +393,10 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
 class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Head of an encoded reply: who answers which message, with what result.
 
-    ``site`` is the site's name, ``message`` the digest of the message (32 bytes) and ``code`` the position of the
-    result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row of the site's
-    audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is encrypted for the
-    coordinator.
+    ``site`` is the site's name, ``message`` the digest (32 bytes) of the message that is answered and ``code`` the
+    position of the result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row
+    of the site's audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is
+    encrypted for the coordinator.
     """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -406,11 +411,11 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Reply:
     """A site's decoded reply, held by the server: an ``answer``, or the code of the reason why there is none.
 
-    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) names the
-    message. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no reply at all,
-    ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed`` says whether the
-    answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as no answer and is
-    not recorded. ``data`` are the reply's bytes.
+    Answers are those of :mod:`~fedsynth.federation.events`. ``site`` is the site's name, and ``digest`` (hex) that of
+    the message that it answers. ``code`` is ``answered``, ``refused``, ``spent``, ``failed`` or, if a transport got no
+    reply at all, ``lost``; ``lost`` then says why. ``seen`` is the last row of the site's audit log, and ``sealed``
+    says whether the answer came encrypted. ``rejected`` is set if the answer proves malformed: such a reply counts as
+    no answer and is not recorded. ``data`` are the reply's bytes.
     """
 
     site: str
@@ -428,21 +433,23 @@ Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
 def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
-    """Encode a site's reply: a head, and the frame of the answer (or the parts of a box if it is confidential).
+    """Encode the reply of ``site`` to a message: a head, and the encoded answer (in a box if it is confidential).
 
-    ``message`` is the digest (hex) of the message, ``seen`` the last row of the site's audit log, and ``body`` the
-    bytes of the answer in any number of parts, none for a code other than ``answered``. ``sealed`` says that they are a
-    box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
+    ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
+    ``code`` is ``answered`` or the reason why there is no answer. ``body`` is the encoded answer, in any number of
+    parts; none for another code. ``sealed`` says that they are a box, an answer encrypted by
+    :func:`~fedsynth.federation.coordinator.seal`.
     """
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
 
 
 def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
-    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes, or another reply.
+    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes.
 
-    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Coordinator.unseal
-    <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors are passed on.
+    It also raises this error for a reply of another site or to another message. ``unseal(box, site, digest)`` opens a
+    confidential answer (:meth:`Coordinator.unseal <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors
+    are passed on.
     """
     head, body = _opened_reply(data)
     if (head.site, head.message.hex()) != (site, request.digest):

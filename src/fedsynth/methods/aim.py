@@ -40,17 +40,17 @@ class AIM:
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
 
     A vault (:class:`~fedsynth.federation.vault.Vault`) holds the exact sums of all sites' tables and opens them only
-    with noise; AIM runs under any trust model that has one. With a trusted server it equals central AIM bit for bit.
-    With three servers, to which the sites sampled for a round send secret shares, it is DistAIM (Maddock, Cormode &
-    Maple, arXiv 2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the
+    with noise; AIM runs under any trust model that has a vault. With a trusted server AIM equals central AIM bit for
+    bit. With three servers, to which the sites sampled for a round send secret shares, AIM is DistAIM (Maddock, Cormode
+    & Maple, arXiv 2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the
     vault unless ``keep_first`` is False. Options out of range raise :class:`InvalidParameter`, and so does a ``rate``
     below 1 without ``rounds`` or with ``bins_share``.
 
     Parameters
     ----------
     workload
-        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
-        all their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
+        columns. AIM selects from these and all their subsets.
     rounds
         Number of selected marginals. ``None``: as many as the budget allows, with annealing as in the original AIM: the
         first round gets 1 / (16 d) of the budget for d columns, or 1 / (4 d) under pure DP, where noise grows with the
@@ -61,20 +61,21 @@ class AIM:
         stay in the vault. 1: all sites deposit before the first round.
     keep_first
         Whether the tables of the first sample stay in the vault. ``False``, as published: the first sample deposits
-        single columns only, in a vault of their own, and its sites deposit again once a round samples them. No site
-        pays more for it, since the two deposits share the price of one.
+        single columns only, in a vault of their own, and its sites deposit again once a round samples them. A site's
+        privacy cost is no higher: the two deposits together cost what a single one costs otherwise.
     measure_share, size_share
         ``measure_share`` of the budget is for measuring; selection gets the rest. With a ``rate`` below 1,
-        ``size_share`` pays for a noisy number of records of each site, unless these are public: they scale the tables
-        of some sites to all sites.
+        ``size_share`` pays for a noisy number of records of each site, unless these numbers are public. They are needed
+        to scale the tables of a sample of sites to all sites.
     max_megabytes
-        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it as the budget is
-        spent.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit in a round is this number
+        times the share of the budget that is spent after the round.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins. AIM spends the rest, and
-        the pairs' tables are denoised before each fit. 0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts. AIM spends the rest, and the pairs' tables are denoised before each fit. 0: no
+        survey; the schema's own bins, as in the paper.
     """
 
     workload: Workload | None = None
@@ -105,8 +106,8 @@ class AIM:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
         Raises :class:`Unsupported`, before anything is spent, under a trust model without a vault; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info`` has the number of
-        ``rounds`` and the measured ``cliques``.
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The ``info`` of the result has the number of
+        ``rounds`` and, as ``cliques``, the column positions of every measured marginal.
         """
         from fedsynth.federation.vault import Distances
 

@@ -55,15 +55,17 @@ class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
     It takes three rounds of one noisy sum over sites each, under any trust model except three servers. (1) A survey
-    finds adaptive bins of every column, grouped so that a pair's mean cell stands out from the noise. (2) A pilot
-    counts all pairs over unions of these groups. (3) A spanning tree of the strongest pairs, and all other pairs that
-    lower the expected error, are counted over the groups themselves. If the target has few values, a spanning tree of
-    the pairs that depend on it is counted separately for each of its values. All releases are averaged by inverse
-    variance, including the sums of pairs' tables with those of single columns. Each pair's table is then denoised, and
-    a graphical model is fitted to the result. Within their groups, correlated numeric columns are ordered by a normal
-    distribution with the strongest correlations (:mod:`fedsynth.models.ranked`).
+    counts single columns, and groups the values of each so coarsely that the mean count in a cell of a pair's table
+    exceeds the noise. (2) A pilot counts all pairs over unions of these groups. (3) A spanning tree of the strongest
+    pairs, and all other pairs that lower the expected error, are counted over the groups themselves. If the target has
+    few values, a spanning tree of the pairs that depend on it is counted separately for each of its values. Noisy
+    tables that contain the same counts, if only as sums of their cells, are averaged by inverse variance. Each pair's
+    table is then denoised, and a graphical model is fitted to the result. The model draws groups; the values that
+    correlated numeric columns take within their groups are drawn jointly, from a normal distribution with the strongest
+    of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
-    Where the pilot's noise would exceed its signal, the pilot is skipped, and all pairs are counted once.
+    If the noise in a cell of the pilot would exceed a tenth of the number of rows, the pilot is skipped, and all pairs
+    are counted once.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
     denoising is in :mod:`fedsynth.models.pair_tables`. Options out of range raise :class:`InvalidParameter`.
@@ -71,15 +73,15 @@ class Auto:
     Parameters
     ----------
     target
-        Position of the column to be predicted from the others (its name on the command line). Without one, tables of
-        three columns contain the column of few values on which the others depend most.
+        Position of the column to be predicted from the others (its name on the command line). ``None``: in round (3),
+        its place is taken by the column, among those with at most 4 values, on which the others depend most.
     workload
-        Marginals of interest, as tuples of column positions. Their pairs, and those with the target, get at least
-        ``purpose_share`` of the last round's budget, and are modelled first. ``None``: all pairs are treated alike.
+        Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
+        and pairs with the target, enter the model before all others.
     survey_share, pilot_share
         Shares of the budget for the first two rounds; the third gets the rest.
     purpose_share
-        See ``workload``.
+        Share of the last round's budget that the pairs of interest (see ``workload``) get together, at least.
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
         longer to fit.
@@ -106,9 +108,10 @@ class Auto:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        The result's ``info`` has the modelled ``cliques``, and whether there was a ``pilot``; a skipped one is logged
-        as a warning. Raises :class:`InvalidParameter` if ``target`` is not a column's position, before anything is
-        spent; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and whether there was
+        a ``pilot``; a skipped pilot is logged as a warning. Raises :class:`InvalidParameter` if ``target`` is not a
+        column's position, before anything is spent; otherwise what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
         """
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
@@ -218,10 +221,12 @@ class Auto:
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
-    """Return ``model`` with values of numeric columns ordered within their groups by ``correlations``, if any.
+    """Return ``model`` extended so that numeric columns are correlated within their groups as well.
 
-    The model's groups are those of ``domain``, and ``correlations`` those of normal scores by pair of column positions
-    (0: none known). Without a correlation between numeric columns, the model is returned unchanged.
+    ``model`` draws the group (bin) of every column, and ``domain`` says which values a group has. The result
+    (:class:`~fedsynth.models.ranked.RankedGroups`) also decides which of a group's values a row gets, by a latent
+    normal vector. ``correlations`` are the estimated correlations of that vector, by pair of column positions (0: none
+    known). If no two numeric columns have one, ``model`` itself is returned.
 
     Only a spanning tree of the strongest correlations is used; the correlation of any other two columns is the product
     along the path between them. Such a matrix is positive definite for any correlations below 1 in absolute value on

@@ -36,11 +36,12 @@ USEFUL = 2.0  # a table is used only if its mean cell holds this many standard d
 
 
 def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> list[Cells]:
-    """Group surveyed columns so that 2-way tables with noise of ``std`` per cell, in records, are informative.
+    """Merge the values of each column into groups that are coarse enough for 2-way tables with noise.
 
-    Each group stands out from the noise, and so does the mean cell of a pair of columns, of ``total`` records. Numeric
-    columns, whose neighbouring cells are similar, have at most ``cells`` groups. ``columns`` and the result have one
-    entry for each stored column.
+    ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`), one entry
+    per column, and so is the result. The tables will hold ``total`` records, with noise of standard deviation ``std``
+    per cell, in records. Every group holds at least 8 ``std`` records, and the mean cell of a table of two columns at
+    least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
@@ -49,10 +50,11 @@ def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> l
 class Pairs(NamedTuple):
     """Input of a Bayesian network's structure search, from :func:`measure_pairs`: all 2-way tables and dependences.
 
-    ``columns`` are the grouped columns, over which the noisy ``tables`` of all pairs were counted. ``dependences`` is
-    the symmetric matrix of estimated mutual information, in nats, shape ``(columns, columns)``. ``total`` is the number
-    of records, and ``left`` the part of the run's budget left for the structure's tables, 0 if the shares spent add up
-    to 1.
+    ``columns`` holds each column's values in groups, and ``tables`` the noisy tables of all pairs of columns, counted
+    over these groups. ``dependences`` is the symmetric matrix of estimated mutual information, in nats, shape
+    ``(columns, columns)``. ``total`` is the number of records, and ``left`` the part of the run's budget that is left
+    to measure the tables of a network (each column with its parents); it is 0 if the survey and the pairs used up the
+    budget.
     """
 
     columns: list[Cells]
@@ -68,10 +70,11 @@ class Pairs(NamedTuple):
 
 
 def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
-    """Survey the columns, then measure all 2-way tables in one sum, over groups large enough for the noise.
+    """Survey the columns, then measure all 2-way tables in one noisy sum over sites; return both as :class:`Pairs`.
 
-    The survey (noisy counts of single columns, which give adaptive bins) costs ``survey_share`` of the budget and the
-    sum ``pair_share``. A numeric column has at most ``cells`` groups. Raises :class:`SiteLost` if too few sites answer.
+    The survey (noisy counts of single columns) costs ``survey_share`` of the budget. It merges each column's values
+    into groups, of a numeric column at most ``cells``, that are large enough for the noise of the 2-way tables. These
+    cost ``pair_share`` of the budget together. Raises :class:`SiteLost` if too few sites answer.
     """
     from fedsynth.models.structure import dependences
 
@@ -87,11 +90,12 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
 
 
 def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
-    """Return the largest number of cells at which a table of the structure still stands out from the noise.
+    """Return the largest number of cells that a table of a column and its parents may have under the noise.
 
-    A structure has one table for each column with its parents. A table of that size has ``USEFUL`` (2) standard
-    deviations of the noise in its mean cell, if the budget left (``pairs.left``) is split over all columns but one. The
-    result is at most ``most``, and equal to it without such a budget or without noise.
+    A table of that many cells holds in its mean cell ``USEFUL`` (2) standard deviations of the noise, if the budget
+    left (``pairs.left``) is divided equally between the tables of all columns but one. The result is never above
+    ``most``, which is returned as it is if no budget is left or there is no noise. ``pairs`` is the result of
+    :func:`measure_pairs`.
     """
     if not pairs.left:
         return most
@@ -100,11 +104,12 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
 
 
 def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
-    """Measure the tables of a network's ``structure`` with the budget left, if any, and return its synthesizer.
+    """Return the synthesizer of a Bayesian network with this ``structure``, after measuring its tables.
 
-    They are averaged with the earlier tables in ``pairs`` (2-way, and of single columns) before the network's
-    conditional distributions are computed. ``info`` holds JSON values for the synthesizer; its cliques and parents are
-    added.
+    The tables of each column with its parents are measured with the budget left (``pairs.left``; if it is 0, nothing is
+    measured). They are averaged with the noisy 2-way tables and counts of single columns in ``pairs``, and give the
+    network's conditional distributions. ``info`` holds JSON values about the fit for the synthesizer's ``info``, to
+    which this function adds ``cliques`` (the tables) and ``parents``, both as column positions.
     """
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.gum import consistent
@@ -131,11 +136,13 @@ class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents per column, optimal for the noisy pairwise tables.
 
     It takes three rounds of one noisy sum over sites each: a survey of single columns, which gives adaptive bins, all
-    pairs, and the tables that the structure needs. Grouping, structure search and consistency are post-processing. The
-    search is exact for up to 20 columns, and for ``degree = 1`` with any number
-    (:func:`~fedsynth.models.structure.best_structure`). A budget with delta = 0 pays for Laplace noise; it is larger,
-    since a vector of m tables moves by m in L1. Without noise the sums are those of the pooled rows; degree = 4 and
-    cells = 20 are then worth their time. Options out of range raise :class:`InvalidParameter`.
+    pairs of columns, and each column with its parents. The network is the one with the largest sum of the mutual
+    information of each column with each of its parents, estimated from the noisy tables of pairs. Grouping, structure
+    search and consistency are post-processing. The search is exact for up to 20 columns, and for ``degree = 1`` with
+    any number (:func:`~fedsynth.models.structure.best_structure`). Under a budget with delta = 0 the noise is Laplace
+    noise, which is larger than Gaussian noise: one record moves a vector of m tables by m in L1, but by sqrt(m) in L2.
+    Without noise the sums are those of the pooled rows, and more detail (degree = 4, cells = 20) pays off. Options out
+    of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """The axes over which a method counts tables: the schema's own bins, or the adaptive bins that a survey found.
+    """The bins over which a method counts tables: the schema's own bins, or the adaptive bins that a survey found.
 
     A survey is a first round of noisy counts of single columns (:mod:`fedsynth.methods.survey`). ``columns`` is its
     result, with the values of each stored column merged into groups (:class:`~fedsynth.models.cells.Cells`): a table
@@ -41,14 +41,14 @@ class Domain:
 
     @cached_property
     def held(self) -> tuple[Cells, ...]:
-        """Each stored column's values in groups; without a survey, each of the schema's bins or values is one."""
+        """Each stored column's values in groups; without a survey, each bin or value of the schema is a group."""
         from fedsynth.models.cells import Cells
 
         return self.columns or tuple(Cells.of_bins(column) for column in self.schema.stored)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of groups of each stored column: the length of its axis in a table; positions are the schema's."""
+        """Number of groups of each stored column, in order: the length of its axis in a table."""
         return self.schema.sizes if self.columns is None else tuple(cells.size for cells in self.columns)
 
     def shape(self, clique: Clique) -> tuple[int, ...]:
@@ -56,7 +56,7 @@ class Domain:
         return tuple(self.sizes[column] for column in clique)
 
     def counts(self, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
-        """Return the query for contingency tables over these axes, one for each of ``cliques`` (column positions).
+        """Return the query for contingency tables over these bins, one for each of ``cliques`` (column positions).
 
         ``weights[i]``, an integer from 1 to 64, divides the noise of table i by that factor relative to a table of
         weight 1 (see :class:`~fedsynth.federation.query.Counts`); by default all tables have the same noise.
@@ -72,9 +72,10 @@ class Domain:
         return forbidden_cells(self.schema, self.columns)
 
     def synthesizer(self, model: Model, info: Mapping[str, Any]) -> Synthesizer:
-        """Return the synthesizer that draws rows from ``model``, whose codes are group numbers on these axes.
+        """Return the synthesizer that draws rows from ``model`` and converts group numbers to values of columns.
 
-        ``info`` holds JSON values about the fit, such as the method's name; it is saved with the synthesizer.
+        ``model`` draws, for every column, the number of a group of this domain. ``info`` holds JSON values about the
+        fit, such as the method's name; it is saved with the synthesizer.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 

@@ -33,24 +33,25 @@ if TYPE_CHECKING:
 class FedCTGAN:
     """A conditional GAN of rows: sites add up the critic's clipped gradients, and the server trains the generator.
 
-    The baseline of FLAIM and Fed-TDA. Source: CTGAN (Xu et al., arXiv 1907.00503) in the federated DP form of FLAIM's
-    comparison (arXiv 2310.06447): binary cross-entropy and single rows, where one-pass clipping holds. Corrected:
-    vocabularies, modes and conditions come from one noisy release instead of pooled rows, and rows are drawn
-    independently. Without privacy the same loop runs without noise. Options out of range raise
-    :class:`InvalidParameter`.
+    A baseline in the papers on FLAIM and Fed-TDA. Source: CTGAN (Xu et al., arXiv 1907.00503) in the federated DP form
+    of FLAIM's comparison (arXiv 2310.06447): the critic is trained by binary cross-entropy and reads one row at a time,
+    so that each row has a gradient of its own to clip. Corrected: the values of categories, the groups of numbers and
+    the frequencies by which generated rows are conditioned come from one noisy release instead of pooled rows, and
+    sites sample rows independently of their values. Without privacy the same loop runs without noise. Options out of
+    range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     steps, rate, clip, learning_rate
         Number of steps of both networks and their learning rate. A step takes one noisy sum of the critic's gradients
-        over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``. Their
-        ranges are those in :class:`~fedsynth.methods.training.Settings`.
+        over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``. Ranges:
+        ``rate`` from 1e-4 to 1, ``clip`` from 1e-5 to 2^20, ``learning_rate`` at most 1.
     width, depth, noise
         Units and number of hidden layers of both networks; number of random inputs of the generator per row.
     survey_share, tokens, modes
         ``survey_share`` of the budget is for the survey, a round of noisy counts of single columns, which defines the
         encoding of rows. The networks distinguish at most ``tokens`` values of a categorical column and ``modes``
-        groups of a numeric one.
+        groups of values of a numeric one.
     """
 
     steps: int = 1000
@@ -75,16 +76,17 @@ class FedCTGAN:
 
     @property
     def networks(self) -> tuple[Critic, Generator]:
-        """The critic, which sites train, and the generator, which stays at the server, as hyperparameters."""
+        """The hyperparameters of the critic, which sites train, and of the generator, which stays at the server."""
         hidden = (self.width,) * self.depth
         return Critic(hidden=hidden), Generator(noise=self.noise, hidden=hidden)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
-        public numbers of rows, and :class:`InvalidParameter` for a network too large for a message; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
+        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
+        and :class:`InvalidParameter` for a network too large for a message; otherwise what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer

@@ -23,10 +23,10 @@ class FedTabDiff(Settings):
     """A denoising diffusion model of encoded rows, trained by noisy gradient sums, or by FedAvg without privacy.
 
     Source: FedTabDiff (Sattarov, Schreyer & Borth, arXiv 2401.06263) with the network of FinDiff (arXiv 2309.01472),
-    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles and vocabularies come
-    from one noisy release instead of pooled rows, the network predicts the clean row, the first time step is trained
-    too, labels and rare values are drawn by released counts instead of the real ones, and rows are drawn in 25 steps
-    (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
+    and DP-SGD (arXiv 1607.00133) in place of its DP form (arXiv 2412.16083). Corrected: quantiles of numbers and values
+    of categories come from one noisy release instead of pooled rows, the network predicts the clean row, the first time
+    step is trained too, labels and rare values are drawn by released counts instead of the real ones, and rows are
+    drawn in 25 steps (DDIM, arXiv 2010.02502) instead of 500. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -44,9 +44,12 @@ class FedTabDiff(Settings):
     steps, rate, clip, server_rate
         Training under a budget: number of gradient sums, probability with which a row is sampled in each, L2 norm to
         which its gradient is clipped, and learning rate of Adam at the server.
-    rounds, updates, batch, learning_rate, local
-        Training by FedAvg in runs without privacy (not with ``updates = 0``); with ``local``, under a budget too, with
-        the sites' own noise. See :class:`~fedsynth.methods.training.Settings`.
+    rounds, updates, batch, learning_rate
+        Training by FedAvg, in runs without privacy: number of rounds; in each of them, number of steps of Adam of every
+        site, of rows in a step, and learning rate. ``updates = 0``: gradient sums without noise instead.
+    local
+        Use FedAvg under a budget too: sites sample rows with probability ``rate``, not in batches, clip their gradients
+        and add their own noise in every step.
     survey_share, size_share
         Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
         rows, and (FedAvg only) for the sites' numbers of rows unless they are public.
@@ -71,7 +74,7 @@ class FedTabDiff(Settings):
 
     @property
     def network(self) -> Diffusion:
-        """The denoising network that is trained, as its public hyperparameters."""
+        """The public hyperparameters of the denoising network that sites train."""
         return Diffusion(
             width=self.width,
             depth=self.depth,
@@ -84,9 +87,10 @@ class FedTabDiff(Settings):
     def fit(self, federation: Federation) -> Synthesizer:
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
-        public numbers of rows, and :class:`InvalidParameter` for a ``target`` that is not a categorical column or a
-        network too large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
+        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
+        and :class:`InvalidParameter` for a ``target`` that is not a categorical column or a network too large for a
+        message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         import numpy as np
 

@@ -24,32 +24,36 @@ class FedVAE(Settings):
     """A variational autoencoder (TVAE), trained by gradient sums over sites, which are noisy under a budget.
 
     Source: the thesis on federated Bayesian networks and autoencoders, with TVAE (Xu et al., arXiv 1907.00503).
-    Corrected: modes and vocabularies come from one noisy release instead of pooled rows; categories are sampled, since
-    taking the likeliest one would hide minorities; and one gradient sum per step over all sites replaces FedAvg, also
-    without privacy: where each site has mostly rows of one label, no site's code carries the label, and neither does
-    their average (AUC .50, published and measured). FedAvg remains an option (``updates``). Options out of range raise
-    :class:`InvalidParameter`.
+    Corrected: the groups (modes) of numbers and the values of categories come from one noisy release instead of pooled
+    rows; categories are sampled, since taking the likeliest one would hide minorities; and one gradient sum per step
+    over all sites replaces FedAvg, also without privacy: where each site has mostly rows of one label, no site's latent
+    code distinguishes labels, and neither does the averaged network (AUC 0.50 when predicting the label, published and
+    measured). FedAvg remains an option (``updates``). Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     steps, rate, clip, server_rate
         Training by gradient sums: number of steps, probability with which a row is sampled in a step, L2 norm to which
         its gradient is clipped, and learning rate of Adam at the server.
-    updates, rounds, batch, learning_rate, local
-        Training by FedAvg: with ``updates`` above 0, in runs without privacy; with ``local`` as well, under a budget,
-        with the sites' own noise. See :class:`~fedsynth.methods.training.Settings`.
+    updates, rounds, batch, learning_rate
+        Training by FedAvg, in runs without privacy if ``updates`` is above 0: number of steps of Adam of every site in
+        each of ``rounds`` rounds, number of rows in a step, and learning rate.
+    local
+        Use FedAvg under a budget too (with ``updates`` above 0): sites sample rows with probability ``rate``, not in
+        batches, clip their gradients and add their own noise in every step.
     survey_share, size_share
         Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
         rows, and (FedAvg only) for the sites' numbers of rows unless they are public.
     tokens, modes
         Largest number of values of a categorical column, and of groups (modes) of a numeric one, that the network
-        distinguishes; a number is one group and its place within the group.
+        distinguishes; a number is encoded as its group and its place within the group.
     width, depth, latent
-        Units and number of hidden layers of encoder and decoder, and dimension of the code between them. Under a
-        budget, keep the code short: the noise in the weights of a long one hides what they would learn.
+        Units and number of hidden layers of encoder and decoder, and dimension of the latent code between them. Under a
+        budget, keep ``latent`` small: with a long code, noise in the weights hides what they would learn.
     factor, sigma
-        Weight of the reconstruction loss relative to the divergence, and standard deviation with which a number's place
-        within its mode (from -1 to 1) is decoded. With a small ``sigma``, the code describes places instead of tokens.
+        Weight of the reconstruction loss relative to the latent code's Kullback-Leibler divergence, and standard
+        deviation with which a number's place within its mode (from -1 to 1) is decoded. With a small ``sigma``, the
+        latent code describes these places instead of values and groups.
     """
 
     updates: int = 0
@@ -72,16 +76,17 @@ class FedVAE(Settings):
 
     @property
     def network(self) -> AutoEncoder:
-        """The autoencoder that is trained, as its public hyperparameters."""
+        """The public hyperparameters of the autoencoder that sites train."""
         hidden, factor, sigma = (self.width,) * self.depth, float(self.factor), float(self.sigma)
         return AutoEncoder(hidden=hidden, latent=self.latent, factor=factor, sigma=sigma)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
-        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 and for
-        public numbers of rows, and :class:`InvalidParameter` for a network too large for a message; otherwise what
-        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
+        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
+        and :class:`InvalidParameter` for a network too large for a message; otherwise what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.synthesizer import Synthesizer
         from fedsynth.models.vae import TabularVAE

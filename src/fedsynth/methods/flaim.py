@@ -3,8 +3,9 @@
 Source: Maddock, Cormode & Maple, KDD 2024 (arXiv 2310.06447), with these corrections: scores in records against a
 public scale (one record then moves a norm by one, whatever the site's size); local steps are paid for (2s - 1
 measurements, not s); sums are normalised by the sites' public or noisily released sizes, never by a noisy sum's own
-total; proxies are averaged over all rounds; the cohorts of all rounds are drawn first, and the noise is calibrated to
-the largest number of rounds that any site was drawn for, not to all rounds.
+total; proxies (estimates of all sites' 1-way marginals) are averaged over all rounds; the cohorts (samples of sites) of
+all rounds are drawn first, and the noise is calibrated to the largest number of rounds that any site was drawn for, not
+to all rounds.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Settings:
     Parameters
     ----------
     workload
-        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
-        their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
+        columns. The candidates for selection are these and their subsets.
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
@@ -79,7 +80,8 @@ class Settings:
         Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
         are public.
     max_megabytes
-        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
+        rounds to this number.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
         well, and ``iterations`` is at most 1000.
@@ -115,13 +117,14 @@ class Settings:
 class Run:
     """The server's state of a FLAIM run: the cohorts, all measurements so far, and the model fitted to them.
 
-    The FLAIM methods are written with its steps. Measurements are noisy tables scaled to records of the whole
-    federation.
+    Its methods are the steps from which the FLAIM variants are built. Measurements are noisy tables scaled to records
+    of the whole federation. Cliques are marginals as tuples of column positions.
 
     ``federation`` holds the sites whose number of ``records`` is known, and ``records`` that number by site.
-    ``settings`` are the method's options. ``share`` of the budget is left for the rounds. ``rounds`` holds the cohort
-    of each round, a federation of the sites drawn for it; there are fewer than in the settings if the cap leaves no
-    site for more. ``measured`` are the measurements, and ``fitted`` is the model, ``None`` before the first fit.
+    ``settings`` are the options of the FLAIM variant. ``share`` of the budget is left for the rounds. ``rounds`` holds
+    the cohort of each round, a federation of the sites drawn for it; there are fewer than in the settings if the cap
+    leaves no site for more. ``measured`` are the measurements, and ``fitted`` is the model, ``None`` before the first
+    fit.
     """
 
     federation: Federation
@@ -148,7 +151,7 @@ class Run:
 
     @cached_property
     def total(self) -> float:
-        """Estimated number of records of all sites together, those of sites never drawn included."""
+        """Estimated number of records of all sites together, including sites that are in no cohort."""
         return sum(self.records.values())
 
     @cached_property
@@ -158,7 +161,7 @@ class Run:
 
     @cached_property
     def workload(self) -> Workload:
-        """The marginals that matter, as tuples of column positions: the option's, or all pairs of columns."""
+        """The marginals to reproduce, as tuples of column positions: the option ``workload``, or all pairs."""
         columns = len(self.ones)
         return self.settings.workload or all_marginals(columns, min(2, columns))
 
@@ -169,9 +172,9 @@ class Run:
         return self.fitted
 
     def cohorts(self, label: str) -> Iterator[tuple[Federation, float]]:
-        """Yield each round's cohort (a federation of its sites) and the largest size of the model in it, in MiB.
+        """Yield, for each round, its cohort (a federation of the sites drawn) and the size limit of the model, in MiB.
 
-        ``label`` names the rounds in reports of progress.
+        The limit rises linearly to the option ``max_megabytes``. ``label`` names the rounds in reports of progress.
         """
         count = self.settings.rounds
         for t, cohort in enumerate(self.rounds):
@@ -179,19 +182,20 @@ class Run:
             self.federation.progress(label, t + 1, count)
 
     def prices(self, tables: int, draws: int, first: int = 0) -> tuple[float, float]:
-        """Return the shares of one table and of one draw with which the most charged site spends exactly what is left.
+        """Return the privacy costs of a table and of a draw, as shares of the budget, that use up the budget left.
 
-        A share is a part of the run's budget, of which the attribute ``share`` is left. A site is charged for
-        ``tables`` tables and ``draws`` draws (private selections) in every round that it is drawn for, and for
-        ``first`` more tables in the first round. With n_i rounds of site i, of which the first is one (f_i = 1) or not
-        (f_i = 0), and shares p and d, it spends
+        A draw is a private selection by a site. A site is charged for ``tables`` tables and ``draws`` draws in every
+        round that it is drawn for, and for ``first`` more tables if it is drawn for the first round. Let site i be
+        drawn for n_i rounds, and let f_i be 1 if the first round is among them and 0 if not. With p for one table and d
+        for one draw, the site spends
 
             p (tables n_i + first f_i) + d draws n_i.
 
-        Each term alone is first limited to its part of the budget, ``measure_share`` and the rest, at the site where it
-        is largest; then both shares are raised by one factor until the largest sum equals the budget. So no site
-        exceeds its budget. The cohorts are drawn beforehand and depend on no data, and a site that is lost in a round
-        spends at most what it would have spent: the bound holds whichever sites answer.
+        The site that spends most then spends exactly the run's ``share``. To find p and d, the first term is set to
+        ``measure_share`` and the second to the rest, each at the site where it is largest; then both p and d are
+        multiplied by one factor, so that the largest sum equals ``share``. The cohorts are drawn beforehand and depend
+        on no data, and a site that is lost in a round spends no more than if it had answered: no site exceeds its
+        budget, whichever sites answer.
         """
         joined = Counter(site for cohort in self.rounds for site in cohort.sites)
         begins = set(self.rounds[0].sites)
@@ -216,7 +220,7 @@ class Run:
     def measure_together(self, cohort: Federation, cliques: Sequence[Clique], share: float) -> None:
         """Add noisy tables of all ``cliques``, summed over all sites of ``cohort`` in one query, to the measurements.
 
-        They cost each site ``share`` of the budget in total.
+        The tables cost each site ``share`` of the budget in total.
         """
         self._remember([cohort.sum(Counts.of(len(self.ones), cliques), share)])
 
@@ -256,14 +260,15 @@ class Run:
         by_column: Integers | None = None,
         by_candidate: Integers | None = None,
     ) -> dict[str, list[Clique]]:
-        """Let every site of ``cohort`` privately select ``settings.steps`` of the ``candidates`` on its own rows.
+        """Let every site of ``cohort`` privately select ``settings.steps`` of the ``candidates`` by its own rows.
 
-        A draw costs the site ``share_pick`` of the budget and each noisy table between two draws ``share_look``.
-        ``by_column`` or ``by_candidate``, if given, are estimates for all sites that correct a site's scores for being
-        different: the shares of each column's, or each candidate's, cells, concatenated, in units of 2^-24
-        (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the selected cliques by site, in the order of the
-        draws; sites that do not answer are missing. The scores are those of
-        :class:`~fedsynth.methods.flaim_scores.Scores`.
+        A draw costs the site ``share_pick`` of the budget. After each draw but the last, the site measures the drawn
+        candidate's table for itself, with noise, which costs ``share_look`` of the budget, and refits the model to it.
+        Candidates are scored by :class:`~fedsynth.methods.flaim_scores.Scores`. At most one of ``by_column`` and
+        ``by_candidate`` is given: the estimated tables of all sites together, of each column or of each candidate, by
+        which a site's scores are corrected for its own deviation from all sites. They are shares of the rows as
+        integers in units of 2^-24, concatenated (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the selected
+        cliques by site, in the order of the draws; sites that do not answer are missing.
         """
         schema, steps = self.federation.schema, self.settings.steps
         share_looks = (steps - 1) * share_look
@@ -297,10 +302,12 @@ class Run:
         return {site: [candidates[index] for index in indices] for site, indices in picks.items()}
 
     def together(self, picks: Mapping[str, list[Clique]]) -> dict[str, list[Clique]]:
-        """Return ``picks`` without the selected cliques that do not fit into one model together.
+        """Return ``picks`` without the cliques that would make one model of all selected cliques too large.
 
-        ``picks`` and the result hold each site's cliques. Cliques that more sites selected take precedence. Each site's
-        selection fits alone, but their union may form cycles, and thus a model of any size.
+        ``picks`` and the result hold the cliques that each site selected, by site. In descending order of the number of
+        sites that selected them, cliques are added to the model of the last fit, each unless the model's tables would
+        then need more than ``settings.max_megabytes`` (MiB). Each site's own selection fits, but the union of all
+        sites' selections may form cycles, and thus a model of any size.
         """
         votes = Counter(q for chosen in picks.values() for q in set(chosen))
         held = list(self.model.cliques)
@@ -313,7 +320,7 @@ class Run:
         """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.
 
         ``name`` is the method's name for the synthesizer's ``info``, which also lists the measured cliques. Earlier
-        fits ignore the rules, since sites score only models whose factors are measured tables.
+        fits ignore the schema's rules, since sites can only evaluate models whose factors are all measured tables.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
@@ -354,8 +361,8 @@ class FLAIM(Settings):
     Parameters
     ----------
     workload
-        Marginals that matter, as tuples of column positions; ``None``: all pairs of columns. Candidates are these and
-        their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
+        columns. The candidates for selection are these and their subsets.
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
@@ -367,7 +374,8 @@ class FLAIM(Settings):
         Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
         are public.
     max_megabytes
-        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises to it over the rounds.
+        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
+        rounds to this number.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
         well, and ``iterations`` is at most 1000.
@@ -395,9 +403,9 @@ class FLAIM(Settings):
 class AugFLAIM(Settings):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it. A candidate's score is then
-    reduced by the distance of the site's own 1-way marginals from those of all sites. Source: Maddock, Cormode & Maple
-    (arXiv 2310.06447). The options are those of :class:`FLAIM`.
+    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it. A candidate's score at a site,
+    the error of the model on the site's rows, is then reduced by the distance of the site's own 1-way marginals from
+    those of all sites. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -427,8 +435,9 @@ class AugFLAIM(Settings):
 class AugFLAIMOracle(Settings):
     """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
 
-    An unattainable reference for :class:`AugFLAIM`. Sites refuse it unless their policy allows exact releases, and the
-    run's privacy statement says that nothing is guaranteed. The options are those of :class:`FLAIM`.
+    It shows what :class:`AugFLAIM` could reach if it knew the marginals of all sites exactly. Sites refuse it unless
+    their policy allows exact releases, and the statement of the run's privacy guarantee says that nothing is
+    guaranteed. The options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -460,8 +469,9 @@ class AugFLAIMOracle(Settings):
 class RandomFLAIM(Settings):
     """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
 
-    A cohort is the random sample of sites of a round. The server's draw costs nothing, so measuring gets the whole
-    budget; ``steps`` and ``measure_share`` are not used. The other options are those of :class:`FLAIM`.
+    A cohort is the random sample of sites of a round; the candidates are the marginals in ``workload`` and their
+    subsets. The server's draw costs nothing, so measuring gets the whole budget; ``steps`` and ``measure_share`` are
+    not used. The other options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -485,11 +495,11 @@ class RandomFLAIM(Settings):
 @method("fednaivebayes", exempt={"any split": "the marginals are those of the sites that were drawn"})
 @dataclass(frozen=True)
 class FedNaiveBayes:
-    """Measures only the 1-way marginals of one cohort, so that columns are independent; the others must beat it.
+    """Measures only 1-way marginals, over one cohort of sites, and draws columns independently: a baseline.
 
-    A cohort is a random sample of sites. ``rate`` is the probability with which a site takes part; ``size_share`` is
-    the share of the budget for the sites' numbers of records, unless they are public. Options out of range raise
-    :class:`InvalidParameter`.
+    A method that models dependence has to give better rows than this one. A cohort is a random sample of sites;
+    ``rate`` is the probability with which a site is in it. ``size_share`` is the share of the budget for the sites'
+    numbers of records, unless these are public. Options out of range raise :class:`InvalidParameter`.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)

@@ -40,11 +40,12 @@ _MOST_LOOKED_UP = 2**24  # cells of tables whose rows are looked up one by one
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """The noisy tables of a FLAIM run so far, as sent to a site that selects more than once in a round.
+    """The noisy tables of a FLAIM run so far, as sent to a site that selects more than one candidate in a round.
 
-    Between two draws the site refits the model to them, together with its own noisy tables. ``values`` holds the
-    flattened tables of ``cliques`` (column positions) in turn, in records of the whole federation (``total``), and
-    ``stds`` the standard deviation of each table's noise. A fit takes at most ``iterations`` steps.
+    After each selection but the last, the site refits the model to these tables and to its own noisy tables of the
+    candidates it selected. ``values`` holds the flattened tables of ``cliques`` (tuples of column positions) one after
+    another, in records of the whole federation, of which there are ``total``. ``stds`` is the standard deviation of
+    each table's noise, in records. A fit takes at most ``iterations`` steps.
     """
 
     cliques: Annotated[Cliques, msgspec.Meta(min_length=1)]
@@ -55,7 +56,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
-        """Return the message with the noisy tables ``measured``, of ``total`` records.
+        """Return this part of a message to sites, with the noisy tables ``measured`` of ``total`` records.
 
         ``iterations`` bounds the steps of a site's fit to them.
         """
@@ -64,9 +65,9 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
         return cls(tuple(m.clique for m in measured), values, stds, total, iterations)
 
     def check(self, sizes: Sequence[int]) -> None:
-        """Raise :class:`InvalidParameter` for tables to which no model of these columns can be fitted.
+        """Raise :class:`InvalidParameter` for lists of wrong lengths, unknown columns, and numbers out of range.
 
-        ``sizes`` are the lengths of all columns' axes. :meth:`Scores.check` calls it.
+        ``sizes`` are the numbers of bins of the schema's columns, in order. :meth:`Scores.check` calls it.
         """
         _check_cliques(self.cliques, sizes)
         if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
@@ -79,27 +80,32 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
             )
 
     def measurements(self, sizes: Sequence[int]) -> list[Measurement]:
-        """Return the tables with their noise, as input for a fit; ``sizes`` are the lengths of all columns' axes."""
+        """Return the tables with their noise, as input for a fit; ``sizes`` are all columns' numbers of bins."""
         tables = as_tables(self.values, _shapes(sizes, self.cliques))
         return measurements(self.cliques, tables, self.stds.tolist(), least_std=0.0)
 
 
 class Scores(Selection, frozen=True, kw_only=True, dict=True):
-    """Selection of FLAIM: each candidate's score is the model's error on a site's rows, less noise and heterogeneity.
+    """Selection of FLAIM: a candidate's score at a site is the model's error on the site's rows, with two corrections.
 
-    A site computes the scores of all ``candidates`` (tuples of column positions) and draws one by them privately
-    (:class:`~fedsynth.federation.query.Selection`).
+    A candidate q is a tuple of column positions. A site computes the scores u(q) of all ``candidates`` and selects one
+    by them privately (:class:`~fedsynth.federation.query.Selection`):
 
-    u(q) = w_q D_q - penalty_q - tau_q, where D_q is the sum over all cells of | G count - n S_q |, in parts of 1 / G
-    record (G = 2^24): ``records`` (n) is the site's public number of records, fixed whatever its rows, and S_q the
-    model's share of each cell as an integer, rint(G share). The integers ``weights`` (w_q) and ``penalties`` have one
-    entry for each candidate; penalties are on the same grid, weights included. tau is the site's distance from all
-    sites: with shares ``by_column`` (of every column in turn) the sum over the candidate's columns j of v_q D_j, with
-    v_q = max(1, w_q / |q| rounded); with shares ``by_candidate`` w_q times the same distance of the candidate itself.
-    Without either it is zero. See arXiv 2310.06447, section 4.
+    u(q) = w_q D_q - penalty_q - tau_q, in parts of 1 / G record (G = 2^24).
+
+    D_q is the sum over all cells of the candidate's table of | G count - n S_q |. Here count is the number of the
+    site's rows in the cell, and S_q the model's share of all rows in it as an integer, rint(G share). ``records`` (n)
+    is the site's public number of records, fixed whatever its rows. The integers ``weights`` (w_q) and ``penalties``
+    have one entry for each candidate; a penalty stands for the noise that measuring the candidate would add, in the
+    unit of u(q). tau_q stands for the site's deviation from all sites. It is computed from the shares of all sites'
+    rows, as integers in parts of 1 / G, which take the place of S: with ``by_column`` (tables of all columns, one after
+    another), tau_q is the sum over the candidate's columns j of v_q D_j, where v_q = max(1, w_q / |q| rounded) and |q|
+    is the number of columns of q; with ``by_candidate`` (tables of all candidates), it is w_q D_q; without either it is
+    zero. See arXiv 2310.06447, section 4.
 
     The model is the product of exp(``potentials``), one table for each clique of ``factors``, flattened and
-    concatenated. With ``steps`` above 1, ``measured`` holds the tables that the model was fitted to.
+    concatenated. With ``steps`` (selections in a round) above 1, ``measured`` holds the noisy tables that the model was
+    fitted to.
 
     Sensitivity: the integers S, w, v and penalty are functions of parameters and schema alone, computed before a row is
     looked at. A record adds 1 to one cell of each table, so that | G count - n S | moves by at most G in that cell and
@@ -127,7 +133,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
 
     @property
     def candidate_count(self) -> int:
-        """Number of candidates among which a site draws."""
+        """Number of candidates from which a site selects."""
         return len(self.candidates)
 
     @property
@@ -136,17 +142,18 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that give no valid scores, and models too large to evaluate.
+        """Raise :class:`InvalidParameter` for parameters of wrong shape or range, and for tables too large to evaluate.
 
-        The federation and every site call it before anything is charged.
+        The tables of all candidates together may have at most 2^24 cells, and so may those of the model. The federation
+        and every site call it before any privacy cost is charged.
         """
         self._prepared(schema)
 
     def span(self, schema: Schema) -> Span:
-        """Return how far one record moves a score, in parts of 1 / ``GRID`` (2^-24) record; draws are priced by it.
+        """Return a bound on how far one record moves any score, in parts of 1 / ``GRID`` (2^-24) record.
 
-        The two numbers hold for a record that is added or removed, and for one that is replaced. The proof is in the
-        class's docstring.
+        It is the sensitivity by which the exponential mechanism is calibrated: one number for a record that is added or
+        removed, and one for a record that is replaced. The proof is in the class's docstring.
         """
         moved = self.weights
         if self.by_column is not None:
@@ -158,10 +165,11 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return Span(largest, 2 * largest)
 
     def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
-        """Return each candidate's score on a site's ``rows``, shape ``(candidates,)``, in parts of 1 / ``GRID`` record.
+        """Return each candidate's score on a site's ``rows``, int64, shape ``(candidates,)``.
 
-        Scores are int64, and ``GRID`` is 2^24. ``looks`` are the noisy tables of candidates that the site drew earlier
-        in the same round; scores are then against the model fitted to them as well.
+        Scores are in parts of 1 / ``GRID`` (2^-24) record. ``looks`` are the site's own noisy tables of the candidates
+        that it selected earlier in the same round; if there are any, the model is refitted to them before it is
+        compared with the rows.
         """
         prepared = self._prepared(rows.schema)
         layout = prepared.candidates
@@ -177,9 +185,10 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         return scores
 
     def look(self, candidate: int, schema: Schema) -> Query:
-        """Return the query that a site answers for itself after a draw: the drawn candidate's contingency table.
+        """Return the query for a candidate's contingency table, which a site answers for itself after selecting it.
 
-        ``candidate`` is its position among the candidates. The noisy answer never leaves the site.
+        ``candidate`` is its position among the candidates. The site refits the model to the noisy answer, which it does
+        not send.
         """
         return table_of(self.candidates[candidate])
 
@@ -366,9 +375,10 @@ class _Layout:
 
 
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
-    """Return the model's share of the rows in each cell of ``cliques``, clique by clique, as integers.
+    """Return the model's share of the rows in each cell of the tables of ``cliques``, as integers.
 
-    They are in units of 1 / ``GRID`` (2^-24), flattened and concatenated; cliques are tuples of column positions.
+    They are in units of 1 / ``GRID`` (2^-24), table by table, flattened and concatenated; cliques are tuples of column
+    positions.
     """
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])

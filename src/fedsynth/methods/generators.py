@@ -25,11 +25,12 @@ class Generator(Protocol):
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return the synthesizer of ``total`` rows that the tables ``measured`` describe; no site is asked.
+        """Return a synthesizer whose rows agree with the noisy tables ``measured``, without asking any site.
 
-        ``domain`` gives the tables' axes. ``measured`` (:class:`~fedsynth.models.estimate.Measurement`) must contain
-        every column's 1-way table; several tables of the same columns are averaged. ``total`` is the estimated number
-        of records of all sites, and ``info`` becomes the synthesizer's JSON values about the fit.
+        ``domain`` gives the columns' bins, over which the tables were counted. ``measured``
+        (:class:`~fedsynth.models.estimate.Measurement`) must contain every column's 1-way table; several tables of the
+        same columns are averaged. ``total`` is the estimated number of records of all sites. ``info`` holds JSON values
+        about the fit, for the synthesizer's ``info``.
         """
 
 

@@ -61,10 +61,10 @@ def fit_noisy(
 ) -> MarkovRandomField:
     """Fit a graphical model to noisy tables (Private-PGM), for methods; the fit stops before it fits the noise.
 
-    ``sizes`` are the lengths of all columns' axes, ``measured`` the tables
+    ``sizes`` are all columns' numbers of bins, ``measured`` the noisy tables
     (:class:`~fedsynth.models.estimate.Measurement`), ``total`` the number of records of all sites, and ``iterations``
-    the largest number of steps. ``warm_start`` is an earlier model to start from, all of whose cliques lie in measured
-    ones.
+    the largest number of steps. ``warm_start`` is an earlier model to start from; each of its cliques must lie in a
+    measured one.
 
     If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
     no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules
@@ -94,11 +94,12 @@ def fit_over(
     *,
     one_cohort: bool = True,
 ) -> MarkovRandomField:
-    """Fit a graphical model over the axes of ``domain`` to noisy tables; after a survey, they are denoised first.
+    """Fit a graphical model over the bins of ``domain`` to noisy tables; over a survey's bins, they are denoised first.
 
-    Without a survey (adaptive bins, see :class:`~fedsynth.methods.domain.Domain`) this is :func:`fit_noisy`; with one
-    it is :func:`without_noise` followed by :func:`fit_clean`, and ``one_cohort`` is not used. The arguments are those
-    of :func:`fit_noisy`; sizes and forbidden cells are the domain's.
+    Over the schema's own bins this is :func:`fit_noisy`. Over adaptive bins, which a survey (a first round of noisy
+    counts of single columns) found, it is :func:`without_noise` followed by :func:`fit_clean`, and ``one_cohort`` is
+    not used. The arguments are those of :func:`fit_noisy`; the numbers of bins and the forbidden cells come from
+    ``domain``.
     """
     if domain.columns is None:
         return fit_noisy(
@@ -114,10 +115,11 @@ def fit_clean(
     iterations: int,
     warm_start: MarkovRandomField | None = None,
 ) -> MarkovRandomField:
-    """Fit a graphical model over the axes of ``domain`` to denoised tables, more closely than noise would allow.
+    """Fit a graphical model over the bins of ``domain`` to denoised tables.
 
-    The tables ``measured`` come from :func:`without_noise` or :func:`clean_pairs`; the other arguments are those of
-    :func:`fit_noisy`.
+    The tables ``measured`` come from :func:`without_noise` or :func:`clean_pairs`. The fit does not stop at the noise
+    level, as :func:`fit_noisy` does, but continues until its loss is a small part (``CLEAN_STOP``, 0.05) of that level
+    or falls no further. The other arguments are those of :func:`fit_noisy`.
     """
     from fedsynth.models.estimate import estimate
 
@@ -134,12 +136,13 @@ def fit_clean(
 
 
 def without_noise(domain: Domain, measured: Sequence[Measurement], total: float) -> list[Measurement]:
-    """Return tables over a survey's groups with the 2-way ones denoised; without a survey, ``measured`` unchanged.
+    """Return noisy tables with the 2-way ones denoised, if they are over a survey's bins; else ``measured`` unchanged.
 
-    ``measured`` are noisy tables of ``total`` records over the axes of ``domain``, every column's 1-way table among
-    them. Tables of the same clique are averaged by inverse variance. The result has one table for each clique: the
-    1-way tables averaged with the sums of the pairs' tables, the pairs' tables denoised (:func:`clean_pairs`), and
-    tables of three or more columns as measured.
+    A survey is a first round of noisy counts of single columns, from which the bins of ``domain`` were derived.
+    ``measured`` are noisy tables of ``total`` records over these bins, the 1-way table of every column among them.
+    Tables of the same columns are averaged by inverse variance, so that the result has one table for each set of
+    columns. Its 1-way tables are also averaged with sums over the 2-way tables, its 2-way tables are denoised by
+    :func:`clean_pairs`, and tables of three or more columns are left as measured.
     """
     if domain.columns is None:
         return list(measured)
@@ -161,8 +164,8 @@ def clean_pairs(
 ) -> dict[Clique, PairTable]:
     """Return the noisy 2-way tables ``pairs`` denoised, by the positions of their columns.
 
-    ``ones`` are the noisy 1-way tables of all columns in ``pairs``. All tables are over the axes of ``domain``, of
-    ``total`` records. The method is in :mod:`fedsynth.models.pair_tables`.
+    ``ones`` are the noisy 1-way tables of all columns in ``pairs``. All tables hold ``total`` records, over the bins of
+    ``domain``. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
     """
     from fedsynth.models.pair_tables import denoised
 
@@ -175,10 +178,11 @@ def clean_pairs(
 
 
 def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dict[int, Margin]:
-    """Return, by column position, the estimated share of rows in each group and the number of ordered groups.
+    """Return, by column position, what denoising needs to know of a column: its distribution over its groups (bins).
 
-    ``ones`` are noisy 1-way tables over the groups of ``domain``; they are projected on the simplex of ``total``
-    records. A :class:`~fedsynth.models.pair_tables.Margin` is what denoising needs to know of a column.
+    A :class:`~fedsynth.models.pair_tables.Margin` has the estimated share of the rows in each group, and the number of
+    groups, from the first, that are in a meaningful order, such as intervals of a number (0: none). ``ones`` are the
+    noisy 1-way tables over the groups of ``domain``; they are projected on the simplex of ``total`` records.
     """
     from fedsynth.models.gum import simplex
     from fedsynth.models.pair_tables import Margin
@@ -188,10 +192,11 @@ def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dic
 
 
 def free_numbers(domain: Domain, clique: Clique) -> int:
-    """Return how many degrees of freedom a measured table's noise still has after :func:`without_noise`.
+    """Return how many degrees of freedom the noise in a measured table still has after :func:`without_noise`.
 
-    They are the table's cells; for a pair over a survey's groups its rows plus columns, as of a remainder of rank one.
-    ``clique`` holds the positions of the table's columns, ``domain`` gives their axes.
+    For a 2-way table over a survey's bins this is its number of rows plus its number of columns (at most its cells),
+    since what denoising keeps is taken to have rank one. For any other table it is the number of cells. ``clique``
+    holds the positions of the table's columns; ``domain`` gives their bins.
     """
     shape = domain.shape(clique)
     cells = math.prod(shape)
@@ -201,8 +206,8 @@ def free_numbers(domain: Domain, clique: Clique) -> int:
 def noise_norm(domain: Domain, clique: Clique) -> float:
     """Return the L2 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
 
-    It is the norm after :func:`without_noise`: the square root of :func:`free_numbers`. ``clique`` holds column
-    positions, ``domain`` gives the axes.
+    It is the norm expected after denoising (:func:`without_noise`), the square root of :func:`free_numbers`; the unit
+    is the standard deviation before denoising. ``clique`` holds column positions, ``domain`` gives their bins.
     """
     return math.sqrt(free_numbers(domain, clique))
 
@@ -210,9 +215,10 @@ def noise_norm(domain: Domain, clique: Clique) -> float:
 def noise_weight(domain: Domain, clique: Clique) -> float:
     """Return the L1 norm of the noise left in a table of ``clique``, in units of one cell's standard deviation.
 
-    It is the norm after :func:`without_noise`. ``clique`` holds column positions, ``domain`` gives the axes. Noise with
-    k degrees of freedom (:func:`free_numbers`) has the L2 norm sqrt(k); spread over n cells, it has the L1 norm
-    ``NOISE_L1`` sqrt(n k), where ``NOISE_L1`` is the mean of |Z| for a standard normal Z, about 0.8.
+    It is the norm expected after denoising (:func:`without_noise`); the unit is the standard deviation before
+    denoising. ``clique`` holds column positions, ``domain`` gives their bins. Noise with k degrees of freedom
+    (:func:`free_numbers`) has the L2 norm sqrt(k); spread over n cells, it has the L1 norm ``NOISE_L1`` sqrt(n k),
+    where ``NOISE_L1`` is the mean of |Z| for a standard normal Z, about 0.8.
     """
     return NOISE_L1 * math.sqrt(math.prod(domain.shape(clique)) * free_numbers(domain, clique))
 
@@ -220,8 +226,9 @@ def noise_weight(domain: Domain, clique: Clique) -> float:
 def total_records(federation: Federation, measured: Sequence[Measurement], sites: Sequence[str] | None = None) -> float:
     """Return the number of records of ``sites`` (default: all): public, or estimated from noisy tables.
 
-    Every table in ``measured`` sums to the total; the estimate is the inverse-variance mean of the sums, at no further
-    privacy cost. It is at least 1. ``sites`` matters only if row counts are public.
+    Without public numbers, the estimate is the inverse-variance mean of the sums of all tables in ``measured``, each of
+    which counts every record once. It has no further privacy cost. It is at least 1. ``sites`` matters only if row
+    counts are public.
     """
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
@@ -232,10 +239,10 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
 
 
 def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return noisy 1-way tables ``ones``, each averaged with the sums of those ``tables`` that hold its column.
+    """Return the noisy 1-way tables ``ones``, each averaged with the sums over larger ``tables`` of the same column.
 
-    The average is by inverse variance. The sums improve the 1-way tables at no further privacy cost. The noise of all
-    tables must be independent.
+    ``tables`` are noisy tables of two or more columns; those that contain a column are summed over their other columns.
+    The average is by inverse variance, and has no further privacy cost. The noise of all tables must be independent.
     """
     from fedsynth.models.estimate import Measurement, inverse_variance_mean
 
@@ -262,12 +269,13 @@ def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
 def clean_slices(
     table: Measurement, column: int, pairs: Mapping[Clique, PairTable], margins: Mapping[int, Margin], total: float
 ) -> Measurement:
-    """Return a denoised 3-way table: for each value of ``column``, the table of the other two is denoised.
+    """Return a 3-way table denoised by slices: for each value of ``column``, the 2-way table of the other two columns.
 
-    ``table`` is the noisy table of three columns, ``column`` (a position in the schema) one of them. ``pairs`` holds
-    the denoised tables of the other two columns with ``column``, in rows, which give their distribution for each value,
-    and ``margins`` the shares of single columns (:func:`margins_of`). The result has the table's shape, in rows; its
-    ``std`` is that of the noise left in a cell. A value with less than one of the ``total`` rows gets zeros.
+    ``table`` is the noisy table of three columns, ``column`` (a position in the schema) one of them, and ``total`` the
+    number of rows. ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns, in rows:
+    their slices are the margins of the tables to be denoised. ``margins`` are those of all three columns
+    (:func:`margins_of`). The result has the table's shape, in rows; its ``std`` is that of the noise left in a cell.
+    For a value with less than one estimated row, all cells are 0.
     """
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.gum import simplex
@@ -311,9 +319,10 @@ def measure(
     """Return noisy contingency tables, in records, from one sum over sites: one for each of ``cliques``.
 
     A clique holds column positions. ``share`` is the part of the run's budget for all tables together, or ``EXACT`` for
-    no noise. ``weights`` divide it between them (see :meth:`Domain.counts <fedsynth.methods.domain.Domain.counts>`;
-    :func:`weights_for` computes them). The axes are those of ``domain``, by default the schema's own bins. Tables are
-    summed over all sites of ``federation`` that answer; too few raise :class:`SiteLost`.
+    no noise. ``weights`` divide this share between the tables (see :meth:`Domain.counts
+    <fedsynth.methods.domain.Domain.counts>`; :func:`weights_for` computes them). The tables are over the bins of
+    ``domain``, by default the schema's own. Tables are summed over all sites of ``federation`` that answer; too few
+    raise :class:`SiteLost`.
     """
     query = (domain or Domain(federation.schema)).counts(cliques, weights)
     released = federation.sum(query, share)
@@ -323,7 +332,7 @@ def measure(
 def table_of(clique: Clique) -> Counts:
     """Return the query for one contingency table of ``clique``, over the schema's own bins.
 
-    ``clique`` holds column positions. The query carries the axes of its own columns only, so that the message is short.
+    ``clique`` holds column positions. The query describes the bins of these columns only, so that the message is short.
     """
     return Counts(tuple(Axis(column) for column in clique), (tuple(range(len(clique))),))
 
@@ -331,12 +340,13 @@ def table_of(clique: Clique) -> Counts:
 def measure_in_vault(
     vault: Vault, domain: Domain, cliques: Sequence[Clique], share: float, factor: float = 1.0
 ) -> list[Measurement]:
-    """Open one noisy table for each of ``cliques`` in a vault, for ``share`` of the run's budget in total.
+    """Release one noisy table for each of ``cliques`` from a vault, for ``share`` of the run's budget in total.
 
-    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the axes of ``domain``. Tables and noise
-    are returned in records times ``factor``, the ratio of the records of all sites to those of the sites in the vault.
-    Raises :class:`BudgetExceeded` if the vault's deposit does not pay for the share, and :class:`Unsupported` for
-    tables that were not deposited.
+    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites paid a
+    share of the budget when they deposited their tables in it, and whatever the vault releases is charged against that.
+    Tables and noise are returned in records times ``factor``, the ratio of the records of all sites to those of the
+    sites in the vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of what the sites paid, and
+    :class:`Unsupported` for tables that were not deposited.
     """
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
 
@@ -348,10 +358,12 @@ def measurements(
     factor: float = 1.0,
     least_std: float = EXACT_STD,
 ) -> list[Measurement]:
-    """Pair released ``tables`` with their ``cliques`` and noise, as input for a fit.
+    """Return released ``tables`` as measurements, the input of a fit, each with its columns and its noise.
 
-    ``stds`` are the standard deviations of the noise in a cell of each table, raised to ``least_std`` where they are
-    smaller, since a fit needs a scale. Tables and standard deviations are multiplied by ``factor``.
+    ``cliques`` are the tables' columns (tuples of positions), and ``stds`` the standard deviations of the noise in a
+    cell of each. A standard deviation below ``least_std`` is raised to it, since a fit divides by it. Tables and
+    standard deviations are multiplied by ``factor``: the ratio of all records to those counted, for tables of some
+    sites only.
     """
     from fedsynth.models.estimate import Measurement
 
@@ -362,12 +374,12 @@ def measurements(
 
 
 def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
-    """Return integer weights, 1 to 64, with which one query splits its price between its tables by ``shares``.
+    """Return integer weights, 1 to 64, by which a query divides its privacy cost between its tables as ``shares`` say.
 
     They are the ``weights`` of :class:`~fedsynth.federation.query.Counts`, one for each table. Only the ratios of the
-    shares matter. Table i costs in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]`` under Laplace noise (a
-    ``budget`` with delta = 0). The result is the smallest weights that come within a twentieth of every share, or else
-    those that come closest.
+    shares matter. Table i causes a part of the cost in proportion to ``w[i] ** 2`` under Gaussian noise, to ``w[i]``
+    under Laplace noise (a ``budget`` with delta = 0). The result is the smallest weights that come within a twentieth
+    of every share, or else those that come closest.
     """
     power = 1 if budget.pure else 2
     wanted = np.asarray(shares, dtype=np.float64) / np.sum(shares)
@@ -385,10 +397,11 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
 
 def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
-    """Return shares of a price, with sum 1, that minimise the total L1 error of tables of so many ``cells`` each.
+    """Return how to divide a privacy cost between tables of so many ``cells`` each for the least total L1 error.
 
-    A table's error is its cells times the noise, whose variance is the inverse of the price (Gaussian) or of its square
-    (Laplace, for a ``budget`` with delta = 0): the sum is smallest for prices proportional to cells^(2/3) and
+    The result has one share for each table, with sum 1. A table's L1 error is proportional to its cells times the
+    standard deviation of its noise. The variance is the inverse of the table's cost (Gaussian noise) or of its square
+    (Laplace noise, for a ``budget`` with delta = 0), so that the least error has costs proportional to cells^(2/3) or
     cells^(1/2), respectively.
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
@@ -398,11 +411,12 @@ def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
 def pair_weights(
     domain: Domain, pairs: Sequence[Clique], budget: Budget, favoured: Sequence[bool] = (), share: float = 0.0
 ) -> tuple[int, ...]:
-    """Return the weights (:func:`weights_for`) of the tables of ``pairs`` in one query, by their numbers of cells.
+    """Return the weights (:func:`weights_for`) that divide a query's privacy cost between the tables of ``pairs``.
 
-    Prices minimise the total L1 error (:func:`table_shares`). The pairs marked in ``favoured`` get at least the part
-    ``share`` of the price together. ``pairs`` may contain cliques of three columns; cells are counted over the groups
-    of ``domain``.
+    The division minimises the total L1 error (:func:`table_shares`); cells are counted over the groups (bins) of
+    ``domain``. ``favoured`` has one entry for each pair: those marked True get at least the part ``share`` of the cost
+    together. Empty, as by default, or all True, it changes nothing. ``pairs`` may contain cliques of three columns.
+    ``budget`` says which noise is used.
     """
     prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)
@@ -415,7 +429,7 @@ def pair_weights(
 def shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` unless every number lies strictly between 0 and 1; for methods' options.
 
-    Each keyword is an option's name, as the message gives it.
+    Each keyword is the name of an option, for the message.
     """
     for name, number in numbers.items():
         if not (number > 0 and share_left(number)):
@@ -425,7 +439,7 @@ def shares(**numbers: float) -> None:
 def optional_shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1; for methods' options.
 
-    Each keyword is an option's name, as the message gives it.
+    Each keyword is the name of an option, for the message.
     """
     for name, number in numbers.items():
         if not (number >= 0 and share_left(number)):
@@ -433,10 +447,9 @@ def optional_shares(**numbers: float) -> None:
 
 
 def share_left(*spent: float) -> float:
-    """Return the part of the budget that the shares ``spent`` leave, or 0 if they add up to 1 but for rounding.
+    """Return the part of the budget that the shares ``spent`` leave, or 0 if they add up to 1 or more.
 
-    0.7 and 0.3 leave 6e-17 in floating point, for which no site answers a question. Shares that add up to more than 1
-    leave 0 as well.
+    Rounding counts as 0: shares of 0.7 and 0.3 leave 6e-17 in floating point, too little to pay for anything.
     """
     left = 1.0
     for share in spent:
@@ -447,7 +460,7 @@ def share_left(*spent: float) -> float:
 def leaving(purpose: str, **spent: float) -> None:
     """Raise :class:`InvalidParameter` unless the shares ``spent`` leave a part of the budget; for methods' options.
 
-    Each keyword is an option's name, and ``purpose`` is what the rest pays for, as the message gives them.
+    Each keyword is the name of an option that holds a share; ``purpose`` says, in the message, what the rest is for.
     """
     if not share_left(*spent.values()):
         values = " and ".join(f"{name} = {share}" for name, share in spent.items())
@@ -462,12 +475,13 @@ def fitting(
     rules: Iterable[Clique] = (),
     parts: Sequence[float] = (1.0,),
 ) -> list[Clique]:
-    """Return the cliques ``held``, and those of ``more``, in order, that fit with them into a model of ``megabytes``.
+    """Return the cliques ``held``, then those of ``more`` that can be added to a model of at most ``megabytes``.
 
-    The size is that of a graphical model's tables, in MiB at 8 bytes per cell; ``sizes`` are the lengths of all
-    columns' axes. The model also has the cliques of ``rules`` (of forbidden cells), which are not returned. With
-    several ``parts``, increasing to 1, cliques that fit into the first part of the megabytes come first, then those
-    that fit into the second, and so on.
+    Cliques are tuples of column positions, tried in order; ``sizes`` are all columns' numbers of bins. The size is that
+    of the tables of a graphical model of all cliques, in MiB at 8 bytes per cell. The cliques of ``rules`` (columns
+    that a rule of the schema names together) count as parts of the model, but are not returned. With several ``parts``,
+    increasing to 1, ``more`` is gone through once for each: first, cliques are added up to the first part of
+    ``megabytes``, then up to the second, and so on.
     """
     kept, ruled, left = list(held), list(rules), list(more)
     needed = dict.fromkeys(left, 0.0)  # as of the last check: a lower bound, since a model only grows
@@ -484,8 +498,8 @@ def fitting(
 def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, megabytes: float) -> bool:
     """Return whether a graphical model of ``cliques`` and ``candidate`` needs at most ``megabytes``.
 
-    The size is that of its tables, in MiB at 8 bytes per cell. ``sizes`` are the lengths of all columns' axes. A
-    candidate that the model already contains always fits.
+    The size is that of the model's tables, in MiB at 8 bytes per cell. Cliques are tuples of column positions, and
+    ``sizes`` are all columns' numbers of bins. A candidate that the model already contains always fits.
     """
     return megabytes_with(sizes, cliques, candidate) <= megabytes
 
@@ -493,7 +507,8 @@ def fits(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique, meg
 def megabytes_with(sizes: Sequence[int], cliques: Sequence[Clique], candidate: Clique) -> float:
     """Return the MiB, at 8 bytes per cell, of the tables of a graphical model of ``cliques`` with ``candidate`` added.
 
-    ``sizes`` are the lengths of all columns' axes. The result is 0 if the model already contains the candidate.
+    Cliques are tuples of column positions, and ``sizes`` are all columns' numbers of bins. The result is 0 if the model
+    already contains the candidate.
     """
     tree = _grown_tree(tuple(sizes), tuple(cliques))
     return 0.0 if tree.holds(candidate) else tree.cells(candidate) * 8 / _MEGABYTE

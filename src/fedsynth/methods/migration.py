@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 class Settings:
     """Options of the genetic structure search of :class:`FedMigration`: populations evolve on separate islands.
 
-    An individual is an order of the columns with candidate parents for each. Islands exchange their best individuals.
-    Options out of range raise :class:`InvalidParameter`.
+    An individual is an order of the columns with candidate parents for each. Islands exchange their fittest
+    individuals; the fitness is defined at :meth:`best`. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     degree
-        Number of candidate parents of a column.
+        Number of candidate parents of a column in an individual.
     rounds, interval
         Number of migrations between islands, and of generations between two migrations.
     population, selection
-        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
+        Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
+        generation.
     """
 
     degree: int = 3
@@ -62,10 +63,13 @@ class Settings:
             )
 
     def best(self, weights: Sequence[Array], rng: np.random.Generator) -> Population:
-        """Return the best individual (a population of one) found by the islands, one for each of ``weights``.
+        """Search for the best network on islands, one for each matrix in ``weights``; return it as a population of one.
 
-        ``weights`` are symmetric matrices, shape ``(columns, columns)``: an island's fitness is the sum of its
-        ``weights[i, j]`` over all columns i and their parents j. ``rng`` draws everything; no site is asked.
+        ``weights`` are symmetric matrices, shape ``(columns, columns)``, such as a site's mutual information of all
+        pairs. On island k the fitness of an individual, which is to be maximised, is the sum of ``weights[k][i, j]``
+        over all columns i and their parents j. In the end, each island offers its fittest individual, and the one with
+        the highest mean fitness over all islands is returned. ``rng`` is the only source of randomness; no site is
+        asked.
         """
         from fedsynth.models.evolution import migrate
 
@@ -89,19 +93,21 @@ class Settings:
 class FedMigration(Settings):
     """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
-    The server runs as many islands (populations of a genetic algorithm, which exchange their best individuals) as there
-    are sites, so that migration costs no privacy and no messages. The rest is as in
-    :class:`~fedsynth.methods.bayes.FedChowLiu`, whose structure is at least as good for up to 20 columns, where its
-    search is exact. Options out of range raise :class:`InvalidParameter`.
+    The server runs as many islands (populations of a genetic algorithm, which exchange their fittest individuals) as
+    there are sites, so that migration costs no privacy and no messages. An individual is an order of the columns with
+    candidate parents for each; its fitness is the sum of the mutual information of each column with its parents,
+    estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which maximises the
+    same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
     degree
-        Number of candidate parents of a column.
+        Number of candidate parents of a column in an individual.
     rounds, interval
         Number of migrations between islands, and of generations between two migrations.
     population, selection
-        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
+        Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
+        generation.
     cells
         Largest number of groups of a numeric column in any table.
     survey_share, pair_share
@@ -146,11 +152,14 @@ class FedMigration(Settings):
 )
 @dataclass(frozen=True)
 class FedMigrationPaper(Settings):
-    """NOT PRIVATE: the FedBN thesis as published: the exact dependences of every site, the schema's equal bins.
+    """NOT PRIVATE: the FedBN thesis as published: the exact dependences of every site, over the schema's own bins.
 
-    The server computes each site's search from that site's exact tables. The result is the same, and no less private
-    than the thesis, whose sites send fitness values and best individuals without noise. The thesis's clients average
-    their conditional tables to agree on parameters; here the parameters are those of all rows.
+    Each site has an island, a population of candidate structures of a Bayesian network that a genetic algorithm
+    evolves; islands exchange their fittest individuals. An individual's fitness is the sum of the mutual information,
+    in the site's exact tables, of each column with its parents. The server runs all islands, for which sites send it
+    these tables. The result is the same as if sites ran them, and no less private than in the thesis, where sites send
+    fitness values and best individuals without noise. The thesis's clients average their conditional tables to agree on
+    parameters; here the parameters are those of all rows.
 
     The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
     neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.
@@ -158,11 +167,12 @@ class FedMigrationPaper(Settings):
     Parameters
     ----------
     degree
-        Number of candidate parents of a column.
+        Number of candidate parents of a column in an individual.
     rounds, interval
         Number of migrations between islands, and of generations between two migrations.
     population, selection
-        Number of individuals (candidate structures) of an island, and of those that breed the next generation.
+        Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
+        generation.
     max_cells
         Largest number of cells of a table.
     """

@@ -31,25 +31,26 @@ if TYPE_CHECKING:
 @method("mst", needs_vault=True, adaptive=True)
 @dataclass(frozen=True)
 class MST:
-    """Measures the pairs of a spanning tree whose edges are drawn one by one, favouring dependent pairs.
+    """Measures pairs of columns that form a spanning tree, drawn one by one and favouring dependent pairs.
 
     It runs on a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only with noise). The
-    1-way tables, the draws and the tree's tables each get a third of the budget. Values of a column whose noisy count
-    is below the noise are merged into one group; generated rows of that group take its values equally often.
+    1-way tables, the draws and the tree's tables each get a third of the budget. Rare values of a column (``rare``) are
+    merged into one group; generated rows of that group take its values equally often.
 
-    Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). The published code fits with the variance of each group; here
-    a column's groups share their mean variance, as in a survey. Options out of range raise :class:`InvalidParameter`.
+    Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). In the fit, the published code weights each group of a column
+    by the variance of its own noise; here all groups of a column get their mean variance. Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
     rare
-        Values with a count below this many standard deviations of the noise are merged.
+        Values with a noisy count below this many standard deviations of the noise are merged.
     iterations
         Upper bound on the steps of the fit.
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; the thirds are then thirds
-        of what is left, and the survey's groups are merged instead of values. 0: no survey; the schema's own bins, as
-        in the paper.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; the thirds are then thirds of what is left, and the survey's groups are merged
+        instead of values. 0: no survey; the schema's own bins, as in the paper.
     """
 
     rare: float = 3.0
@@ -92,15 +93,16 @@ class MST:
 
 
 def merged_columns(domain: Domain, released: Sequence[Measurement], total: float, rare: float) -> Domain:
-    """Return the axes for the tree's tables: the groups of ``domain``, with those of few records merged into one.
+    """Return the bins over which the tree's 2-way tables are counted: those of ``domain`` with rare groups merged.
 
-    A group is rare if its count in ``released``, the noisy 1-way table of each column in order, is below ``rare``
-    standard deviations of the noise. The groups returned hold their estimated counts, of ``total`` records in each
-    column.
+    ``released`` has the noisy 1-way table of each column over the groups (bins) of ``domain``, in order. A group is
+    rare if its count is below ``rare`` standard deviations of the noise; the rare groups of a column become one. The
+    result also holds the estimated count of each group, projected to sum to ``total`` records in every column.
 
-    Without a survey, the counts are those ``released``, and merged values share their rows evenly. With a survey, they
-    are averaged with its counts, and rows are spread within a group as the survey found them. A survey's groups of a
-    numeric column stay as they are: the survey has merged rare ones with their neighbours already.
+    Over the schema's own bins, the estimates are the counts in ``released``, and merged values share their rows evenly.
+    Over a survey's bins, these counts are averaged with those of the survey, and rows are spread within a group as the
+    survey found them; groups of a numeric column are not merged, since the survey has merged rare ones with their
+    neighbours already.
     """
     from fedsynth.models.cells import Cells
 
@@ -128,11 +130,12 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
 def spanning_tree(
     vault: Vault, pairs: Sequence[Clique], measured: Sequence[Measurement], total: float, share: float
 ) -> list[Clique]:
-    """Return the edges of a spanning tree, drawn one by one by the exponential mechanism, for ``share`` in total.
+    """Return the edges of a spanning tree of columns, drawn one by one by the exponential mechanism.
 
-    ``share`` is the part of the run's budget that all draws cost together. An edge is one of ``pairs`` (column
-    positions) deposited in ``vault``; its score is the distance (by the vault's norm) between the pair's exact table
-    and the product of its columns' noisy tables ``measured``, of ``total`` records.
+    All draws together cost ``share`` of the run's budget. An edge is one of ``pairs`` (column positions), whose exact
+    tables are in ``vault`` (:class:`~fedsynth.federation.vault.Vault`). A pair's score is the distance between its
+    exact table and the table of independent columns, that is, the product of the noisy 1-way tables ``measured``, of
+    ``total`` records each; the distance is L1 with a trusted server, and L2 if the vault's tables are secret-shared.
     """
     from fedsynth.federation.vault import Distances
 

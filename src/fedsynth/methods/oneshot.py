@@ -37,30 +37,33 @@ CLEAR = 5.0
 @method("oneshot")
 @dataclass(frozen=True)
 class OneShot:
-    """Measures all 1-way and 2-way marginals in one round; the model's structure is chosen from them for free.
+    """Measures all 1-way and 2-way marginals in one round and models the pairs of columns that stand out from noise.
 
-    It needs one round of noisy sums over all sites (two with ``bins_share``), so it runs under every trust model except
-    three servers. The budget is split over the tables alone: the choice of the pairs to model is post-processing of
-    released tables. Pairs that are not modelled still improve the estimates of their columns. Every multi-round method
-    has to beat this baseline.
+    It needs one round of noisy sums over all sites (two with ``bins_share``), so that it runs under every trust model
+    except three servers. The model has a spanning tree of the most dependent pairs, and other significant pairs while
+    it stays small (:func:`strongest_pairs`). This choice is post-processing of released tables and costs no privacy, so
+    that the tables get the whole budget. Pairs that are not modelled still improve the estimates of their columns.
+    Every multi-round method has to beat this baseline.
 
-    Source: the measured baseline beside FLAIM (arXiv 2310.06447); the tree follows Chow & Liu (doi
-    10.1109/TIT.1968.1054142), with further pairs added while the model stays small; the fit is Private-PGM (arXiv
-    1901.09136). Options out of range raise :class:`InvalidParameter`.
+    Source: a baseline to which FLAIM (arXiv 2310.06447) is compared; the tree follows Chow & Liu (doi
+    10.1109/TIT.1968.1054142); the fit is Private-PGM (arXiv 1901.09136). Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
     pair_share
-        Share of the budget for the 2-way tables together; the 1-way tables get the rest. Tables are weighted by whole
-        numbers, so that the shares spent can differ from those asked for, usually by at most 5 %.
+        Share of the budget for the 2-way tables together; the 1-way tables get the rest. The weights that divide the
+        budget between tables are whole numbers, so that the share spent can differ from ``pair_share``, usually by at
+        most 5 %.
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
         longer to fit.
     iterations
         Upper bound on the steps of the final fit.
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins. ``pair_share`` is then a
-        share of what is left, and the pairs' tables are denoised before the fit. 0: no survey; the schema's own bins.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts. ``pair_share`` is then a share of what is left, and the pairs' tables are
+        denoised before the fit. 0: no survey; the schema's own bins.
     """
 
     pair_share: float = 0.8
@@ -78,8 +81,9 @@ class OneShot:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        One noisy sum over all sites, after a survey if ``bins_share`` is positive. The result's ``info["cliques"]`` are
-        the modelled pairs. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        There is one noisy sum over all sites, after a survey if ``bins_share`` is positive. The result's
+        ``info["cliques"]`` are the modelled pairs. Raises what :meth:`Method.fit
+        <fedsynth.methods.registry.Method.fit>` lists.
         """
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
         pair_share, left = self.pair_share if pairs else 0.0, 1 - self.bins_share
@@ -104,15 +108,17 @@ def strongest_pairs(
     megabytes: float,
     cliques: Iterable[Clique] = (),
 ) -> list[Measurement]:
-    """Return the measured pairs to model: a maximum spanning tree, and every other significant pair that fits.
+    """Return the measured pairs to model: a maximum spanning tree, and other significant pairs up to a size limit.
 
-    ``sizes`` are the lengths of all columns' axes, ``one_way`` (in the order of columns) and ``two_way`` the noisy
-    tables of ``total`` records, and ``megabytes`` (MiB) bounds the model's tables. The model also contains ``cliques``,
-    those of the schema's rules.
+    The tree has the largest sum of dependences. A pair's dependence is the L1 distance, in records, between its noisy
+    table and the product of its columns' tables, minus the distance expected from noise alone. It is significant above
+    ``CLEAR`` (5) standard deviations of that distance under noise alone. Of the pairs outside the tree, the most
+    dependent first, each is added unless the tables of the graphical model would then need more than ``megabytes``
+    (MiB, 8 bytes per cell).
 
-    A pair's dependence is the L1 distance, in records, between its noisy table and the product of its columns' tables,
-    minus the expected distance from noise alone. It is significant if noise alone would not reach it by chance
-    (``CLEAR`` = 5 standard deviations).
+    ``sizes`` are all columns' numbers of bins. ``one_way``, in the order of columns, and ``two_way`` are the noisy
+    tables of ``total`` records. ``cliques`` are columns that a rule of the schema names together, which the model
+    contains as well.
     """
     from fedsynth.models.gum import simplex
 

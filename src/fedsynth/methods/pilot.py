@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CoarseTable:
-    """A pair's noisy table over unions of groups, as counted by :func:`pilot`: ``measured``, in records."""
+    """A noisy table of two columns over coarse bins, each a union of finer groups, as counted by :func:`pilot`.
+
+    ``measured`` is the table, in records.
+    """
 
     measured: Measurement
 
     def distance(self, table: Floats) -> float:
         """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
 
-        ``table`` is a known table over the same unions. The expected square of the noise is subtracted, so that the
-        estimate may be negative.
+        ``table`` is a known table over the same coarse bins. The expected square of the noise is subtracted, so that
+        the estimate may be negative.
         """
         values, std = self.measured.values, self.measured.std
         return float(((values - table) ** 2).sum()) - std**2 * values.size
@@ -39,10 +42,10 @@ class CoarseTable:
 class Pilot:
     """Result of :func:`pilot`: a coarse noisy table of every pair of columns, with estimates of the pair's dependence.
 
-    ``axes`` are the axes of the coarse tables, and ``unions[column][group]`` is the number of the union that a group of
-    the column belongs to. By pair of column positions, ``tables`` holds the coarse tables, ``strengths`` the estimated
-    L2 distances, in records, from the tables of independent columns, and ``correlations`` the correlations of normal
-    scores, 0 where noise hides them.
+    The coarse tables are over bins that are unions of finer groups of values: ``axes`` describes these bins for each
+    column, and ``unions[column][group]`` is the number of the bin that contains the group. By pair of column positions,
+    ``tables`` holds the coarse tables, ``strengths`` the estimated L2 distances, in records, of the pairs' tables from
+    those of independent columns, and ``correlations`` the correlations of normal scores, 0 where noise hides them.
     """
 
     axes: tuple[Axis, ...]
@@ -54,11 +57,12 @@ class Pilot:
     def worked_into(
         self, ones: Sequence[Measurement], pairs: Sequence[Measurement]
     ) -> tuple[list[Measurement], list[Measurement]]:
-        """Return the finer tables ``ones`` (1-way) and ``pairs`` (2-way), averaged with the pilot's coarse tables.
+        """Return finer noisy tables, ``ones`` (1-way) and ``pairs`` (2-way), averaged with the pilot's coarse tables.
 
-        ``ones`` has one table for each column, in order; all tables are over the groups that the pilot's unions unite.
-        The pilot's table of a pair that is not among ``pairs`` is averaged into its columns' tables. The average
-        weights by the noise and costs no privacy.
+        ``ones`` has one table for each column, in order; all tables are over the groups whose unions are the pilot's
+        bins. A table in ``pairs`` is averaged with the pilot's table of the same columns; tables of all other pairs are
+        averaged, summed over one column, into the 1-way tables. Averages are weighted by the noise and have no privacy
+        cost.
         """
         from fedsynth.models.pair_tables import averaged
 
@@ -80,10 +84,11 @@ def pilot(
 ) -> Pilot:
     """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
-    The sum costs ``share`` of the budget. Unions of the groups of ``domain`` are so large that the mean cell of two
-    numeric columns holds as many records as one standard deviation of the noise. ``pairs`` are pairs of column
-    positions; ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. If a pair's
-    correlation stands out from the noise, its strength is at least that of the Gaussian copula with this correlation.
+    The sum costs ``share`` of the budget. ``pairs`` are pairs of column positions. The groups of ``domain`` are united
+    into bins so large that the mean cell of two numeric columns holds at least as many records as one standard
+    deviation of the noise. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. The
+    result estimates each pair's L2 distance from independence; if its correlation stands out from the noise, the
+    estimate is at least the distance of a Gaussian copula with this correlation.
     """
     from fedsynth.models.pair_tables import Margin, dependence
 

@@ -61,8 +61,9 @@ class PrivBayes:
         A table is a candidate only if its mean count is at least this many standard deviations of the noise (theta in
         the paper).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
-        shares of what is left. 0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; the other shares are then shares of what is left. 0: no survey; the schema's own
+        bins, as in the paper.
     """
 
     degree: int = 2

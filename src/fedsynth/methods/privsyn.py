@@ -51,9 +51,10 @@ def worth_releasing(
 
     The error of an omitted pair is its dependence, ``strengths`` (not squared, in records). The error of a released
     pair is the norm of its noise: ``std * sqrt(t) * weight`` where ``t`` pairs share a budget that would give one pair
-    noise of ``std`` per cell (``std * t * weight`` under a ``pure`` budget), so that each further pair makes all of
-    them noisier. ``strengths`` and ``weight`` (the noise's norm in units of a cell's standard deviation) have the same
-    pairs as keys and must use the same norm. This is PrivSyn's objective with both errors in the same norm.
+    noise of ``std`` per cell (``std * t * weight`` under a ``pure`` budget, one with delta = 0), so that each further
+    pair makes all of them noisier. ``strengths`` and ``weight`` (the noise's norm in units of a cell's standard
+    deviation) have the same pairs as keys and must use the same norm. This is PrivSyn's objective with both errors in
+    the same norm.
     """
     chosen: list[Clique] = []
     pairs = sorted(strengths)
@@ -98,10 +99,11 @@ class Settings:
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
-        shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches, at
-        ``sketch_share``, since they reveal a correlation under more noise, and the released tables are denoised before
-        rows are generated. 0: no survey; the schema's own bins, as in the paper.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; the other shares are then shares of what is left. Noisy tables of all pairs over
+        coarse groups then replace the sketches, at ``sketch_share``, since they reveal a correlation under more noise,
+        and the released tables are denoised before rows are generated. 0: no survey; the schema's own bins, as in the
+        paper.
     """
 
     one_share: float = 0.1
@@ -120,14 +122,17 @@ class Settings:
 
     @property
     def pair_share(self) -> float:
-        """Share for the released pairs' tables, of the budget left after the survey: what the other two leave."""
+        """Share for the released pairs' tables, of the budget left after the survey: 1 less the two other shares.
+
+        The two others are ``one_share`` and ``sketch_share``.
+        """
         return share_left(self.one_share, self.sketch_share)
 
     def look(self, federation: Federation) -> Look:
         """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
 
-        The estimates come from sketches or, after a survey, from coarse tables. Nothing else is released. The budget is
-        spent as the options say, all but the part for the released pairs.
+        The estimates come from sketches or, after a survey, from tables over coarse bins. What is left of the budget
+        afterwards is the share for the tables of the released pairs (:attr:`pair_share`).
         """
         columns, left = len(federation.schema.stored), 1 - self.bins_share
         pairs = all_marginals(columns, 2)
@@ -150,10 +155,11 @@ class Settings:
 class Look(NamedTuple):
     """What FedPrivSyn knows before it releases a pair: noisy 1-way tables, and estimates of all pairs' dependences.
 
-    ``one_way`` are the tables over the axes of ``domain``, in the order of columns, of ``total`` records. By pair of
-    column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
-    independent columns. An entry of ``pairs`` is the sketch or coarse table that estimates, with its ``distance``, how
-    far a pair's table over ``axes`` is from a known table.
+    ``one_way`` are the 1-way tables over the bins of ``domain``, in the order of columns, of ``total`` records. By pair
+    of column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
+    independent columns. ``pairs`` holds, for each pair, its sketch or coarse table, whose method ``distance`` estimates
+    how far the pair's exact table is from a known one; ``axes`` are the bins of the tables to be compared, one axis per
+    column.
     """
 
     domain: Domain
@@ -170,7 +176,8 @@ class FedPrivSyn(Settings):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
     A sketch is a short random projection of a pair's table (:func:`~fedsynth.methods.sketch.project`). After an
-    optional survey: the 1-way tables, the sketches and the released pairs, one noisy sum over sites each. Source:
+    optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches, and of the tables of
+    the released pairs. Pairs are released as long as this lowers the expected error (:func:`worth_releasing`). Source:
     HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
@@ -188,10 +195,10 @@ class FedPrivSyn(Settings):
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
-        shares of what is left. Noisy tables of all pairs over coarse groups then replace the sketches, at
-        ``sketch_share``, and the released tables are denoised before rows are generated. 0: no survey; the schema's own
-        bins, as in the paper.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; the other shares are then shares of what is left. Noisy tables of all pairs over
+        coarse groups then replace the sketches, at ``sketch_share``, and the released tables are denoised before rows
+        are generated. 0: no survey; the schema's own bins, as in the paper.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -218,8 +225,12 @@ class FedPrivSyn(Settings):
 class AdaFedPrivSyn(Settings):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
-    Every pair is released once at a price fixed in advance; the budget left at the end pays for a second release of the
-    chosen pairs. Source: HeteroFedSyn, algorithms 4 and 5. Options out of range raise :class:`InvalidParameter`.
+    The first pairs are those whose estimated dependence exceeds the noise of their table by most; pairs whose
+    dependence is below the noise are not released. After each batch, rows are generated, and the dependence of a
+    remaining pair that shares a column with a released one is lowered to the estimated distance of its table from these
+    rows, if that is smaller. Every pair's table costs the same part of the budget, so that the pairs that ``bound``
+    allows would use it up. If fewer are released, the rest pays for measuring all released tables once more. Source:
+    HeteroFedSyn, algorithms 4 and 5. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -279,9 +290,9 @@ class PrivSyn:
 
     A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums of all sites and opens them only with noise. A
     pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
-    record moves it by 1 (by 4 against the product of exact ones, as published). The method needs noisy scores of all
-    pairs, and therefore a trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise
-    :class:`InvalidParameter`.
+    record moves it by 1 (by 4 against the product of exact ones, as published). Pairs are released as long as this
+    lowers the expected error (:func:`worth_releasing`). The method needs noisy scores of all pairs, and therefore a
+    trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -293,8 +304,9 @@ class PrivSyn:
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; the other shares are then
-        shares of what is left, and the released tables are denoised. 0: no survey; the schema's own bins.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; the other shares are then shares of what is left, and the released tables are
+        denoised. 0: no survey; the schema's own bins.
     """
 
     one_share: float = 0.1
@@ -357,8 +369,9 @@ class AllMarginals:
         How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; ``one_share`` is then a
-        share of what is left. 0: no survey; the schema's own bins.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; ``one_share`` is then a share of what is left. 0: no survey; the schema's own
+        bins.
     """
 
     one_share: float = 0.1
@@ -373,7 +386,7 @@ class AllMarginals:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
+        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. Raises what :meth:`Method.fit
         <fedsynth.methods.registry.Method.fit>` lists.
         """
         pairs = all_marginals(len(federation.schema.stored), 2)
@@ -397,8 +410,9 @@ class RandomMarginals:
         How the tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
     bins_share
-        Share of the budget for an extra first round, the survey, which finds adaptive bins; ``one_share`` is then a
-        share of what is left. 0: no survey; the schema's own bins.
+        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
+        adaptive bins from the counts; ``one_share`` is then a share of what is left. 0: no survey; the schema's own
+        bins.
     """
 
     share: float = 1 / 3
@@ -415,8 +429,9 @@ class RandomMarginals:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's ``info["cliques"]`` are
-        the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        There are two noisy sums over sites, after a survey if ``bins_share`` is positive. The result's
+        ``info["cliques"]`` are the pairs drawn. Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>`
+        lists.
         """
         pairs = all_marginals(len(federation.schema.stored), 2)
         drawn = federation.rng.permutation(len(pairs))[: max(1, round(self.share * len(pairs)))]

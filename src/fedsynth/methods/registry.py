@@ -63,8 +63,12 @@ _Kind = TypeVar("_Kind", bound=Method)
 class Registration:
     """A registered method: its ``name``, its class ``kind``, and the properties declared with :func:`method`.
 
-    The other fields are arguments of :func:`method` and described there. A class that was not decorated is registered
-    with the defaults of this class. :func:`find_method` and :func:`all_methods` return registrations.
+    ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). ``adaptive`` says
+    whether what sites are asked later depends on earlier answers, ``private`` whether it adds noise under a budget, and
+    ``trains`` whether sites train a network. ``queries`` are the classes of its own queries, and ``exempt`` the
+    promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class that was not
+    decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods` return
+    registrations.
     """
 
     name: str
@@ -91,7 +95,7 @@ class Registration:
 
     @property
     def summary(self) -> str:
-        """The first line of the class's docstring, which ``fedsynth methods`` prints."""
+        """The first line of the method class's docstring, which ``fedsynth methods`` prints."""
         return (self.kind.__doc__ or "").partition("\n")[0]
 
 
@@ -196,10 +200,11 @@ def find_method(text: str) -> Registration:
 
 
 def declared(kind: Any, name: str) -> Registration:
-    """Return the registration of the method class ``kind``; with default properties if it was not decorated.
+    """Return the registration of the method class ``kind``, whether it was decorated with :func:`method` or not.
 
-    ``name`` becomes the registration's name, and appears in the message: it is how the user named the class. Raises
-    :class:`Unsupported` if ``kind`` is not a dataclass with a function ``fit``.
+    A class that was not decorated gets the default properties of :class:`Registration`. ``name`` is how the user named
+    the class; it becomes the registration's name, and the error quotes it. Raises :class:`Unsupported` if ``kind`` is
+    not a dataclass with a function ``fit``.
     """
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "fit", None))):
         raise Unsupported(f"{name!r} is not a method; a method is a frozen dataclass with a function fit(federation)")
@@ -217,8 +222,8 @@ COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
 def check_column(**columns: int | None) -> None:
     """Raise :class:`InvalidParameter` unless every option is a column's position, or -1 or ``None`` for no column.
 
-    For the options classes: whether a schema has a column there is only known when the method is fitted. Each keyword
-    is an option's name, as the message gives it.
+    Classes of methods' options call it. Whether a schema has a column there is only known when the method is fitted.
+    Each keyword is an option's name, as the message gives it.
     """
     for name, at in columns.items():
         if at is not None and not (isinstance(at, Integral) and -1 <= at < MOST_COLUMNS):

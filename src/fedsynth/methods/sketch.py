@@ -64,10 +64,11 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
 
 
 def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, seed: int) -> Integers:
-    """Return :func:`project` of a pair's flat table of counts as integers, computed from the non-empty cells.
+    """Return :func:`project` of a pair's flat table of counts as integers, in time that depends on public numbers only.
 
-    It visits as many cells as there are rows, so the running time does not depend on which rows are equal. The
-    arguments are those of :func:`project`.
+    If the rows are at most half as many as the cells, only the non-empty cells are multiplied, padded to as many as
+    there are rows; otherwise, all cells are. The running time is therefore the same whichever rows are equal to each
+    other. The arguments are those of :func:`project`.
     """
     rows = int(table.sum())
     if table.size <= width or rows * 2 > table.size:
@@ -109,7 +110,8 @@ class Sketches(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for pairs that the schema does not have, and for tables too large to project.
 
-        The federation and every site call it before anything is charged.
+        A table may have at most 2^23 cells, and a projection 2^25 signs (cells times ``width``), 2^32 for all pairs
+        together. The federation and every site call it before any privacy cost is charged.
         """
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
@@ -141,7 +143,7 @@ class Sketches(Query, frozen=True):
         return Sensitivity(float(l1), l2, 2.0 * l1, replaced)
 
     def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: ``width`` per pair, or its number of cells if smaller."""
+        """Return the number of integers in a site's answer: per pair ``width``, or its table's cells if fewer."""
         return sum(min(self.width, size) for size in self._sizes(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
@@ -172,7 +174,10 @@ class Sketches(Query, frozen=True):
         return as_tables(flat.astype(np.float64), [(min(self.width, size),) for size in self._sizes(schema)])
 
     def stds(self, std: float) -> list[float]:
-        """Return the standard deviation of the noise in each part of :meth:`split`: ``std``, that of the answer."""
+        """Return the noise's standard deviation in each sketch of :meth:`split`, one per pair: always ``std``.
+
+        ``std`` is the standard deviation of the noise in each number of the answer.
+        """
         return [std] * len(self.pairs)
 
     def _sizes(self, schema: Schema) -> list[int]:
@@ -198,9 +203,9 @@ class Sketch:
     seed: int
 
     def of(self, table: Floats) -> Floats:
-        """Return the sketch of another ``table`` of the same pair under the same matrix, in records, without noise.
+        """Return the sketch of another ``table`` of the same pair, under the same matrix and in records, without noise.
 
-        The table is over the schema's own bins, flattened in C order if it is not flat.
+        The table is over the schema's own bins, in records, and need not be flat.
         """
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 

@@ -38,7 +38,8 @@ class Survey(NamedTuple):
     """Result of :func:`survey`: ``columns`` are the adaptive bins of every stored column, with estimated counts.
 
     Each is a :class:`~fedsynth.models.cells.Cells`: fine cells of values with their estimated numbers of records.
-    ``total`` is the number of records of the ``sites`` that answered.
+    ``sites`` are the names of the sites that answered, and ``total`` is the (public or estimated) number of their
+    records.
     """
 
     columns: list[Cells]
@@ -49,8 +50,8 @@ class Survey(NamedTuple):
 def noise_of(federation: Federation, share: Share, tables: int) -> float:
     """Return the noise per cell if ``share`` of the budget pays for ``tables`` tables together, without asking sites.
 
-    It is the standard deviation, in records, in a sum over all sites of ``federation``, if all tables have the same
-    weight.
+    It is the standard deviation, in records, in a sum over all sites of ``federation``, if the tables divide the share
+    equally.
     """
     return federation.std(Counts.of(1, [(0,)] * max(1, tables)), share)
 
@@ -65,8 +66,7 @@ def survey(federation: Federation, share: float) -> Survey:
     Rows are spread evenly over neighbouring cells unless their counts differ by more than the noise
     (:mod:`fedsynth.models.piecewise`).
 
-    A site that fails is left out of both the counts and the total: counts projected onto a larger total would be filled
-    up evenly. Raises :class:`SiteLost` if too few sites answer.
+    A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
     """
     from fedsynth.models.cells import START, Cells
 
@@ -110,12 +110,13 @@ def groups_for(total: float, std: float) -> int:
 
 
 def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
-    """Return a survey's columns in groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
+    """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
-    Groups are so large that the mean cell of two numeric columns holds ``HELD`` (3) times the noise; noise would hide
-    the detail of finer ones. Values of a categorical column below the noise are merged into one group, and share its
-    rows evenly if they have no order. Columns named by a rule of the schema keep all their values. ``found`` is the
-    survey's result; the returned tuple has one entry for each stored column.
+    ``found`` is the survey's result; the returned tuple has one entry for each column. Groups of numeric columns are so
+    large that the mean cell of two such columns holds ``HELD`` (3) times ``std``; finer detail would be lost in the
+    noise. Values of a categorical column with fewer than ``std`` estimated rows are merged into one group, and share
+    its rows evenly if they have no order; more values are merged if all pairs' tables would not fit into one sum.
+    Categorical columns named by a rule of the ``schema`` keep all their values.
     """
     from fedsynth.models.cells import rare_together
 
@@ -144,11 +145,12 @@ def _largest(sizes: Sequence[int]) -> int:
 
 
 def surveyed(federation: Federation, share: float, tables: int, table_share: float, larger: float = 1.0) -> Domain:
-    """Return the axes for a method's tables: adaptive bins found by a survey, or the schema's own bins.
+    """Return the bins for a method's tables: adaptive bins found by a survey, or the schema's own bins.
 
-    The survey costs ``share`` of the budget. With ``share = 0`` no query is sent, and the axes are the schema's bins.
-    Otherwise the survey's groups suit the noise of ``tables`` tables, paid for by ``table_share`` of the budget
-    together, that are as large as 2-way tables or ``larger`` times as large.
+    A survey, a sum over sites of noisy counts of single columns, costs ``share`` of the budget. With ``share = 0`` no
+    query is sent, and the bins are the schema's. Otherwise they are chosen for the noise of the method's own tables:
+    there will be ``tables`` of them, which together cost ``table_share`` of the budget. ``larger`` is the number of
+    cells of one of them, relative to a 2-way table: 1 for 2-way tables, more for tables of more columns.
     """
     if not share:
         return Domain(federation.schema)
@@ -158,9 +160,10 @@ def surveyed(federation: Federation, share: float, tables: int, table_share: flo
 
 
 def one_way(columns: Sequence[Cells]) -> list[Measurement]:
-    """Return a survey's counts of each column's groups as noisy 1-way tables, at no further privacy cost.
+    """Return the counts of a survey as noisy 1-way tables, one for each column, at no further privacy cost.
 
-    ``columns`` has one entry for each stored column, in order; so has the result.
+    ``columns`` are the bins (groups) of each column, in order, with the counts that the survey estimated
+    (:class:`Survey`).
     """
     from fedsynth.models.estimate import Measurement
 
@@ -173,9 +176,10 @@ def one_way(columns: Sequence[Cells]) -> list[Measurement]:
 
 
 def with_survey(domain: Domain, columns: Sequence[Measurement]) -> list[Measurement]:
-    """Return the noisy 1-way tables ``columns``, averaged with the counts of the survey that ``domain`` comes from.
+    """Return the noisy 1-way tables ``columns``, averaged with those of the survey that found the bins of ``domain``.
 
-    The average is by inverse variance and costs no privacy. Without a survey, the tables are returned unchanged.
+    The average is by inverse variance and has no privacy cost. If the bins are the schema's own, there was no survey,
+    and the tables are returned unchanged.
     """
     if domain.columns is None:
         return list(columns)

@@ -38,10 +38,11 @@ REACH = 3.0  # a row is shortened if its squared length is this many standard de
 class FedTDA:
     """A Gaussian copula from noisy sums: histograms of the columns, then products of the encoded columns.
 
-    Nothing is iterated under noise: the surveyed counts (the survey is the round of histograms) serve directly as the
-    columns' distributions. A numeric column's missing values are a cell of their own, above all numbers, so that
-    dependence of missingness on other columns is kept. Under noise, rows that are longer than a bound are shortened to
-    it, which limits the sensitivity; without noise the products are exact.
+    The histograms, a survey with adaptive bins, serve directly as the columns' distributions. They also map each value
+    to a normal score; a row is encoded by its scores, and the sums of their products over rows give the correlations. A
+    numeric column's missing values are a bin of their own, above all numbers, so that dependence of missingness on
+    other columns is kept. Under noise, encoded rows with an L2 norm above a bound are scaled down to it, which limits
+    the sensitivity; without noise the products are exact.
 
     Source: Fed-TDA (Duan et al., arXiv 2211.13116); the published encoding is
     :class:`~fedsynth.methods.tda_exact.FedTDAPaper`. Options out of range raise :class:`InvalidParameter`.
@@ -49,8 +50,8 @@ class FedTDA:
     Parameters
     ----------
     survey_share
-        Share of the budget for the histograms of single columns, in one sum. The products, from which correlations are
-        estimated, get what both shares leave.
+        Share of the budget for the histograms of single columns, in one sum. The products get what ``survey_share`` and
+        ``order_share`` leave.
     order_share
         Share for the pairwise tables of each categorical column that has more than two unordered values with the other
         categorical columns. They order its values so that values with similar conditional distributions are neighbours.
@@ -73,9 +74,9 @@ class FedTDA:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has the order
-        of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before anything is
-        spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
+        There are two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has
+        the order of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before
+        anything is spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
         <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.copula import Copula, fitted_correlation
@@ -134,9 +135,10 @@ def level_orders(
 ) -> dict[int, Integers]:
     """Return, for each unordered column by its position, its values in an order in which similar ones are neighbours.
 
-    An order is an array of codes, shape ``(values,)``. It comes from the noisy 2-way tables of ``pairs``
-    (:func:`nominal_pairs`), summed over sites for ``share`` of the budget; a column without pairs is ordered by
-    ascending frequency. ``counts`` are the estimated counts of each column's cells, in order.
+    An order is an array of codes, shape ``(values,)``. Values are similar if they have similar conditional
+    distributions in the noisy 2-way tables of ``pairs`` (:func:`nominal_pairs`), which are summed over sites for
+    ``share`` of the budget. A column without pairs is ordered by ascending frequency. ``counts`` are the estimated
+    counts of each column's cells, in order.
     """
     from fedsynth.models.normal_scores import correspondence_order
 
@@ -157,7 +159,7 @@ def level_orders(
 
 
 def integer_scores(axis: NormalScores) -> Integers:
-    """Return the normal scores of a column's cells as integers in units of 1 / ``GRAIN`` (1/1024), ``(cells,)``.
+    """Return the normal scores of a column's bins as integers in units of 1 / ``GRAIN`` (1/1024), shape ``(bins,)``.
 
     ``axis`` maps the column to a latent standard normal variable
     (:class:`~fedsynth.models.normal_scores.NormalScores`).
@@ -177,9 +179,10 @@ def longest_row(axes: Sequence[NormalScores]) -> int:
 def length_bound(axes: Sequence[NormalScores]) -> int:
     """Return a squared length that few encoded rows of independent columns exceed, in units of ``1 / GRAIN^2``.
 
-    Longer rows are shortened to it, which bounds the sensitivity (``GRAIN`` is 1024 per standard deviation). It is a
-    function of the released shares in ``axes``, one entry per column, alone: the mean plus ``REACH`` (3) standard
-    deviations, or the largest possible length if that is smaller.
+    Rows with a larger squared length are scaled down to it, which bounds the sensitivity (``GRAIN`` is 1024 per
+    standard deviation). The bound depends only on released numbers, the shares of the bins in ``axes`` (one entry per
+    column): it is the mean plus ``REACH`` (3) standard deviations of the squared length if columns are independent, or
+    the largest possible squared length if that is smaller.
     """
     squares = [(axis.shares, integer_scores(axis).astype(np.float64) ** 2) for axis in axes]
     mean = [float(p @ s) for p, s in squares]
@@ -191,10 +194,12 @@ def length_bound(axes: Sequence[NormalScores]) -> int:
 def margins_of(
     counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
 ) -> tuple[Cellwise, ...]:
-    """Return each column's axis on a latent normal variable, in order, from estimated ``counts`` of its cells.
+    """Return, for each column in order, how its bins lie on the axis of a latent standard normal variable.
 
-    ``counts`` and ``grids`` have one entry for each column. Numeric columns are ordered by their ``grids`` of cells;
-    categorical ones (grid ``None``) by ``orders``, arrays of codes by column position, or by their codes.
+    ``counts`` holds the estimated counts of each column's bins, which determine the widths of their intervals on the
+    axis. ``grids`` has a numeric column's bins as intervals of its values, which are in ascending order already, and
+    ``None`` for a categorical column. ``orders`` gives, by column position, the order of categories along the axis as
+    an array of codes; other categories are in the order of their codes.
     """
     from fedsynth.models.copula import Cellwise
     from fedsynth.models.normal_scores import NormalScores
@@ -206,8 +211,8 @@ def margins_of(
 def encoding(margin: Cellwise) -> Encoding:
     """Return a column's encoding for a query: the public integers that sites put in place of the column's values.
 
-    ``margin`` is the column's entry in the result of :func:`margins_of`. The result is part of
-    :class:`~fedsynth.methods.tda_sums.Products`.
+    ``margin`` is the column's entry in the result of :func:`margins_of`. Sites encode rows in this way to answer the
+    query :class:`~fedsynth.methods.tda_sums.Products`.
     """
     return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 

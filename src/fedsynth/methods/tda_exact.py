@@ -1,6 +1,7 @@
 """Fed-TDA with Gaussian mixtures, NOT PRIVATE: the method as published, and :class:`FedTDA` with its mixtures.
 
-Sites refuse both unless their policy allows exact releases, and the privacy statement says that nothing is guaranteed.
+Sites refuse both unless their policy allows exact releases, and the statement of the run's privacy guarantee says that
+nothing is guaranteed.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Settings:
 class FedTDAMixture(Settings):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
 
-    Each numeric column is a Gaussian mixture. The variational Bayes fit equals one on the pooled rows. Options out of
-    range raise :class:`InvalidParameter`.
+    The distribution of each numeric column is a Gaussian mixture, fitted by variational Bayes; the fit is the same as
+    one on the pooled rows. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -124,10 +125,11 @@ class FedTDAMixture(Settings):
 class FedTDAPaper(Settings):
     """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.
 
-    Each number becomes two latent variables: its position within the likeliest component of its mixture, and one for
-    the component. Each category becomes a latent variable in an interval, in ascending order of frequency (ICDM). The
-    covariance uses the expectation of an interval's random point in place of the point, which leaves every entry's
-    expectation unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
+    Each number becomes two latent variables: its position within the likeliest component of the column's mixture, and
+    one whose interval stands for that component. Each category becomes one latent variable, whose intervals stand for
+    the values in ascending order of frequency (the paper's ICDM). Where the paper encodes a category by a random point
+    of its interval, the covariance is computed from the mean of the interval, which leaves the expectation of every
+    entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -191,8 +193,8 @@ def _exact_histograms(federation: Federation) -> list[Array]:
 def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Array:
     """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows.
 
-    It is NOT PRIVATE. ``columns`` are the encodings of all columns, in order, which turn a row into l numbers; the
-    covariance is in units of their scores (standard deviations), squared.
+    It is NOT PRIVATE. ``columns`` are the encodings of all columns, in order, which turn a row into l numbers, in units
+    of a latent variable's standard deviation; the covariance is in this unit squared.
     """
     from fedsynth.federation.federation import EXACT
 
@@ -229,10 +231,10 @@ def fitted_mixtures(
 ) -> dict[int, Mixture]:
     """Return a Gaussian mixture for each numeric column, by its position, fitted in rounds of exact sums over sites.
 
-    A mixture is in the column's own units. The mixtures of all columns are fitted jointly, with at most ``components``
-    each, in at most ``rounds`` rounds. The fit starts from the histograms ``counts`` of all columns, in order (for
-    numbers, of the finest grid). It ends when no column's lower bound rises by more than 1e-6 nats per record. NOT
-    PRIVATE.
+    NOT PRIVATE. A mixture is in the column's own units, with at most ``components`` components. All columns are fitted
+    at the same time, by variational Bayes, in at most ``rounds`` rounds. ``counts`` are the exact histograms of all
+    columns, in order, from which the fit starts; those of numeric columns are over about 4096 fine bins. The fit ends
+    when no column's variational lower bound rises by more than 1e-6 nats per record.
     """
     from fedsynth.federation.federation import EXACT
     from fedsynth.models.mixture import Sums, lower_bound, m_step, started

@@ -66,9 +66,10 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return 1 if self.mixture is None else 2
 
     def check(self, at: int, column: Column) -> None:
-        """Raise :class:`InvalidParameter` unless every value of ``column`` has scores within ``LONGEST`` of zero.
+        """Raise :class:`InvalidParameter` unless every value of ``column`` has a score of at most 8 in absolute value.
 
-        ``at`` is the column's position, for the message.
+        A score of 8 standard deviations is the integer ``LONGEST`` (8192). ``at`` is the column's position, for the
+        message.
         """
         if self.mixture is None:
             axis = Axis(at, self.cuts)
@@ -127,8 +128,8 @@ def latent_count(columns: Sequence[Encoding]) -> int:
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
     """Yield the rows of ``table`` in blocks, encoded as integers held as doubles, shape ``(rows, latents)``.
 
-    ``columns`` has one :class:`Encoding` for each stored column, in order; latents are the integers of a row. Their
-    squares add up to at most ``bound``: see :func:`shortened`.
+    ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order; latents are the integers that
+    encode a row. A row whose squared integers add up to more than ``bound`` is scaled down to it (:func:`shortened`).
     """
     widest = max(latent_count(columns), *(1 if one.mixture is None else one.mixture.shape[1] for one in columns))
     step = max(1, _CELLS // widest)
@@ -162,8 +163,8 @@ def shortened(rows: Floats, bound: int) -> Floats:
 class EncodedRows(Query, frozen=True):
     """Common part of the queries :class:`Products` and :class:`Moments`: sums over rows encoded as integers.
 
-    ``columns`` has one :class:`Encoding` for each stored column, in the schema's order. A row whose squared integers
-    add up to more than ``bound`` is shortened (:func:`shortened`), which bounds the sensitivity.
+    ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order. A row whose squared integers
+    add up to more than ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
     """
 
     columns: Encodings
@@ -177,7 +178,7 @@ class EncodedRows(Query, frozen=True):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for encodings that do not cover every column and each of its values.
 
-        The federation and every site call it before anything is charged.
+        The federation and every site call it before any privacy cost is charged.
         """
         if len(self.columns) != len(schema.stored):
             raise InvalidParameter(f"{len(self.columns)} encodings for {len(schema.stored)} columns; give one for each")
@@ -252,12 +253,15 @@ class Products(EncodedRows, frozen=True):
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
         """Return the integers ``flat`` in units of the scores (standard deviations, squared), shape ``(pairs,)``.
 
-        The pairs are those of a row's integers.
+        ``flat`` are the released sums, one for each pair of the integers that encode a row.
         """
         return [flat / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in units of :meth:`split`, given ``std``, that of the integers."""
+        """Return a list with the standard deviation of the noise in the sums of :meth:`split`, in their unit.
+
+        ``std`` is the standard deviation of the noise in the released integers.
+        """
         return [std / GRAIN**2]
 
 
@@ -325,7 +329,10 @@ class Moments(EncodedRows, frozen=True):
         return [records, first / GRAIN, second / GRAIN**2]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in each part of :meth:`split`, given ``std``, that of the integers."""
+        """Return the standard deviations of the noise in the three parts of :meth:`split`: records, sums, products.
+
+        ``std`` is the standard deviation of the noise in the released integers.
+        """
         return [std, std / GRAIN, std / GRAIN**2]
 
 
@@ -336,7 +343,8 @@ class Moments(EncodedRows, frozen=True):
 def scaling(column: Numeric | Datetime) -> tuple[float, float]:
     """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1].
 
-    Both are in the column's own units; the half-width is 1 if the bounds are equal.
+    Here x is a value of the column. Both results are in the column's own units; the half-width is 1 if the bounds are
+    equal.
     """
     edges = column.bin_edges
     low, high = float(edges[0]), float(edges[-1])
@@ -346,11 +354,12 @@ def scaling(column: Numeric | Datetime) -> tuple[float, float]:
 class MixtureSums(Query, frozen=True):
     """Query for the E step of Gaussian mixtures, one per column: sums of r, r u, r u^2 and of the log evidence.
 
-    ``columns`` are positions of numeric columns, r responsibilities, and u is the value scaled to [-1, 1]
-    (:func:`scaling`). ``coefficients`` c of shape ``(3, columns, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2 of each
-    component t; the responsibilities r_t are the shares of the rho_t in their sum. Missing values are skipped. The
-    running time depends on the number of rows alone. Meant for releases without noise: under a budget, one histogram
-    for all iterations is far cheaper than a release per iteration.
+    ``columns`` are positions of numeric columns, and u is a row's value scaled to [-1, 1] (:func:`scaling`).
+    ``coefficients`` c of shape ``(3, columns, T)`` give the unnormalised weight rho_t of each of T components for a
+    row, ln rho_t = c_0 + c_1 u + c_2 u^2. The responsibilities r_t are the shares of the rho_t in their sum, and the
+    log evidence is ln of that sum, in nats. Missing values are skipped. The running time depends on the number of rows
+    alone. Meant for releases without noise: under a budget, one histogram for all iterations is far cheaper than a
+    release per iteration.
     """
 
     kind: ClassVar[str] = "mixture-sums"
@@ -364,9 +373,9 @@ class MixtureSums(Query, frozen=True):
         return True
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for columns without numbers, and coefficients that might overflow.
+        """Raise :class:`InvalidParameter` for columns that are not numeric, and for coefficients that might overflow.
 
-        The federation and every site call it before anything is charged.
+        The federation and every site call it before any privacy cost is charged.
         """
         for place in self.columns:
             column = schema.stored[place] if place < len(schema.stored) else None
@@ -434,7 +443,10 @@ class MixtureSums(Query, frozen=True):
         return [counts, first, second, by_column[:, -1] * EVIDENCE]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in each part of :meth:`split`, given ``std``, that of the integers."""
+        """Return the standard deviations of the noise in the four arrays of :meth:`split`, each in the array's unit.
+
+        ``std`` is the standard deviation of the noise in the released integers.
+        """
         return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
 
     def _column(self, rows: Table, at: int) -> Integers:
@@ -457,11 +469,11 @@ class MixtureSums(Query, frozen=True):
 def responsibilities(u: Floats, coefficients: Floats) -> Integers:
     """Return the integers r, r u, r u^2 and log evidence of each value ``u``, shape ``(3 T + 1, values)``.
 
-    r are the responsibilities of T mixture components; r, r u and r u^2 take T lines each, in units of 1 / ``FIXED``
-    (2^-30), and the evidence takes the last one, in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats. Values ``u``, shape
-    ``(values,)``, lie in [-1, 1], and ``coefficients`` has the shape ``(3, T)``, as for one column of
-    :class:`MixtureSums`. Every column of the result depends on one value alone: sums over components are taken in a
-    fixed order.
+    As in :class:`MixtureSums`, r are the responsibilities of T mixture components, the normalised rho_t, and the log
+    evidence is ln of the sum of the rho_t; r, r u and r u^2 take T lines each, in units of 1 / ``FIXED`` (2^-30), and
+    the evidence takes the last one, in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats. Values ``u``, shape
+    ``(values,)``, lie in [-1, 1]. ``coefficients`` c of shape ``(3, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2. Every
+    column of the result depends on one value alone: sums over components are taken in a fixed order.
     """
     constant, linear, square = coefficients[:, :, None]
     log_rho = constant + linear * u + square * (u * u)

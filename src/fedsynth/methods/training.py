@@ -1,9 +1,9 @@
 """Training networks over sites: the queries that sites answer, and the two training loops.
 
 There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`), to
-which the trust adds its noise as to any other sum; it is the better one at equal epsilon. In FedAvg (McMahan et al.,
-arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the site's own noise, and
-the server averages the results. Without privacy both run without noise, on the same grid.
+which the trust model adds its noise as to any other sum; it is the better one at equal epsilon. In FedAvg (McMahan et
+al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the site's own noise,
+and the server averages the results. Without privacy both run without noise, on the same grid.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class NetworkTraining(Training, frozen=True):
     A site computes, from its own rows, clipped gradients of ``network`` (its public hyperparameters) on rows encoded by
     ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`), one for each column. The gradient of each row is clipped
     to the L2 norm ``clip`` (0: not clipped, and no noise is possible), and sums are rounded to multiples of
-    ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step, and ``weights`` the digest of the
-    network's weights, which are sent beside the query (see :class:`~fedsynth.federation.query.Training`).
+    ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step, and ``weights`` the SHA-256 digest
+    of the network's weights, which are sent beside the query (see :class:`~fedsynth.federation.query.Training`).
     """
 
     network: Network
@@ -139,10 +139,12 @@ class NetworkTraining(Training, frozen=True):
         return self.network.shapes(self.layout)
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for encoders that do not fit, and a grid that breaks the sensitivity.
+        """Raise :class:`InvalidParameter` for parameters under which no valid or affordable answer exists.
 
-        The memory for an answer depends on these public numbers alone, not on the rows; networks that would need too
-        much are refused here. The federation and every site call this before anything is charged.
+        These are encoders that do not cover the schema's columns and values, a ``grid`` so coarse that rounding would
+        exceed a thousandth of ``clip`` or so fine that sums might overflow, and networks whose layers hold more than
+        65,536 numbers per row. The memory for an answer depends on these public numbers alone, not on the rows. The
+        federation and every site call this before any privacy cost is charged.
         """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
@@ -159,7 +161,7 @@ class NetworkTraining(Training, frozen=True):
     def require(cls) -> None:
         """Raise :class:`Unsupported` if this machine has no PyTorch, or not the GPU that its operator named.
 
-        It is called before anything is charged.
+        It is called before any privacy cost is charged.
         """
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
@@ -241,7 +243,7 @@ class GradientSum(NetworkTraining, frozen=True):
     verb: ClassVar[str] = "sum"
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for unclipped gradients, which have no bound.
+        """Raise :class:`InvalidParameter` if ``clip`` is 0: unclipped gradients have no bound, and thus no sensitivity.
 
         It also refuses what :meth:`NetworkTraining.check` refuses.
         """
@@ -263,13 +265,13 @@ class GradientSum(NetworkTraining, frozen=True):
 class LocalTraining(NetworkTraining, frozen=True):
     """Query for a round of FedAvg: how ``updates`` steps of Adam on a site's own rows change the network's weights.
 
-    The answer is that change times the site's weight in the average, which is proportional to its number of rows. Each
-    step adds up the clipped gradients of randomly sampled rows, adds the site's own noise, and divides by ``rate``
-    times the site's number of rows in ``sizes``, which is a public or a released number, never the site's own count; a
-    site that is not named does not train. Adam's moments start anew each round; ``learning_rate`` and the weight
-    ``decay`` are Adam's. With a ``batch`` above 0, as in the papers, a step takes that many rows in random order
-    without clipping (``clip = 0``), which only a release without noise allows. The other fields are described at
-    :class:`NetworkTraining`.
+    The answer is this change of the network's weights, multiplied by an integer proportional to the site's number of
+    rows, its weight in the average (:meth:`weights_of`). Each step adds up the clipped gradients of randomly sampled
+    rows, adds the site's own noise, and divides by ``rate`` times the site's number of rows in ``sizes``, which is a
+    public or a released number, never the site's own count; a site that ``sizes`` does not name does not train. Adam's
+    moments start anew each round; ``learning_rate`` and the weight ``decay`` are Adam's. With a ``batch`` above 0, as
+    in the papers, a step takes that many rows in random order without clipping (``clip = 0``), which only a release
+    without noise allows. The other fields are described at :class:`NetworkTraining`.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -283,13 +285,15 @@ class LocalTraining(NetworkTraining, frozen=True):
 
     @property
     def steps(self) -> int:
-        """Number of steps of Adam in the round, ``updates``; the release is charged for each."""
+        """Number of steps of Adam in the round, ``updates``; the privacy cost is that of all of them."""
         return self.updates
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` unless ``batch`` or ``clip`` is set, not both, and for too much work.
+        """Raise :class:`InvalidParameter` unless exactly one of ``batch`` and ``clip`` is set, and for too much work.
 
-        It also refuses a site that ``sizes`` names twice, and what :meth:`NetworkTraining.check` refuses.
+        Limits on the work are 2^27 updates times weights times a share of rows (``rate``, or ``batch`` / 2^16; at least
+        1/16), 2^24 rows in the batches of a round, and 2^26 numbers in all layers for a batch. A site that ``sizes``
+        names twice is also refused, and so is what :meth:`NetworkTraining.check` refuses.
         """
         super().check(schema)
         if (self.batch > 0) == self.clipped:
@@ -322,7 +326,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         """Return the smallest and the largest possible number in a site's answer, its noise included.
 
         They are minus and plus 2^31 - 1 grid steps, to which a site clips each weight's change, times the largest
-        weight of a site (2^12), whatever ``rows`` and ``noise`` are. The server rejects other answers.
+        weight of a site in the average (2^12). ``rows`` and ``noise`` are not used. The server rejects other answers.
         """
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
@@ -336,7 +340,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
 
     def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
-        """Return how the round's steps changed the weights, times the site's weight: shape ``(weights,)``, int64.
+        """Return the round's change of the network's weights, times the site's weight: shape ``(weights,)``, int64.
 
         The change is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's before the
         round, and ``draws`` is the site's own randomness, for samples and noise.
@@ -389,11 +393,12 @@ class LocalTraining(NetworkTraining, frozen=True):
 
 
 def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
-    """Return a survey's columns with their values grouped into the tokens that networks read, one entry per column.
+    """Return, for each column, a survey's bins merged into the groups that networks read as tokens (integer codes).
 
-    ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column has at most ``most``
-    groups; values hidden by noise and the rarest ones form one group. A numeric column has at most ``modes`` groups; if
-    that is more than one, a value that many rows share is its own.
+    ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column keeps the ``most`` most
+    frequent values, as far as their counts exceed 8 standard deviations of the noise; all others form one more group. A
+    numeric column has at most ``modes`` groups, besides one for missing values; if ``modes`` is above 1, a single value
+    that many rows share is a group of its own.
     """
     from fedsynth.models.cells import rare_together
 
@@ -529,8 +534,8 @@ def cosine(step: int, steps: int) -> float:
 def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
     """Raise :class:`InvalidParameter`, before budget is spent, for training steps that sites would refuse to take.
 
-    For the options classes: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm to which its
-    gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
+    Classes of methods' options call it: ``rate`` is the probability with which a row is sampled, ``clip`` the L2 norm
+    to which its gradient is clipped, and ``learning_rates`` are those of Adam, by their options' names.
     """
     between(SMALLEST_RATE, 1, rate=rate)
     between(_LEAST_CLIP, _LARGEST_CLIP, clip=clip)
@@ -542,7 +547,8 @@ def check_steps(rate: float, clip: float, **learning_rates: float) -> None:
 def check_network(network: Network | Generator) -> None:
     """Raise :class:`InvalidParameter`, before budget is spent, for a network that sites would refuse to train.
 
-    For the options classes: the hyperparameters are checked against the bounds that a site applies to a message.
+    Classes of methods' options call it: the hyperparameters are checked against the bounds that a site applies to a
+    message.
     """
     try:
         msgspec.convert(msgspec.to_builtins(network), type(network))
@@ -571,7 +577,8 @@ class Task(NamedTuple):
 def require_training(federation: Federation) -> None:
     """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks.
 
-    The reasons are a missing PyTorch, a budget with delta = 0, and public numbers of rows.
+    The reasons are a missing PyTorch, a budget with delta = 0 (the noise is Gaussian), and public numbers of rows (no
+    accountant covers sampled rows if one record replaces another).
     """
     NetworkTraining.require()
     if federation.budget.pure:
@@ -613,10 +620,11 @@ def _too_wide(held: int) -> InvalidParameter:
 
 
 def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
-    """Return the noisy mean clipped gradient of a task's rows, shape ``(weights,)``, from one sum over sites.
+    """Return the noisy mean clipped gradient of all sites' rows, shape ``(weights,)``, from one sum over sites.
 
-    ``weights`` are the network's, at which the gradient is taken. Rows are sampled with probability ``rate`` and each
-    gradient is clipped to the L2 norm ``clip``; the sum costs ``share`` of the budget, less than without sampling.
+    ``task`` has the network, and ``weights`` are its weights, at which the gradient is taken. Rows are sampled with
+    probability ``rate`` and each gradient is clipped to the L2 norm ``clip``; the sum costs ``share`` of the budget,
+    for which its noise is smaller than it would be without sampling.
     """
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
@@ -626,10 +634,10 @@ def mean_slope(federation: Federation, task: Task, weights: Weights, share: floa
 
 
 def grid_for(clip: float, cells: int) -> int:
-    """Return the bits of the coarsest grid on which rounding adds less than a thousandth to the clip norm.
+    """Return the exponent b of the grid, the multiples of 2^-b, to which gradients are rounded before summing.
 
-    Gradients of ``cells`` weights, clipped to ``clip``, are then summed in multiples of 2^-bits. Without clipping (0)
-    it is a fixed number.
+    It is the smallest b, from 0 on, with which rounding a gradient of ``cells`` weights, clipped to the L2 norm
+    ``clip``, adds less than a thousandth to that norm. Without clipping (``clip = 0``) it is 24.
     """
     return max(0, math.ceil(GRID + math.log2(math.sqrt(cells) / clip))) if clip else _PLAIN_GRID
 
