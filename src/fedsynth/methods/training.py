@@ -597,10 +597,14 @@ def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) 
     """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for a message.
 
     The network's size depends on the number of tokens (distinguished values) of all columns, which is known only after
-    the survey. The check therefore assumes the largest: ``tokens`` per categorical and ``modes`` per numeric column.
+    the survey. The check therefore assumes the largest: ``tokens`` per categorical column and one for all its other
+    values, ``modes`` per numeric column and one for missing values.
     """
     numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
-    most = tuple(column.missing + (modes if column.is_number else min(tokens, column.size)) for column in schema.stored)
+    most = tuple(
+        modes + column.missing if column.is_number else min(tokens + 1, column.size + column.missing)
+        for column in schema.stored
+    )
     shapes = network.shapes(Layout(most, numbers))
     cells, held = size_of(shapes), numbers_of_row(shapes)
     if 8 * cells > LARGEST_MESSAGE - _BESIDE:
