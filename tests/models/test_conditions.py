@@ -20,6 +20,7 @@ from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import NormalScores
+from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import Synthesizer, load, own_bins
 from fedsynth.rows import Table
@@ -93,8 +94,17 @@ def copula(paper: bool = False) -> Synthesizer:
     return Synthesizer(SCHEMA, tuple(margins), Copula.of(margins, correlation, 1000.0))
 
 
+def ranked() -> Synthesizer:
+    field = graphical().model
+    assert isinstance(field, MarkovRandomField)
+    chain = np.array([[1, 0.8, 0.4, -0.24], [0.8, 1, 0.5, -0.3], [0.4, 0.5, 1, -0.6], [-0.24, -0.3, -0.6, 1]])
+    axes = tuple(Cells.of_bins(column) for column in SCHEMA.stored)
+    return Synthesizer(SCHEMA, axes, RankedGroups(field, (2, 3, 4, 5), (9, 5, 6, 4), chain))
+
+
 MAKERS = {
     "graphical": graphical,
+    "ranked": ranked,
     "gradual": gradual,
     "network": network,
     "copula": copula,

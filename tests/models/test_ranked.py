@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import ndtri
 
-from fedsynth.models.evidence import Weights
+from fedsynth.models.cells import Cells
+from fedsynth.models.conditions import read_conditions
+from fedsynth.models.evidence import Evidence, Kept, Placed, Weights
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
+from fedsynth.models.synthesizer import Synthesizer
+from fedsynth.schema import Categorical, Numeric, Schema
 
 SHARES = np.array([0.4, 0.2, 0.2, 0.2])
 CORRELATION = np.array([[1.0, 0.9], [0.9, 1.0]])
@@ -69,3 +78,136 @@ def test_it_survives_a_trip_to_arrays_and_groups_without_rows():
     empty = MarkovRandomField((4, 4), 100.0, [(0,), (1,)], [np.array([0.0, -1e3, 0.0, -1e3])] * 2)
     drawn = RankedGroups(empty, (0, 1), (4, 4), CORRELATION).sample(500, np.random.default_rng(0))
     assert all(np.isfinite(one).all() for one in drawn)
+
+
+class Rejected(RankedGroups):
+    """The same model, which meets conditions by rejection alone."""
+
+    def given(self, evidence: Mapping[int, Evidence]) -> Kept:
+        return Kept(self, evidence)
+
+
+PAIRS = Schema((Numeric("x", 0.0, 10.0, bins=40), Numeric("y", 0.0, 10.0, bins=40), Categorical("c", ("a", "b", "c"))))
+ROWS = 20_000
+CONDITIONS = {
+    "one group": {"x": (5.0, 6.0)},
+    "a part of one group": {"x": (5.1, 5.4)},
+    "the end of the last group": {"x": (9.8, 10.0)},
+    "above a threshold": {"x": (3.3, 10.0)},
+    "a category": {"c": "c"},
+    "two columns": {"x": (8.6, 9.7), "y": (2.4, 9.5)},
+    "a category and a column": {"c": "a", "y": (6.2, 6.9)},
+}
+
+
+def pairs(rho: float, kind: type[RankedGroups] = RankedGroups) -> Synthesizer:
+    """Return a model of two correlated numbers, ten groups of four cells each, and a category that follows the first.
+
+    Group k of a number is the interval from k to k + 1.
+    """
+    rng = np.random.default_rng(0)
+    correlation = np.array([[1.0, rho], [rho, 1.0]])
+    points = rng.multivariate_normal(np.zeros(2), correlation, 400_000).T
+    groups = np.digitize(points, ndtri(np.arange(1, 10) / 10))
+    category = np.digitize(points[0] + 0.8 * rng.normal(size=points.shape[1]), [-0.5, 0.7])
+    table = np.zeros((10, 10, 3))
+    np.add.at(table, (groups[0], groups[1], category), 1.0)
+    field = MarkovRandomField(table.shape, table.sum(), [(0, 1, 2)], [np.log(np.maximum(table, 0.01))])
+    axes = [Cells.of(column) for column in PAIRS.stored]
+    for at in (0, 1):
+        cells, counts = Cells.of_bins(PAIRS.stored[at]), rng.uniform(0.5, 2.0, 40)
+        axes[at] = replace(cells, groups=np.arange(40) // 4, counts=counts)
+    return Synthesizer(PAIRS, tuple(axes), kind(field, (0, 1), (10, 10), correlation))
+
+
+@pytest.fixture(scope="module", params=[0.9, -0.6])
+def both(request: pytest.FixtureRequest) -> tuple[Synthesizer, Synthesizer]:
+    """Return a model, and the same model under rejection."""
+    return pairs(request.param), pairs(request.param, Rejected)
+
+
+def shares(values: pd.Series) -> np.ndarray:
+    """Return the shares of ten groups, or of three categories, among values."""
+    if values.name == "c":
+        return np.array([(values == label).mean() for label in "abc"])
+    return np.bincount(np.floor(values).clip(0, 9).astype(int), minlength=10) / len(values)
+
+
+@pytest.mark.parametrize("conditions", CONDITIONS.values(), ids=CONDITIONS)
+def test_rows_under_conditions_are_those_that_rejection_keeps(both, conditions):
+    given, kept = (fitted.sample(ROWS, 1, conditions) for fitted in both)
+    error = 3 * math.sqrt(2 / ROWS)  # three standard errors of the difference of two correlations or means: 0.03
+    correlations = [frame["x"].corr(frame["y"]) for frame in (given, kept)]
+    assert correlations[0] == pytest.approx(correlations[1], abs=error)
+    for name in ("x", "y"):
+        assert given[name].mean() == pytest.approx(kept[name].mean(), abs=error * kept[name].std()), name
+        assert given[name].std() == pytest.approx(kept[name].std(), rel=2 * error), name  # of long-tailed numbers
+        within, other = (frame[name] - np.floor(frame[name]) for frame in (given, kept))
+        assert within.mean() == pytest.approx(other.mean(), abs=error * other.std()), name
+    for name in ("x", "y", "c"):
+        one, other = shares(given[name]), shares(kept[name])
+        assert (np.abs(one - other) <= (error + 0.01) * np.sqrt(other) + 1 / ROWS).all(), name
+
+
+def test_a_condition_on_one_number_tilts_the_other_within_its_groups():
+    even, up, down = (
+        pairs(rho).sample(ROWS, 0, conditions)["y"]
+        for rho, conditions in ((0.9, {}), (0.9, {"x": (9.0, 10.0)}), (-0.6, {"x": (9.0, 10.0)}))
+    )
+    assert up[up >= 9].mean() > even[even >= 9].mean() + 0.05
+    assert up[(up >= 7) & (up < 8)].mean() > even[(even >= 7) & (even < 8)].mean() + 0.05
+    assert down[down < 1].mean() < even[even < 1].mean() - 0.05
+
+
+def test_conditions_on_groups_alone_leave_the_graphical_models_shares():
+    fitted = pairs(0.9)
+    assert isinstance(fitted.model, RankedGroups)
+    joint = fitted.model.groups.marginal((0, 1))[3:5].sum(0)
+    frame = fitted.sample(ROWS, 0, {"x": (3.0, 5.0 - 1e-12)})
+    np.testing.assert_allclose(shares(frame["y"]), joint / joint.sum(), atol=3 / ROWS + 1e-9)
+
+
+def evidence_on(fitted: Synthesizer, conditions: Mapping[str, object]) -> dict[int, Evidence]:
+    """Return conditions as evidence on the codes of a model's columns."""
+    asked = read_conditions(fitted.schema, conditions)
+    return {at: fitted.axes[at].given(fitted.schema.stored[at], one)[0] for at, one in asked.items()}
+
+
+def test_parts_of_groups_that_exclude_each_other_are_no_rows():
+    fitted = pairs(0.9)
+    assert isinstance(fitted.model, RankedGroups)
+    model = replace(fitted.model, correlation=np.array([[1.0, 0.9999], [0.9999, 1.0]]))
+    assert model.given(evidence_on(fitted, {"x": (9.5, 10.0)})) is not None
+    assert model.given(evidence_on(fitted, {"x": (9.5, 10.0), "y": (0.0, 0.3)})) is None
+
+
+def test_a_part_may_be_as_narrow_as_one_number():
+    fitted = pairs(0.9)
+    x, y = (fitted.sample(2000, 0, {"x": (5.1234, 5.1234 + 1e-12)})[name] for name in "xy")
+    assert x.between(5.1234, 5.1234 + 1e-12).all()
+    near = fitted.sample(2000, 1, {"x": (5.12, 5.13)})["y"]
+    assert y.mean() == pytest.approx(near.mean(), abs=3 * math.sqrt(2 / 2000) * near.std())
+
+
+def test_the_last_ten_thousandth_of_a_number_leaves_the_other_in_its_tail():
+    """So few rows would be kept that the largest weights are cut."""
+    frame = pairs(0.9).sample(2000, 0, {"x": (9.999, 10.0)})
+    assert frame["x"].between(9.999, 10.0).all()
+    assert 9.9993 < frame["x"].mean() < 9.9997
+    assert (frame["y"] >= 9).mean() > 0.999
+    assert frame["y"].mean() > 9.975
+
+
+def test_the_places_that_evidence_admits_are_those_it_finds_likely():
+    fitted = pairs(0.9)
+    for low, high in ((5.1, 5.4), (3.3, 10.0), (0.0, 0.01), (2.9, 3.0)):
+        (known,) = evidence_on(fitted, {"x": (low, high)}).values()
+        assert isinstance(known, Placed)
+        begin, end = known.places
+        np.testing.assert_allclose(end - begin, known.values, atol=1e-12)
+        codes = np.arange(10) + (begin + end) / 2
+        np.testing.assert_array_equal(known.likelihood(codes)[known.values > 0], 1.0)
+        outside = np.concatenate([np.arange(10) + begin - 1e-6, np.arange(10) + end + 1e-6])
+        partial = np.tile((known.values > 0) & (known.values < 1), 2)
+        beyond = partial & (outside >= np.tile(np.arange(10), 2)) & (outside < np.tile(np.arange(1, 11), 2))
+        assert not known.likelihood(outside[beyond]).any()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,6 +99,22 @@ class Placed(Weights):
         cell, share = self._cells(codes)
         inside = (share >= self.begin[cell]) & (share <= self.end[cell]) & (self.end[cell] > self.begin[cell])
         return inside.astype(np.float64)
+
+    @cached_property
+    def places(self) -> tuple[Array, Array]:
+        """The least and the greatest place in each group that meet the condition, both of shape ``(groups,)``.
+
+        All places between them meet it too, since a condition admits one interval of values and a group's cells are in
+        ascending order. Both are 0 if no row of the group meets it.
+        """
+        before = np.append(0.0, self.ends[:-1])
+        width = self.ends - before
+        held = np.flatnonzero((self.end > self.begin) & (width > 0))
+        group = np.floor(before[held]).astype(np.int64)
+        least, greatest = np.full(len(self.values), np.inf), np.zeros(len(self.values))
+        np.minimum.at(least, group, (before + self.begin * width)[held] - group)
+        np.maximum.at(greatest, group, (before + self.end * width)[held] - group)
+        return np.where(np.isinf(least), 0.0, least), greatest
 
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
         """Convert each group + place to the same value's group + place among only the rows that meet the condition.

@@ -16,14 +16,22 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.models.evidence import Evidence
+from fedsynth.models.evidence import Drawn, Evidence, Placed, Sampler, Weights, keep
 from fedsynth.models.mrf import MarkovRandomField
 
 Array = NDArray[np.float64]
 
 _FARTHEST = 1e-12  # smallest tail probability at which a group begins or ends
 _REACH = 8.0  # bound of the normal axis
+_LAST = 1 - 2.0**-40  # largest place
 SWEEPS = 4  # of the Gibbs sampler, which starts at the groups' medians, close to its target
+_KNOTS = np.sin(np.linspace(0, np.pi / 2, 33)) ** 2  # shares of a group's mass at which places are tabulated
+_ROWS = 1 << 14  # rows drawn for such a table, or for the bound of rejection weights
+_WIDTHS = (0.02, 1.0)  # bounds of a group's width on the normal axis, by which it is frequent in the former rows
+_RAREST = 1e-9  # share of the model's rows below which a group may be less frequent in them
+_NARROW = 1e-9  # share of a group: a smaller part that is not admitted is ignored, a smaller admitted one widened
+_FEWEST = 1 / 256  # share of rows that are kept at least; if there would be fewer, the largest weights are cut
+_LEAST = 1 << 10  # fewest rows drawn at a time if some are rejected
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +57,26 @@ class RankedGroups:
         return self.groups.total
 
     @cached_property
-    def _ends(self) -> list[Array]:
-        """For each of the columns, the boundaries of its ordered groups on the normal axis."""
+    def _intervals(self) -> list[Array]:
+        """For each of the columns, where its groups begin and end on the normal axis, shape ``(2, groups)``.
+
+        Groups that are not ordered extend over the whole axis.
+        """
         from scipy.special import ndtri
 
         found = []
         for column, many in zip(self.columns, self.ordered, strict=True):
             counts = np.maximum(self.groups.marginals([(column,)])[(column,)][:many], np.finfo(float).tiny)
             inner = np.clip(np.cumsum(counts)[:-1] / counts.sum(), _FARTHEST, 1 - _FARTHEST)
-            found.append(np.concatenate([[-np.inf], ndtri(inner), [np.inf]]))
+            ends = np.concatenate([[-np.inf], ndtri(inner), [np.inf]])
+            free = np.full(self.groups.sizes[column] - many, np.inf)
+            found.append(np.array([np.append(ends[:-1], -free), np.append(ends[1:], free)]))
         return found
+
+    @cached_property
+    def _precision(self) -> Array:
+        """The inverse of the correlation matrix."""
+        return np.asarray(np.linalg.inv(self.correlation), dtype=np.float64)
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
@@ -67,26 +85,70 @@ class RankedGroups:
         the place within the group is from 0 to below 1.
         """
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
-        low, high = np.full((2, len(self.columns), rows), np.inf)
-        low *= -1
-        for at, (column, many) in enumerate(zip(self.columns, self.ordered, strict=True)):
-            held = drawn[column] < many
-            low[at, held], high[at, held] = (self._ends[at][drawn[column][held] + step] for step in (0, 1))
-        latent = _within(low, high, self.correlation, rng)
+        low, high = self._box(drawn)
+        latent = _within(low, high, self._precision, rng)
         for at, column in enumerate(self.columns):
             drawn[column] = drawn[column] + _places(drawn[column], latent[at], rng)
         return drawn
 
-    def given(self, evidence: Mapping[int, Evidence]) -> RankedGroups | None:
-        """Return the model given ``evidence`` (conditions by column position); ``None`` if it has no such rows.
+    def _box(self, drawn: Drawn) -> Array:
+        """Return where the groups ``drawn`` begin and end on the normal axes, shape ``(2, columns, rows)``."""
+        found = np.empty((2, len(self.columns), len(drawn[0])))
+        for at, (column, intervals) in enumerate(zip(self.columns, self._intervals, strict=True)):
+            found[:, at] = intervals[:, drawn[column]]
+        return found
 
-        The groups (bins) follow their conditional distribution exactly. Numbers' places within them are only
-        approximate: the same correlation is applied to what the evidence leaves of each column, so a number restricted
-        to a narrow interval depends more on the other numbers than it should. :class:`~fedsynth.models.evidence.Kept`
-        is exact.
+    def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
+        """Return a sampler of rows that meet ``evidence`` (conditions by column position); ``None`` if there are none.
+
+        Evidence on a number (:class:`~fedsynth.models.evidence.Placed`) may admit a part of a group. Any other evidence
+        depends on the group alone. :class:`GivenGroups` says how rows are drawn, and what is approximate.
         """
         groups = self.groups.given(evidence)
-        return None if groups is None else RankedGroups(groups, self.columns, self.ordered, self.correlation)
+        if groups is None:
+            return None
+        parts = {}
+        for at, column in enumerate(self.columns):
+            known = evidence.get(column)
+            if isinstance(known, Placed):
+                begin, end = known.places
+                begin = np.where(begin < _NARROW, 0.0, np.minimum(begin, 1 - _NARROW))
+                end = np.where(end > 1 - _NARROW, 1.0, np.maximum(end, begin + _NARROW))
+                some = (known.values > 0) & (end - begin < 1)
+                if some.any():
+                    parts[at] = np.array([np.where(some, begin, 0.0), np.where(some, end, 1.0)])
+        found = GivenGroups(self, groups, parts)
+        return found if found._bound > 0 else None
+
+    @cached_property
+    def _curves(self) -> list[Array]:
+        """For each of the columns, places as a function of latent values, shape ``(groups, len(_KNOTS))``.
+
+        Entry k of a group is the probability, given the group, of a latent value below the one that ends the share
+        ``_KNOTS[k]`` of the group's standard normal mass. It is the average of the probabilities given all other
+        latent values, over drawn rows. In these, the groups of this column are about as frequent as they are wide on
+        the normal axis, since the average varies the more the wider they are; nothing changes within a group. The rows
+        are always the same ones.
+        """
+        rng, found = np.random.default_rng(0), []
+        for at, column in enumerate(self.columns):
+            counts = self.groups.marginals([(column,)])[(column,)]
+            width = np.clip(np.diff(np.clip(self._intervals[at], -3, 3), axis=0)[0], *_WIDTHS)
+            wanted = width / np.maximum(counts, _RAREST * counts.sum())
+            frequent = self.groups.given({column: Weights(wanted / wanted.max())})
+            assert frequent is not None  # it has all rows of the model
+            drawn = frequent.sample(_ROWS, rng)
+            low, high = self._box(drawn)
+            mean, deviation = _given_others(_within(low, high, self._precision, rng), self._precision, at)
+            low, high = (low[at] - mean) / deviation, (high[at] - mean) / deviation
+            points = _point(_KNOTS[:, None], *self._intervals[at])[:, drawn[column]]
+            below = _share((points - mean) / deviation, low, high)
+            rows = np.bincount(drawn[column], minlength=len(counts))
+            sums = np.array([np.bincount(drawn[column], share, len(counts)) for share in below]).T
+            curve = np.tile(_KNOTS, (len(counts), 1))  # the normal distribution itself, where there are no rows
+            curve[rows > 0, 1:-1] = sums[rows > 0, 1:-1] / rows[rows > 0, None]
+            found.append(curve)
+        return found
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
@@ -101,24 +163,196 @@ class RankedGroups:
         return cls(groups, tuple(meta["columns"]), tuple(meta["ordered"]), np.asarray(arrays["correlation"]))
 
 
-def _within(low: Array, high: Array, correlation: Array, rng: np.random.Generator) -> Array:
-    """Draw normal vectors between bounds by Gibbs sampling; all arrays have shape ``(columns, rows)``."""
+@dataclass(frozen=True, eq=False)
+class GivenGroups:
+    """Draws the rows of ``model`` that meet conditions on columns, for :meth:`RankedGroups.given`.
+
+    ``groups`` is the model's graphical model given the conditions. ``parts`` is for conditions that admit parts of
+    groups: by index in ``model.columns``, the place where the admitted part of each group begins and the place where it
+    ends, shape ``(2, groups)``; 0 and 1 for a whole group.
+
+    In the model, a row has the groups G with probability P(G), and then a latent vector Z, normal within the box B(G)
+    of the groups' intervals. Its place within group g of column j is F(Z_j), where F is the distribution function of
+    Z_j among all rows with that group: ranks tend to it in a large sample. B and F belong to the model, and conditions
+    do not change them: if a condition on another column raises Z_j, it raises the place. A condition that admits places
+    from a to b admits latent values from F^-1(a) to F^-1(b), and so narrows the box B(G) to a box C(G). The rows that
+    meet all conditions have G and Z distributed as
+
+        P(G) normal(z) / mass(B(G)),  z in C(G),  where mass is the normal probability of a box.
+
+    The graphical model given the conditions draws G with probability proportional to P(G) times all b - a of ``parts``.
+    The remaining factor is mass(C(G)) / mass(B(G)) over the product of all b - a: at the upper end of a group, high
+    groups of correlated columns are more frequent. So Z is first drawn in B(G). Then each column of ``parts`` in turn
+    is drawn again between its ends in C(G), given the other columns. The row's weight is the product of the
+    probabilities, before each turn, of a value between these ends, each divided by its b - a. Given G, its expectation
+    is the remaining factor, and rows kept in proportion to their weights are distributed as above (importance and
+    rejection sampling). If the conditions admit whole groups only, all rows are kept.
+
+    Two things are approximate beyond the model's own Gibbs sampling. F is interpolated in a table that is estimated
+    from drawn rows. And if fewer than one row in 256 would be kept, the largest weights are cut: other columns then
+    follow the conditions too little. This concerns the last values of a long tail, and parts of groups that hardly ever
+    occur together.
+    """
+
+    model: RankedGroups
+    groups: MarkovRandomField
+    parts: Mapping[int, Array]
+
+    def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
+        """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
+
+        The arrays are those of :meth:`RankedGroups.sample`, except that places count only the rows that meet the
+        conditions. Raises :class:`InvalidParameter` if fewer than one in 10,000 of at least 100,000 drawn rows is kept,
+        for parts of groups that practically exclude each other.
+        """
+
+        def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
+            columns, latent, weights = self._weighted(many, rng)
+            return [*columns, latent.T], rng.random(many) * self._bound < weights
+
+        drawn: list[NDArray[Any]]
+        if self.parts:
+            *drawn, points = keep(rows, draw, _LEAST)
+            latent = points.T
+        else:
+            drawn = list(self.groups.sample(rows, rng))
+            low, high = self.model._box(drawn)
+            latent = _within(low, high, self.model._precision, rng)
+        for at, column in enumerate(self.model.columns):
+            drawn[column] = drawn[column] + self._places(at, drawn[column], latent[at])
+        return drawn
+
+    def _weighted(self, rows: int, rng: np.random.Generator) -> tuple[Drawn, Array, Array]:
+        """Draw rows to choose from: return their groups, latent vectors in the narrowed boxes, and weights."""
+        drawn, precision = self.groups.sample(rows, rng), self.model._precision
+        (low, high), (begin, end) = self.model._box(drawn), self._narrowed(drawn)
+        latent = _within(low, high, precision, rng)
+        weights = np.ones(rows)
+        for at, part in self.parts.items():
+            mean, deviation = _given_others(latent, precision, at)
+            of_group, of_part = (
+                _log_mass((first[at] - mean) / deviation, (last[at] - mean) / deviation)
+                for first, last in ((low, high), (begin, end))
+            )
+            expected = (part[1] - part[0])[drawn[self.model.columns[at]]]
+            weights *= np.exp(of_part - of_group) / expected
+            latent[at] = _truncated(mean, deviation, begin[at], end[at], rng)
+        return drawn, latent, weights
+
+    @cached_property
+    def _bound(self) -> float:
+        """The weight from which on every row is kept, others in proportion; 0 if no row has any.
+
+        It is the largest of ``_ROWS`` rows, which are always the same, or a smaller one by ``_FEWEST``.
+        """
+        if not self.parts:
+            return 1.0
+        weights = self._weighted(_ROWS, np.random.default_rng(0))[-1]
+        largest = float(weights.max())
+        if weights.mean() >= _FEWEST * largest:
+            return largest
+        return max(float(np.quantile(weights, 1 - _FEWEST)), np.finfo(float).tiny)
+
+    @cached_property
+    def _ends(self) -> dict[int, Array]:
+        """The ends of the ``parts`` on the normal axes: as latent values, shape ``(2, groups)``."""
+        found = {}
+        for at, part in self.parts.items():
+            pairs = zip(part.T, self.model._curves[at], strict=True)
+            below = np.array([np.interp(ends, curve, _KNOTS) for ends, curve in pairs]).T
+            found[at] = np.array([_point(side, *self.model._intervals[at]) for side in below])
+        return found
+
+    def _narrowed(self, drawn: Drawn) -> Array:
+        """Return the ends of what the conditions admit of the groups ``drawn``, shape ``(2, columns, rows)``."""
+        found = self.model._box(drawn)
+        for at, ends in self._ends.items():
+            found[:, at] = ends[:, drawn[self.model.columns[at]]]
+        return found
+
+    def _places(self, at: int, groups: NDArray[Any], latent: Array) -> Array:
+        """Return the places (0 to below 1) of latent values, among those rows of their groups that meet conditions."""
+        shares = _share(latent, *self.model._intervals[at][:, groups])
+        knot = np.searchsorted(_KNOTS[1:-1], shares, side="right")
+        curves = self.model._curves[at]
+        before, after = curves[groups, knot], curves[groups, knot + 1]
+        places = before + (shares - _KNOTS[knot]) / np.diff(_KNOTS)[knot] * (after - before)
+        if at in self.parts:
+            begin, end = self.parts[at][:, groups]
+            places = (places - begin) / (end - begin)
+        found: Array = np.clip(places, 0.0, _LAST)
+        return found
+
+
+def _within(low: Array, high: Array, precision: Array, rng: np.random.Generator) -> Array:
+    """Draw normal vectors between bounds by Gibbs sampling; bounds and result have shape ``(columns, rows)``.
+
+    ``precision`` is the inverse of the vectors' correlation matrix.
+    """
     from scipy.special import ndtr, ndtri
 
-    precision = np.linalg.inv(correlation)
-    latent = ndtri((ndtr(low) + ndtr(high)) / 2)
+    latent: Array = ndtri((ndtr(low) + ndtr(high)) / 2)
     for _ in range(SWEEPS):
         for at in range(len(latent)):
-            deviation = precision[at, at] ** -0.5
-            mean = latent[at] - (precision[at] @ latent) / precision[at, at]
-            begin, end = (low[at] - mean) / deviation, (high[at] - mean) / deviation
-            flip = begin > 0  # an upper tail is mirrored to the lower one, where ndtr is more precise
-            begin, end = np.where(flip, -end, begin), np.where(flip, -begin, end)
-            below = ndtr(begin)
-            point = ndtri(below + rng.random(len(mean)) * (ndtr(end) - below))
-            drawn = mean + deviation * np.where(flip, -point, point)
-            latent[at] = np.clip(np.clip(drawn, -_REACH, _REACH), low[at], high[at])
+            latent[at] = _truncated(*_given_others(latent, precision, at), low[at], high[at], rng)
     return latent
+
+
+def _given_others(latent: Array, precision: Array, at: int) -> tuple[Array, float]:
+    """Return the mean, shape ``(rows,)``, and standard deviation of one column of normal vectors given the others."""
+    return latent[at] - (precision[at] @ latent) / precision[at, at], precision[at, at] ** -0.5
+
+
+def _truncated(mean: Array, deviation: float, low: Array, high: Array, rng: np.random.Generator) -> Array:
+    """Draw one normal number between bounds for each row; all arrays have shape ``(rows,)``."""
+    from scipy.special import ndtr, ndtri
+
+    begin, end, flip = _lower_tail((low - mean) / deviation, (high - mean) / deviation)
+    below = ndtr(begin)
+    point = ndtri(below + rng.random(len(mean)) * (ndtr(end) - below))
+    drawn = mean + deviation * np.where(flip, -point, point)
+    return np.clip(np.clip(drawn, -_REACH, _REACH), low, high)
+
+
+def _lower_tail(low: Array, high: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Mirror intervals in the upper tail to the lower one, where ndtr is more precise; return them and which ones."""
+    flip = low > 0
+    return np.where(flip, -high, low), np.where(flip, -low, high), flip
+
+
+def _log_mass(low: Array, high: Array) -> Array:
+    """Return the log probability that a standard normal number lies between two bounds; finite if they are equal."""
+    from scipy.special import log_ndtr
+
+    begin, end, _ = _lower_tail(low, high)
+    upper = log_ndtr(end)
+    return upper + np.log1p(-np.exp(np.minimum(log_ndtr(begin) - upper, -1e-15)))
+
+
+def _share(point: Array, low: Array, high: Array) -> Array:
+    """Return the share of the standard normal distribution's mass between bounds that lies below a point between them.
+
+    It is one half where the mass is 0.
+    """
+    from scipy.special import ndtr
+
+    begin, end, flip = _lower_tail(low, high)
+    below = ndtr(begin)
+    mass = ndtr(end) - below
+    part = ndtr(np.where(flip, -point, point)) - below
+    found: Array = np.divide(part, mass, out=np.full(part.shape, 0.5), where=mass > 0)
+    return np.clip(np.where(flip, 1 - found, found), 0.0, 1.0)
+
+
+def _point(share: Array, low: Array, high: Array) -> Array:
+    """Return the point between bounds below which a share of the mass between them lies (inverse of :func:`_share`)."""
+    from scipy.special import ndtr, ndtri
+
+    begin, end, flip = _lower_tail(low, high)
+    below = ndtr(begin)
+    point = ndtri(below + np.where(flip, 1 - share, share) * (ndtr(end) - below))
+    inside = np.clip(np.where(flip, -point, point), low, high)
+    return np.where(share <= 0, low, np.where(share >= 1, high, inside))
 
 
 def _places(groups: NDArray[Any], latent: Array, rng: np.random.Generator) -> Array:
@@ -129,4 +363,4 @@ def _places(groups: NDArray[Any], latent: Array, rng: np.random.Generator) -> Ar
     places = np.empty(len(groups))
     held = groups[order]
     places[order] = (np.arange(len(groups)) - starts[held] + rng.random(len(groups))) / counts[held]
-    return np.minimum(places, 1 - 2.0**-40)
+    return np.minimum(places, _LAST)

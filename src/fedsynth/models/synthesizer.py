@@ -188,11 +188,10 @@ class Synthesizer:
 
         ``conditions`` are requirements on all rows, by column: a category's value; a number or time, or an interval
         ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
-        conditional distribution, directly if the model can, and by rejection sampling otherwise (only approximately for
-        :class:`~fedsynth.models.ranked.RankedGroups`, which the method ``auto`` fits). Raises :class:`SchemaError` for
-        unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and for conditions that cannot
-        be met: the model has no such rows, some of them still break a rule after 100 draws, or fewer than one in 10,000
-        drawn rows is kept.
+        conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
+        :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and
+        for conditions that cannot be met: the model has no such rows, some of them still break a rule after 100 draws,
+        or fewer than one in 10,000 drawn rows is kept.
 
         If the schema has rules (forbidden combinations of values) or columns derived from others,
         ``frame.attrs["redrawn"]`` is the share of rows (0 to 1) that broke one and were redrawn. A share above a fifth,
