@@ -2,8 +2,8 @@
 
 The counts may be noisy. Parameters and sampling follow PrivBayes (Zhang et al., TODS 2017, doi 10.1145/3134428) with
 three corrections. Tables are projected on the simplex instead of clipped, since clipping adds mass to every empty cell.
-For states of the parents that never occur, the distribution backs off to fewer parents instead of the uniform
-distribution. Rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
+For combinations of the parents' values that never occur, the distribution backs off to fewer parents instead of the
+uniform distribution. Rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _MOST_ROWS = 1 << 20  # most states of the parents in one conditional table; see
 class BayesianNetwork:
     """A Bayesian network of discrete columns: each column's distribution given its parents, as tables.
 
-    Columns are numbered from 0 in the schema's order and hold integer codes from 0. ``structure`` lists each column's
-    parents. ``conditionals[j]`` is the table of column j, float64, with one axis for each of its parents (ascending)
-    and column j's own axis last, along which it sums to one. ``total`` is the estimated number of records. Raises
-    :class:`InvalidParameter` for tables that do not fit their parents, and for parents with more than 2^20 states
-    together.
+    Columns are numbered from 0 in the schema's order and hold integer codes from 0. ``structure``
+    (:class:`~fedsynth.models.structure.Structure`) lists each column's parents. ``conditionals[j]`` is the table of
+    column j, float64, with one axis for each of its parents (ascending) and column j's own axis last, along which it
+    sums to one. ``total`` is the estimated number of records. Raises :class:`InvalidParameter` for tables that do not
+    fit their parents, and for a column whose parents have more than 2^20 combinations of codes.
     """
 
     structure: Structure
@@ -70,15 +70,16 @@ class BayesianNetwork:
     def of_tables(
         cls, structure: Structure, tables: Mapping[Parents, Array], total: float, *, zeros: Zeros | None = None
     ) -> BayesianNetwork:
-        """Estimate a network from noisy counts: ``tables`` of the columns of ``structure``, for about ``total`` rows.
+        """Estimate a network with the graph ``structure`` from ``tables``: noisy counts of about ``total`` rows.
 
-        Tables are counts of rows by clique (sorted tuple of column numbers), with axes in the clique's order. For each
-        column, the smallest table that contains the column and its parents is used. Entries may be negative: tables are
-        first projected on the non-negative tables of sum ``total``. They are then scaled until their column counts
-        equal the 1-way tables, where these are given, because the noise that projection leaves in rare cells adds up in
-        the column counts. ``zeros`` maps cliques to masks of cells that no row can be in
-        (:data:`~fedsynth.models.estimate.Zeros`); such cells get probability 0 if their clique lies within a column and
-        its parents. Raises :class:`InvalidParameter` if no table contains a column together with its parents.
+        ``tables`` maps cliques (sorted tuples of column numbers) to counts of rows, with axes in the clique's order.
+        The distribution of each column is read from the smallest table that contains the column and its parents. Counts
+        may be negative: tables are first projected on the non-negative tables of sum ``total``. The noise that this
+        leaves in rare cells adds up in the counts of single columns; where ``tables`` holds the 1-way table of a
+        column, larger tables are therefore scaled to its counts. ``zeros`` maps cliques to masks of cells that no row
+        can be in (:data:`~fedsynth.models.estimate.Zeros`); such cells get probability 0 if their clique lies within a
+        column and its parents. Raises :class:`InvalidParameter` if no table contains a column together with its
+        parents.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -109,9 +110,10 @@ class BayesianNetwork:
         """Return a sampler of the network's rows given ``evidence`` (by column); ``None`` if it has no such rows.
 
         Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). It changes only the
-        distribution of its column and that column's ancestors. These form a graphical model with the evidence as
-        additional factors; all other columns are sampled as usual. If the junction tree of that model would have more
-        than 2^23 cells, rejection sampling (:class:`~fedsynth.models.evidence.Kept`) is used.
+        distribution of its column and that column's ancestors. The columns with evidence and their ancestors form a
+        graphical model, with the evidence as additional factors; the other columns are then sampled from the network.
+        If the junction tree of that model would have more than 2^23 cells, rejection sampling
+        (:class:`~fedsynth.models.evidence.Kept`) is used.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -207,8 +209,8 @@ class GivenNetwork:
     """Sampler of a Bayesian network's rows given evidence, that is, conditions on columns.
 
     :meth:`BayesianNetwork.given` makes it. ``network`` is the Bayesian network, ``columns`` are the columns with
-    evidence and all their ancestors; ``above``, a graphical model over them in this order, is their distribution given
-    the evidence. The other columns are then drawn from the network as usual.
+    evidence and all their ancestors; ``above`` is a graphical model of these columns, in this order, given the
+    evidence. A row is drawn in two steps: these columns from ``above``, then the others from ``network`` given them.
     """
 
     network: BayesianNetwork

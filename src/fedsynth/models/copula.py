@@ -30,11 +30,11 @@ _PROJECTIONS = 100  # iterations of Higham's method
 def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array, std: float) -> Array:
     """Estimate a Gaussian copula's correlation matrix, shape ``(l, l)``, from noisy sums over encoded rows.
 
-    Each of the l columns has one normal axis. ``axes`` are these axes, and ``scores`` has a number for each cell of
-    each column, by which rows are encoded. ``products`` are the noisy means over rows of the product of two columns'
-    scores: the lower triangle without the diagonal, row by row, flat. Each has noise of standard deviation ``std``. The
-    result is corrected for discretisation (:func:`latent_correlation`), shrunk according to the noise and positive
-    definite.
+    ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
+    variable. ``scores[j]`` holds a number for each of these cells, which encodes the rows in it. ``products`` are the
+    noisy means over rows of the product of two columns' scores: the lower triangle without the diagonal, row by row,
+    flat. Each has noise of standard deviation ``std``. The result is corrected for the loss of correlation by cells
+    (:func:`latent_correlation`), shrunk towards zero according to the noise, and positive definite.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
@@ -47,13 +47,14 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 
 
 def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], products: Array) -> Array:
-    """Return the correlations of normal latents for which the scores have the mean ``products``, shape ``(l, l)``.
+    """Return the correlations, shape ``(l, l)``, of normal variables whose discretised scores have mean ``products``.
 
-    ``axes``, ``scores`` and ``products`` are those of :func:`fitted_correlation`, but ``products`` is a symmetric
-    matrix, whose diagonal is not used. Discretising a normal axis into cells shrinks correlations. For latent
-    correlation r, the mean product of two columns' scores is the series sum_k c_k d_k r^k in their Hermite coefficients
-    (Mehler's formula). It increases in r because the scores increase along their axes, so it can be inverted for each
-    pair.
+    ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
+    variable. ``scores[j]`` holds a number for each of these cells. ``products[i, j]`` is the mean over rows of the
+    product of the scores of columns i and j; the matrix is symmetric, and its diagonal is not used. Cells lose a part
+    of the correlation. For normal variables of correlation r, the mean product of two columns' scores is the series
+    sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r because the scores increase
+    along their axes, so it can be inverted for each pair.
     """
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
@@ -111,10 +112,11 @@ def shrunk(correlation: Array, std: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """Evidence on a column with one normal axis: the latent point lies in one of several intervals.
+    """Evidence on a column with one normal axis: the row's point on the axis lies in one of several intervals.
 
-    ``low`` and ``high`` are the ends of the intervals as probabilities under the standard normal (0 to 1), ascending
-    and without overlap, shape ``(intervals,)``.
+    Evidence is a condition on a column in terms of what the model draws, here a standard normal variable. ``low`` and
+    ``high`` are the ends of the intervals as probabilities under the standard normal (0 to 1), ascending and without
+    overlap, shape ``(intervals,)``.
     """
 
     low: Array
@@ -149,7 +151,8 @@ class Region:
 class Admitted:
     """Evidence on a number with two normal axes (:class:`Componentwise`): its value meets the ``condition``.
 
-    ``axis`` converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
+    Evidence is a condition on a column in terms of what the model draws, here points on two normal axes. ``axis``
+    converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
     """
 
     axis: Componentwise
@@ -170,9 +173,10 @@ class Admitted:
 class Cellwise:
     """A copula's axis of one column: its cells are consecutive intervals of one standard normal variable.
 
-    ``axis`` holds the cells' order and shares. Without a ``grid``, the cells are the codes of a category; with one,
-    they are the grid's intervals of numbers or times, and the last cell may stand for missing values. It implements
-    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
+    ``axis`` holds the cells' order along this variable and their shares of the rows. Without a ``grid``, the cells are
+    the codes of a category; with one, they are the grid's intervals of numbers or times, and the last cell may stand
+    for missing values. It implements :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes
+    to values.
     """
 
     axis: NormalScores
@@ -284,10 +288,10 @@ Margin = Cellwise | Componentwise
 
 @dataclass(frozen=True, eq=False)
 class Copula:
-    """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix, shape ``(l, l)``.
+    """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix of shape ``(l, l)``.
 
-    Column j has ``latents[j]`` consecutive latents, which its axis converts to values: one for a :class:`Cellwise`
-    axis, two for a :class:`Componentwise`. ``total`` is the estimated number of records.
+    There are l latent variables. Column j has ``latents[j]`` consecutive ones, which its axis converts to values: one
+    for a :class:`Cellwise` axis, two for a :class:`Componentwise`. ``total`` is the estimated number of records.
     """
 
     correlation: Array
@@ -297,7 +301,7 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the copula of columns whose normal axes are ``margins``, one entry per column.
+        """Return the copula of columns whose axes are ``margins``, each a :class:`Cellwise` or :class:`Componentwise`.
 
         ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
         """
@@ -346,12 +350,12 @@ class Copula:
 class TruncatedCopula:
     """Sampler of a copula's rows given evidence: some columns lie in intervals of their normal axes.
 
-    :meth:`Copula.given` makes it. ``columns`` are their positions, of one latent variable each, and ``regions`` their
-    intervals, in the same order. The latents are drawn one after the other from their normal distribution given the
-    previous ones, truncated to their regions. A row is kept with the product of the conditional probabilities of the
-    regions of all columns but the first (the first column's probability is the same for every row). This is exact: it
-    is the proposal of Geweke, Hajivassiliou and Keane (doi 10.1016/0304-4076(94)01716-6), with rejection instead of
-    weights.
+    :meth:`Copula.given` makes it. ``columns`` are the positions of these columns, which have one latent variable each,
+    and ``regions`` their intervals, in the same order. The latents are drawn one after the other from their normal
+    distribution given the previous ones, truncated to their regions. A row is kept with a probability: the product,
+    over all columns but the first, of the conditional probability of the column's region (for the first column it is
+    the same in every row). This is exact: rows come from the proposal of Geweke, Hajivassiliou and Keane (doi
+    10.1016/0304-4076(94)01716-6), with rejection instead of weights.
     """
 
     copula: Copula

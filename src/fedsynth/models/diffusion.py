@@ -1,12 +1,13 @@
 """Diffusion models of encoded rows: FinDiff, and the network that the sites of FedTabDiff train.
 
 Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al.,
-arXiv 2006.11239). A row is represented by a point: the fixed random vector of each column's token, and the normal score
-of each number's place. As published, a network learns to predict the noise in a noisy point; rows are sampled by
-removing noise step by step from pure noise, and a category is decoded to the token with the nearest vector. By default
-the network here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et al., arXiv
-2211.15089, and in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction of the
-training steps. DDIM (Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
+arXiv 2006.11239). A row is encoded as a token (code of a value) for each column and, for each number, a place within
+its token, the share of the token's rows below it. A point stands for the row: the fixed random vector of each token,
+and the normal score of each place. As published, a network learns to predict the noise in a noisy point; rows are
+sampled by removing noise step by step from pure noise, and a category is decoded to the token with the nearest vector.
+By default the network here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et
+al., arXiv 2211.15089, and in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction
+of the training steps. DDIM (Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ _FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
     """Public hyperparameters of a denoising network (FinDiff, FedTabDiff), which sites train.
 
-    Diffusion adds noise to a row's point: a fixed random vector for each column's token (code of a value), and a normal
-    score for each number. The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
-    with noise variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal,
-    which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
-    column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
-    ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
+    each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a fixed
+    random vector for each token, and a normal score for each number. The network has ``depth`` hidden layers of
+    ``width``. There are ``steps`` steps of diffusion, with noise variances from 1e-4 to 0.02, times 1000 / steps if
+    ``scaled`` (otherwise the last step keeps some signal, which sampling ignores). Token vectors have ``embedding``
+    numbers each and are drawn from ``seed``. The token of the column at position ``label`` is given to the network
+    instead of being denoised (-1: no label). The network ``predicts`` the "row", or the "noise" as published. It
+    implements :class:`~fedsynth.models.networks.Network`.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -76,8 +79,8 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def shapes(self, layout: Layout) -> Shapes:
         """Return the shapes of the parameters, in order: layers for time and row, hidden layers, last layer, label.
 
-        They suit rows encoded in this ``layout``. A label has a table of trained vectors, one per token. Raises
-        :class:`InvalidParameter` for a label that is not a column, and if no column is left to denoise.
+        The network reads rows of this ``layout``. A label column has a table of trained vectors, one per token. Raises
+        :class:`InvalidParameter` for a label position beyond the columns, and if no column is left to denoise.
         """
         if self.label >= len(layout.tokens):
             raise InvalidParameter(
@@ -116,12 +119,12 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
         The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and
-        positions of rows in the batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch is
-        encoded in this ``layout``. For a network that predicts noise, the loss is the mean squared error over the
-        dimensions of the row's point. For one that predicts rows, it is the mean over token vectors and numbers of the
-        cross-entropy of a token and the squared error of a number's normal score. Each row's time (uniform over all
-        steps) and noise are drawn from ``rng`` here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is
-        missing.
+        positions of rows in the batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
+        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. For a network that predicts noise, the
+        loss is the mean squared error over the dimensions of the row's point. For one that predicts rows, it is the
+        mean over token vectors and numbers of the cross-entropy of a token and the squared error of a number's normal
+        score. Each row's time (uniform over all steps) and noise are drawn from ``rng`` here, once. Raises
+        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         from fedsynth.privacy import dpsgd  # noqa: F401  (imported first: its error tells what to install)
 
@@ -159,10 +162,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def outputs(self, tape: Tape, x: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
         """Return the network's output for noisy points ``x``: their noise, or logits of tokens and normal scores.
 
-        ``x`` has shape ``(rows, dimensions)``, and so has the noise; the other output, of a network that predicts rows,
-        has one logit per token of each embedded column, then one score per number. ``features`` are those of the rows'
-        times (:func:`time_features`), shape ``(rows, 64)`` or ``(1, 64)``; ``labels`` are the rows' tokens of the label
-        column; ``tape`` holds the parameters of the forward pass.
+        ``x`` has shape ``(rows, dimensions)``. A network that predicts noise returns the same shape. A network that
+        predicts rows returns one logit per token of each column in :meth:`embedded`, then one score per number.
+        ``features`` are those of the rows' times (:func:`time_features`), shape ``(rows, 64)`` or ``(1, 64)``;
+        ``labels`` are the rows' tokens of the label column (``None`` without one); ``tape`` holds the parameters of the
+        forward pass.
         """
         from torch.nn.functional import leaky_relu, silu
 
@@ -174,10 +178,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         return tape.linear(8 + 2 * self.depth, hidden)
 
     def points_of(self, layout: Layout, outputs: Tensor, vectors: Tensor) -> Tensor:
-        """Return the expected points of rows, shape ``(rows, dimensions)``, for a network that predicts rows.
+        """Return the points, shape ``(rows, dimensions)``, that ``outputs`` of a network that predicts rows stand for.
 
-        ``outputs`` are those of :meth:`outputs`, for rows of this ``layout``. ``vectors`` are the tokens' vectors
-        (:meth:`vectors`), as a tensor. Each column's vector is averaged over its tokens' probabilities.
+        ``outputs`` are those of :meth:`outputs`, logits and normal scores, for rows of this ``layout``. ``vectors`` are
+        the tokens' vectors (:meth:`vectors`), as a tensor. A column's part of the point is the mean of its tokens'
+        vectors by their probabilities; normal scores are kept.
         """
         from torch import bmm, cat
 
@@ -190,8 +195,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def blocks(self, layout: Layout) -> list[Block]:
         """Return the columns with token vectors in blocks with the same number of tokens, to be processed together.
 
-        Tokens are codes of values. The columns are those of :meth:`embedded`, in this order, for rows of this
-        ``layout``.
+        The blocks (:class:`Block`) follow the order of :meth:`embedded`, for rows of this ``layout``.
         """
         found: list[Block] = []
         for size, group in itertools.groupby(layout.tokens[at] for at in self.embedded(layout)):
@@ -202,7 +206,8 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def by_block(self, layout: Layout, outputs: Tensor) -> list[Tensor]:
         """Return the logits in a network's ``outputs`` for each block of columns, each ``(rows, columns, tokens)``.
 
-        ``outputs`` are those of :meth:`outputs` for rows of this ``layout``, and the blocks those of :meth:`blocks`.
+        ``outputs`` are those of :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same
+        number of tokens (:meth:`blocks`).
         """
         return [
             outputs[:, block.begin : block.end].unflatten(1, (block.columns, block.tokens))
@@ -259,8 +264,8 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     def points(self, layout: Layout, batch: Batch) -> NDArray[np.float32]:
         """Return encoded rows as points, the input of diffusion: vectors of tokens, then normal scores of numbers.
 
-        ``batch`` holds the rows, in this ``layout``. Scores are bounded by +-5.2. The points are float32, shape
-        ``(rows, dimensions)``.
+        ``batch`` (:class:`~fedsynth.models.encoders.Batch`) holds the rows, of this ``layout``. Scores are bounded by
+        +-5.2. The points are float32, shape ``(rows, dimensions)``.
         """
         from scipy.special import ndtri
 
@@ -350,7 +355,8 @@ def ddpm(network: Diffusion) -> list[Step]:
 def ddim(network: Diffusion, steps: int) -> list[Step]:
     """Return ``steps`` evenly spaced steps of the DDIM sampler (Song et al., eta = 0), from the noisiest to time 0.
 
-    There are at most as many as ``network`` has; one step starts from the noisiest time. No fresh noise is added.
+    If ``steps`` exceeds the number of diffusion steps of ``network``, that number is used; a single step leads from the
+    noisiest time to the row. No fresh noise is added.
     """
     times = np.unique(np.linspace(0, network.steps - 1, steps).round().astype(np.int64))[::-1]
     if steps == 1:
@@ -375,9 +381,11 @@ def draw(
 ) -> Batch:
     """Sample encoded rows from a trained network, by denoising random points in these ``steps``.
 
-    The steps are those of a sampler (:func:`ddpm`, :func:`ddim`). ``weights`` are the parameters of ``network`` for
-    rows of this ``layout``, flat. ``labels`` are the tokens of the label column, one for each row to sample, or, for a
-    network without label, the number of rows. ``device`` "auto" is the configured device
+    The steps are those of a sampler (:func:`ddpm`, :func:`ddim`). ``weights`` are the parameters of ``network``, flat.
+    ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column has, and
+    which columns are numbers. ``labels`` are the tokens of the label column, which the network reads and does not draw:
+    one for each row to sample. For a network without a label, ``labels`` is the number of rows. Returns the rows as
+    tokens and, for numbers, places within them. ``device`` "auto" is the configured device
     (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the network in bfloat16 if that is at least twice
     as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine. Raises
     :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
@@ -483,11 +491,12 @@ def bfloat16_is_faster(device: str) -> bool:
 class TabularDiffusion:
     """A model that samples rows from a trained diffusion network.
 
-    ``network`` are its hyperparameters, ``layout`` is that of the encoded rows, ``weights`` are the parameters, flat,
-    float32, and ``total`` is the estimated number of records. ``label_shares`` (float64, of sum 1) are the frequencies
-    of the tokens (codes of values) of the label column, the one that the network is given instead of denoising it; they
-    are drawn first. Empty without label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's
-    steps. Raises :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
+    ``network`` are its hyperparameters, ``weights`` its parameters, flat, float32, and ``total`` is the estimated
+    number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
+    each column of the drawn rows has, and which columns are numbers. ``label_shares`` (float64, of sum 1) are the
+    frequencies of the tokens of the label column, which are drawn first and given to the network; they are empty
+    without a label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's steps. Raises
+    :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
     """
 
     network: Diffusion
@@ -520,10 +529,10 @@ class TabularDiffusion:
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
-        within the token is from 0 to below 1. With a label column, each of its tokens occurs as often as its share
-        demands, up to one row. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or the configured GPU, is
-        missing.
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
+        from 0 to below 1, is the share of the token's rows below the number. With a label column, each of its tokens
+        occurs as often as its share demands, up to one row. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or
+        the configured GPU, is missing.
         """
         labels: NDArray[np.int64] | int = rows
         if len(self.label_shares):

@@ -1,9 +1,10 @@
 """Encoding of rows for neural networks: a token for each column, and for each number a place within its token.
 
-All encoders are made from released counts (:class:`~fedsynth.models.cells.Cells`); none is fitted to rows. The tokens
-of a column are its groups. The tokens of a number are its modes, so that a value with many rows is a mode of its own. A
-number's place within its mode is the share of the mode's rows below it. One group gives a quantile transform; several
-groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a Gaussian mixture.
+All encoders are made from released counts (:class:`~fedsynth.models.cells.Cells`); none is fitted to rows. A token is
+the code of a group of a column's values or intervals. A number's groups stand for its modes: a value with many rows
+mostly has one of its own. A number's place is the share of its group's rows below it. A single group gives a quantile
+transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a
+Gaussian mixture.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
 def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> Batch:
     """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
 
-    ``encoders`` has one encoder for each column. The table must hold the numbers of all numeric and datetime columns.
+    Returns the rows' tokens (codes for networks) and, for numbers, places within tokens. ``encoders`` has one encoder
+    for each column. The table must hold the numbers of all numeric and datetime columns.
     """
     tokens, places = [], []
     for at, encoder in enumerate(encoders):
@@ -214,9 +216,10 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
 def codes_of(batch: Batch, layout: Layout) -> list[NDArray[Any]]:
     """Convert encoded rows, drawn by a network, to the codes that a synthesizer's axes turn into values.
 
-    These axes are :class:`~fedsynth.models.cells.Cells`. Returns one array per column, shape ``(rows,)``: int64 tokens
-    for a category, and token + place in float64 for a number, with the place (position within the token) from 0 to
-    below 1.
+    The axes are :class:`~fedsynth.models.cells.Cells`. ``batch`` holds the rows' tokens and the places of numbers
+    within them; ``layout`` says how many tokens each column has and which columns are numbers. Returns one array per
+    column, shape ``(rows,)``: int64 tokens for a category, and token + place in float64 for a number, with the place
+    from 0 to below 1.
     """
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):

@@ -1,4 +1,4 @@
-"""Estimation of a graphical model from noisy marginals (Private-PGM), used by AIM, FLAIM and the one-shot tree.
+"""Estimation of a graphical model from noisy marginals (Private-PGM), used by AIM, FLAIM, OneShot and others.
 
 The problem and its maximum-entropy solution are from McKenna, Sheldon and Miklau (2019), arXiv 1901.09136. The solver
 is our own: mirror descent needs thousands of steps if a table has large and small cells. Here each of its steps
@@ -103,11 +103,12 @@ def estimate(
     """Fit a graphical model of ``total`` rows to noisy tables: Private-PGM, with the measured cliques as factors.
 
     ``sizes`` holds the number of codes (values or bins) of each column; cliques of ``measurements`` are tuples of
-    positions in it. The fit minimises :func:`loss`, in at most ``iterations`` steps (of about one message passing
-    each). It ends earlier if a restart from the best point no longer lowers the loss by ``tolerance`` times the loss
-    (or times 1, if that is more: half a unit of chi-square is noise). Measurements of one clique are first merged by
-    inverse variance; this changes the loss by a constant, so the minimiser stays the same. ``warm_start`` is a model
-    whose cliques all lie in measured cliques; the default start is the product of measured one-way marginals.
+    positions in it. The fit minimises half the squared distance from the tables in units of their noise (:func:`loss`),
+    in at most ``iterations`` steps (of about one message passing each). It ends earlier if a restart from the best
+    point no longer lowers the loss by ``tolerance * max(loss, 1)``. Measurements of one clique are first merged by
+    inverse variance; this changes the loss by a constant, so the minimiser stays the same. The fit starts from
+    ``warm_start``, a model whose cliques all lie in measured cliques, or by default from the product of the measured
+    one-way marginals.
 
     With ``noise_stop`` above 0 the fit ends as soon as the loss is at most ``noise_stop`` times half the number of
     measured cells (half that number is the expected loss of the true table), or as soon as ``quiet_blocks`` successive

@@ -1,8 +1,9 @@
-"""Evidence on single columns, in terms of a model's axes, and rejection sampling for models that have nothing faster.
+"""Evidence, which states conditions on columns in a model's codes, and rejection sampling, which any model can use.
 
-A condition on a column's values becomes evidence on the model's axis: the probability that the condition holds, given
-the code that the model draws. Models may use evidence in their own way (a factor of a graphical model, an interval of a
-normal latent). Any model can be conditioned by rejection sampling: draw rows and keep each with that probability.
+A column's axis converts the codes that a model draws to values. It turns a condition on the values into evidence: the
+probability that the condition holds, given the code. Models may use evidence in their own way (a factor of a graphical
+model, an interval of a normal latent). Any model can be conditioned by rejection sampling: draw rows and keep each with
+that probability.
 """
 
 from __future__ import annotations

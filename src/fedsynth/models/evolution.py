@@ -1,8 +1,9 @@
-"""Genetic search for the structure of a Bayesian network, on islands that exchange their best individuals.
+"""Genetic search for the structure of a Bayesian network, on islands (populations) that exchange individuals.
 
 Source: the FedBN thesis, after Hittmeir, Mayer & Ekelhart (genetic structure search for PrivBayes). An individual is an
-order of the columns with a few candidate parents for each column; its fitness is the sum of the weights of all columns'
-parents. :func:`~fedsynth.models.structure.best_structure` maximises the same objective exactly.
+order of the columns with a few candidate parents for each column; its fitness is the sum, over all columns and their
+parents, of a weight such as the mutual information of both. :func:`~fedsynth.models.structure.best_structure` maximises
+the same objective exactly.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Population:
 
     An individual is an order of the columns with a few candidate parents for each column. ``orders``, shape
     ``(individuals, columns)``, lists column numbers; ``sets``, shape ``(individuals, columns, candidates)``, the
-    numbers of the candidates of each column (not of each place in the order). Only candidates that come earlier in the
-    order are parents.
+    numbers of the candidates of each column (not of each place in the order). A column's parents are those of its
+    candidates that come earlier in the order; the first columns of the order take all earlier ones (:meth:`parents`).
     """
 
     orders: Integers
@@ -36,7 +37,8 @@ class Population:
     def random(cls, count: int, columns: int, degree: int, rng: np.random.Generator) -> Population:
         """Draw ``count`` individuals: random orders of ``columns`` columns, and ``degree`` candidate parents of each.
 
-        Candidates are random columns earlier in the order, and later ones only if there are too few of these.
+        A column's candidates are drawn from the columns earlier in the order; later ones are taken only where fewer
+        than ``degree`` are earlier.
         """
         orders = rng.permuted(np.tile(np.arange(columns), (count, 1)), axis=1)
         before = _before(orders)
@@ -141,14 +143,15 @@ def migrate(
     population: int,
     selection: int,
 ) -> Population:
-    """Search for a network's structure by genetic algorithms on islands; return the best individual.
+    """Search for a network's structure by genetic algorithms on islands; return the individual of highest mean fitness.
 
-    The result is a population of one, which :func:`structure_of` turns into a network. ``weights`` holds one matrix per
-    island, shape ``(columns, columns)``: entry (i, j) is the value of parent j for column i, and an individual's
-    fitness on the island is the sum over its parents. A column has at most ``degree`` candidate parents. Of an island's
-    ``population`` individuals, the best ``selection`` breed. In each of the ``rounds``, every island receives the best
-    individuals that the others sent in the previous round, breeds ``interval`` generations and sends out its best
-    individual. Finally the individual with the highest mean fitness over all islands wins.
+    The result is a population of one, which :func:`structure_of` turns into a network. An island is a separate
+    population with a fitness of its own. ``weights`` holds one matrix per island, shape ``(columns, columns)``; an
+    individual's fitness on the island is the sum of the entries (i, j) over all columns i and their parents j. A column
+    has at most ``degree`` candidate parents. Of an island's ``population`` individuals, the ``selection`` fittest
+    breed. In each of the ``rounds``, every island receives the individuals that the others sent in the previous round,
+    breeds ``interval`` generations and sends its fittest individual. Of the individuals sent last, the one with the
+    highest mean fitness over all islands is returned.
     """
     columns = len(weights[0])
     degree = min(degree, columns - 1)
@@ -178,9 +181,9 @@ def migrate(
 def structure_of(individual: Population, weights: Array, sizes: Sequence[int], max_cells: float) -> Structure:
     """Return the network of an ``individual`` (a population of one) whose tables have at most ``max_cells`` cells.
 
-    A column's parents of positive weight are added from the heaviest to the lightest, except those with which the
-    column and its parents together would exceed that number. ``weights[i, j]`` is the value of parent j for column i;
-    ``sizes`` holds each column's number of codes (values or bins).
+    A table is that of a column together with its parents. A column's parents of positive weight are added from the
+    heaviest to the lightest; a parent with which the table would be too large is left out. ``weights[i, j]`` is the
+    weight of parent j for column i; ``sizes`` holds each column's number of codes (values or bins).
     """
     chosen = individual.parents()[0]
     parents = []

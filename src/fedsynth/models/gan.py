@@ -2,15 +2,15 @@
 
 The critic learns to distinguish rows from fakes by binary cross-entropy, one row at a time. Sites sum its clipped
 gradients over their own rows. The server adds the gradients of fakes, which depend on rows only through the released
-weights, and updates both networks. A site's answer is a clipped sum over Poisson-sampled rows, so one-pass clipping and
-the accounting of sampled Gaussian noise apply.
+weights, and updates both networks. A site's answer is a sum over Poisson-sampled rows of gradients that are clipped row
+by row, so the accounting of sampled Gaussian noise applies.
 
 CTGAN (Xu et al., arXiv 1907.00503) differs where this would be impossible. Its WGAN-GP penalises gradients at mixtures
 of rows and fakes, and its critic reads ten rows at once (pac 10), so no gradient belongs to a single row. Its
 training-by-sampling picks rows by category, for which no amplification by sampling is proved. Here a row's condition is
-its own token in a randomly drawn column, and a fake's condition is drawn from released counts. Without privacy the same
-loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole generators and critics, which each site trains with
-WGAN-GP and pac 10.
+its own token (code of its value) in a randomly drawn column, and a fake's condition, the token that it should have, is
+drawn from released counts. Without privacy the same loop runs without noise. Fed-TGAN (arXiv 2108.07927) averages whole
+generators and critics, which each site trains with WGAN-GP and pac 10.
 """
 
 from __future__ import annotations
@@ -66,9 +66,11 @@ _BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
     """Hyperparameters of CTGAN's critic, which distinguishes rows from fakes (generated rows); sites train it.
 
-    It has hidden layers of the widths ``hidden``; its input is a row's vector and condition (one token of the row, that
-    is, code of a value, as a one-hot vector over all tokens). CTGAN's dropout is left out, so that a row's condition is
-    the only randomness in its loss. It implements :class:`~fedsynth.models.networks.Network`.
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
+    each column of an encoded row has, and which columns are numbers. The critic has hidden layers of the widths
+    ``hidden``; its input is a row's vector and condition (one token of the row, as a one-hot vector over all tokens).
+    CTGAN's dropout is left out, so that a row's condition is the only randomness in its loss. It implements
+    :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (256, 256)
@@ -87,10 +89,10 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 
         The loss of a real row is log(1 + exp(-score)). The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a
         forward pass with certain parameters) and positions of rows in the batch (a slice or tensor), and returns their
-        losses, shape ``(rows,)``. The batch is encoded in this ``layout``. A row's condition is its own token (code of
-        a value) in a column that ``rng`` draws here, once, uniformly from all columns with more than one token. A
-        number's token is its mode, so rare atoms are conditions, too. Raises :class:`~fedsynth.errors.Unsupported` if
-        PyTorch is missing.
+        losses, shape ``(rows,)``. The batch (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. A
+        row's condition is its own token (code of a value) in a column that ``rng`` draws here, once, uniformly from all
+        columns with more than one token. A number's token is that of the group of values that it lies in. Raises
+        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
@@ -124,11 +126,12 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
     """Hyperparameters of CTGAN's generator, which makes fakes (generated rows); the server alone trains it.
 
-    Its inputs are ``noise`` normal numbers and a condition (a token that the row should have, as a one-hot vector over
-    all tokens). ``hidden`` are the widths of its residual layers: each layer's output is concatenated with its input,
-    as in CTGAN. With CTGAN's BatchNorm, each row of a batch would change all others, and sampled rows would depend on
-    running means. Here each row is normalised by itself (LayerNorm without weights), so layers keep their scale however
-    large the weights grow.
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
+    each column of an encoded row has, and which columns are numbers. The generator's inputs are ``noise`` normal
+    numbers and a condition (a token that the row should have, as a one-hot vector over all tokens). ``hidden`` are the
+    widths of its residual layers: each layer's output is concatenated with its input, as in CTGAN. With CTGAN's
+    BatchNorm, each row of a batch would change all others, and sampled rows would depend on running means. Here each
+    row is normalised by itself (LayerNorm without weights), so layers keep their scale however large the weights grow.
     """
 
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
@@ -147,8 +150,9 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
         """Return fakes as vectors of scalars before their tanh, followed by logits, shape ``(rows, width)``.
 
-        They are laid out as :class:`~fedsynth.models.one_hot.OneHot`. ``noise`` are standard normal, shape ``(rows,
-        noise)``; ``condition`` are one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
+        A vector has one scalar per number and one logit per token of each column
+        (:class:`~fedsynth.models.one_hot.OneHot`). ``noise`` are standard normal, shape ``(rows, noise)``;
+        ``condition`` are one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
         """
         from torch import cat
         from torch.nn.functional import layer_norm
@@ -200,8 +204,9 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
 def check_shares(shares: Floats, layout: Layout) -> None:
     """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares``.
 
-    For rows of this ``layout``, :func:`draw_conditions` needs one finite, non-negative number per token (code of a
-    value), flat, with a positive one in each column, for the columns that have more than one token.
+    :func:`draw_conditions` needs one finite, non-negative number per token (code of a value) of the columns that have
+    more than one token, flat, with a positive one in each of these columns. ``layout`` says how many tokens each column
+    has.
     """
     coded = OneHot.of(layout)
     if shares.shape != (coded.hot,) or not (np.isfinite(shares).all() and (shares >= 0).all()):
@@ -218,13 +223,15 @@ def check_shares(shares: Floats, layout: Layout) -> None:
 class Adversaries:
     """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
 
-    ``critic`` and ``generator`` are the networks, ``critic_weights`` and ``generator_weights`` their current
-    parameters, flat, float32, for rows encoded in this ``layout``. ``shares`` are the released shares of tokens
-    (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds the L2 norm of
-    the gradients of fakes as well as those of rows: clipping only one side would tell the critic that the other side
-    matters more. ``fakes`` is the number of fakes (generated rows) in each step, separately for each network; ``rate``
-    is the learning rate of both optimisers, ``critic_adam`` and ``generator_adam``. Raises :class:`InvalidParameter`
-    for arguments that do not fit together.
+    ``critic`` and ``generator`` are the networks' hyperparameters, ``critic_weights`` and ``generator_weights`` their
+    current parameters, flat, float32. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens
+    (codes of values) each column of an encoded row has, and which columns are numbers. ``shares`` are the released
+    shares of tokens (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds
+    the L2 norm of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping
+    only one of them would give the other more weight. ``fakes`` is the number of fakes (generated rows) in each step,
+    separately for each network; ``critic_adam`` and ``generator_adam`` are the optimisers
+    (:class:`~fedsynth.models.networks.Adam`), made here; they keep their moments between steps. Their learning rate is
+    ``rate``. Raises :class:`InvalidParameter` for arguments that do not fit together.
     """
 
     critic: Critic
@@ -262,8 +269,8 @@ class Adversaries:
     def critic_fake_gradient(self, rng: np.random.Generator) -> Floats:
         """Return the mean of the critic's clipped gradients over newly generated rows (fakes), flat, float64.
 
-        A fake's loss is log(1 + exp(score)). Their noise and conditions (tokens that they should have) are drawn from
-        ``rng``.
+        A fake's loss is log(1 + exp(score)). The fakes' noise and conditions (tokens that fakes should have) are drawn
+        from ``rng``.
         """
         require_torch()
         import torch
@@ -286,7 +293,7 @@ class Adversaries:
         """Return the gradient of the generator's mean loss over newly generated rows (fakes), flat, float64.
 
         A fake's loss is log(1 + exp(-score)) plus the cross-entropy of its condition, a token that it should have in
-        some column. Noise and conditions are drawn from ``rng``.
+        some column. The fakes' noise and conditions are drawn from ``rng``.
         """
         require_torch()
         import torch
@@ -327,10 +334,11 @@ class TabularGAN:
     """A model that samples rows from a trained generator (CTGAN), with conditions drawn by ``shares``.
 
     A condition is a token (code of a value) that the row should have. ``network`` are the generator's hyperparameters,
-    ``layout`` is that of the encoded rows, ``weights`` are the parameters, flat, float32, ``shares`` the released
-    shares of tokens (:func:`shares_of`) and ``total`` is the estimated number of records. Tokens are drawn from the
-    softmax of their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises
-    :class:`InvalidParameter` for weights or shares that do not fit the network.
+    ``weights`` are the parameters, flat, float32, ``shares`` the released shares of tokens (:func:`shares_of`) and
+    ``total`` is the estimated number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many
+    tokens each column of the drawn rows has, and which columns are numbers. Tokens are drawn from the softmax of their
+    logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises :class:`InvalidParameter` for weights
+    or shares that do not fit the network.
     """
 
     network: Generator
@@ -348,10 +356,10 @@ class TabularGAN:
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
-        within the token is from 0 to below 1. All randomness comes from ``rng``; ``device`` evaluates the network
-        ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was
-        named, is missing.
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
+        from 0 to below 1, is the share of the token's rows below the number. All randomness comes from ``rng``;
+        ``device`` evaluates the network ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported`
+        if PyTorch, or a GPU that was named, is missing.
         """
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
@@ -373,7 +381,11 @@ class TabularGAN:
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, weights and shares as arrays, for :meth:`from_arrays`."""
+        """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`).
+
+        The JSON values are the network's hyperparameters, ``layout`` and ``total``; the arrays are ``weights`` and
+        ``shares``.
+        """
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],

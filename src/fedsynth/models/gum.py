@@ -1,7 +1,7 @@
 """The gradual update method (GUM): make noisy marginals consistent, then change rows until they match them.
 
-Consistency follows Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128), with true variances instead of its
-weights. GUM, from the same paper, is vectorised over cells.
+Consistency follows Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128), but averages by the variances of the
+tables' sums instead of PrivSyn's weights. GUM, from the same paper, is vectorised over cells.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 def simplex(noisy: Floats, total: float) -> Floats:
     """Return the nearest non-negative array (L2) with sum ``total``, of the same shape: to project noisy counts.
 
-    ``total`` must be positive. Unlike clipping and rescaling, it adds no mass to empty cells on average (Duchi et al.,
-    ICML 2008, doi 10.1145/1390156.1390191).
+    ``total`` must be positive. Unlike clipping and rescaling, this projection adds no mass to empty cells on average
+    (Duchi et al., ICML 2008, doi 10.1145/1390156.1390191).
     """
     flat = np.sort(noisy.ravel())[::-1]
     excess = np.cumsum(flat) - total
@@ -41,13 +41,13 @@ def simplex(noisy: Floats, total: float) -> Floats:
 def consistent(
     measured: Sequence[Measurement], total: float, rounds: int = 10, *, zeros: Zeros | None = None
 ) -> dict[Clique, Floats]:
-    """Return noisy tables made non-negative, with common sum ``total`` (rows) and equal 1-way marginals, by clique.
+    """Return noisy tables by clique, made non-negative, of common sum ``total`` (rows) and with equal 1-way marginals.
 
-    In each of at most ``rounds`` rounds, every column's counts are set to the inverse-variance mean of the tables'
-    counts, the differences are spread evenly over each table's cells, and all tables are projected on the simplex. Pass
-    noisy tables unclipped: clipping them first would add mass wherever noise is positive. Ends early if tables agree to
-    a thousandth of a row per cell. Tables of the same clique (sorted tuple of columns) are first merged by inverse
-    variance.
+    ``measured`` are the noisy tables. In each of at most ``rounds`` rounds, every column's counts are set to the
+    inverse-variance mean of the tables' counts, the differences are spread evenly over each table's cells, and all
+    tables are projected on the simplex. Pass noisy tables unclipped: clipping them first would add mass wherever noise
+    is positive. Ends early if tables agree to a thousandth of a row per cell. Tables of the same clique (sorted tuple
+    of columns) are first merged by inverse variance.
 
     ``zeros`` maps cliques to masks of cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`). These stay
     empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but all its columns have
@@ -133,11 +133,12 @@ class GradualUpdate:
     """GUM, the gradual update method: changes rows until their contingency tables match ``targets``.
 
     ``sizes`` holds each column's number of codes (values or bins). ``targets`` are consistent tables by clique (tuple
-    of positions in ``sizes``), scaled here to the number of rows. Each of the ``sweeps`` visits the targets, worst
-    first. Rows in cells with too many rows may be changed; these fill cells with too few rows, either by overwriting
-    the target's columns or by copying a whole row that is already in the cell. Copying preserves the other targets
-    better. Overwriting is needed for empty cells, and is used for half of the other rows in every second sweep, to mix
-    rows. Raises :class:`InvalidParameter` for fewer than one sweep.
+    of positions in ``sizes``), scaled here to the number of rows. Each of the ``sweeps`` visits the targets, those with
+    the largest L1 error at their last visit first. A visit moves rows from cells with too many rows to cells with too
+    few. A row is moved either by overwriting its values in the target's columns, or by copying over it a whole row that
+    is already in the new cell. Copying preserves the other targets better. Overwriting is used for cells without rows
+    and, to mix rows, for half of the rows that move to cells with rows, in every second sweep. Raises
+    :class:`InvalidParameter` for fewer than one sweep.
     """
 
     sizes: tuple[int, ...]
@@ -152,7 +153,8 @@ class GradualUpdate:
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return rows that nearly match the targets, made from the rows ``start``, which are not modified.
 
-        Both are codes of shape ``(columns, rows)`` and of the same dtype; the returned rows are in random order.
+        ``start`` and the result hold codes, of shape ``(columns, rows)`` and of the same dtype; the returned rows are
+        in random order.
         """
         total = start.shape[1]
         wanted = {clique: table.ravel() * (total / table.sum()) for clique, table in self.targets.items()}
@@ -222,10 +224,10 @@ class GradualUpdate:
 
 @dataclass(frozen=True, eq=False)
 class GradualRows:
-    """A model that samples rows by GUM (the gradual update method): independent columns, changed until tables match.
+    """A model that samples rows by GUM (the gradual update method): independent columns, changed to match given tables.
 
-    ``update`` holds the tables, which must be consistent and include the 1-way table of every column; ``total`` is the
-    estimated number of records.
+    ``update`` holds these tables as its targets; they must be consistent and include the 1-way table of every column;
+    ``total`` is the estimated number of records.
     """
 
     update: GradualUpdate
@@ -255,7 +257,10 @@ class GradualRows:
         return Kept(self, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
-        """Return the tables as JSON values and named arrays, from which :meth:`from_arrays` restores the model."""
+        """Return the model, to be saved, as JSON values and named arrays, the tables that its rows match.
+
+        :meth:`from_arrays` restores the model from both results.
+        """
         cliques = [list(clique) for clique in self.update.targets]
         meta = {
             "sizes": list(self.update.sizes),

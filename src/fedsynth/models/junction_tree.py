@@ -40,9 +40,9 @@ def maximal(cliques: Iterable[Sequence[int]]) -> tuple[Clique, ...]:
 def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> int:
     """Return the number of cells of the junction tree that a graphical model with these ``cliques`` needs.
 
-    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. The number is
-    the sum over the maximal cliques of the triangulated graph; a column in no clique counts its own cells. A cell takes
-    8 bytes: AIM's limit on the model's size is in these terms.
+    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. The result
+    counts the cells of all maximal cliques of the triangulated graph; a column in no clique is a clique by itself. A
+    cell takes 8 bytes: AIM's limit on the model's size is in these terms.
     """
     sizes = tuple(sizes)
     return _cells(sizes, _triangulate(sizes, _neighbours(len(sizes), map(_mask, cliques))))
@@ -273,7 +273,7 @@ class JunctionTree:
 
 @lru_cache(maxsize=64)
 def junction_tree(sizes: tuple[int, ...], factors: tuple[Clique, ...]) -> JunctionTree:
-    """Plan the junction tree of ``factors`` (in the form that :func:`maximal` returns) over all columns; cached.
+    """Plan the junction tree of ``factors`` (sorted tuples, none inside another) over all columns; cached.
 
     ``sizes`` holds each column's number of codes (values or bins). The tree is a maximum spanning tree by separator
     size, grown from the clique with most cells; components of the graph are joined by empty separators, so that there
@@ -353,11 +353,11 @@ def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats
 class Messages:
     """A calibrated junction tree, from which the marginal of every node follows by one product.
 
-    :func:`pass_messages` makes it. All tuples have one entry for each node of ``tree``. ``tables[v]`` (shape
-    ``nodes[v].block``) is exp(log potential - its maximum per separator cell), where the separator are the columns
-    shared with the parent. ``scales[v]``, the inverse of its sum per separator cell, turns it into the conditional
-    distribution of the rest given the separator. ``separators[v]`` is the separator's marginal in rows (both are flat
-    over the separator's cells), and ``log_partition`` the natural log of the normaliser.
+    :func:`pass_messages` makes it. All tuples have one entry for each node of ``tree``. The separator of a node are the
+    columns shared with its parent; the rest are its other columns. ``tables[v]``, shape ``nodes[v].block``, is the
+    unnormalised distribution of the rest given the separator, with maximum 1 for each cell of the separator.
+    ``scales[v]`` holds the inverse of its sum for each cell of the separator, and ``separators[v]`` the separator's
+    marginal, in rows; both are flat. ``log_partition`` is the natural log of the model's normaliser.
     """
 
     tree: JunctionTree
@@ -369,8 +369,8 @@ class Messages:
     def belief(self, index: int, out: Floats | None = None) -> Floats:
         """Return the marginal of node ``index``, in rows, with one axis for each entry of the node's ``axes``.
 
-        These are its columns in memory order (:class:`Node`). ``out``, an array of the shape :attr:`Node.block`,
-        receives the result if given.
+        ``axes`` lists the node's columns in memory order (:class:`Node`). ``out``, an array of the shape
+        :attr:`Node.block`, receives the result if given.
         """
         node = self.tree.nodes[index]
         weights = self.separators[index] * self.scales[index]

@@ -57,9 +57,9 @@ class Sums:
 class Posterior:
     """Variational parameters of each column's mixture, all of shape ``(columns, T)`` for T components.
 
-    Component t has a stick of distribution Beta(``a``, ``b``), from which the weights follow, and a normal-Wishart
-    distribution: a mean around ``mean`` worth ``precision`` rows, and a precision (inverse variance) with ``degrees``
-    of freedom and expectation ``degrees / scale``.
+    Component t takes a share, distributed as Beta(``a``, ``b``), of the weight that components before it leave (stick
+    breaking). Its parameters have a normal-Wishart distribution: a mean around ``mean`` worth ``precision`` rows, and a
+    precision (inverse variance) with ``degrees`` of freedom and expectation ``degrees / scale``.
     """
 
     a: Array
@@ -152,8 +152,8 @@ def m_step(sums: Sums, prior: Prior) -> Posterior:
 def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
     """Return the evidence lower bound of each column's fit, in nats, to decide when to stop; shape ``(columns,)``.
 
-    ``evidence`` is that of the sums (:class:`Sums`) of an E step under ``posterior``, before the next M step. Without a
-    variance floor, no E or M step lowers the bound.
+    ``evidence`` is the sum of the rows' log normalisers (:class:`Sums`) that an E step under ``posterior`` finds.
+    Without a variance floor, no E or M step lowers the bound.
     """
     from scipy.special import betaln, digamma, gammaln
 
@@ -174,8 +174,9 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
     """Return the initial sums and the prior of a fit to several columns, for the first M step.
 
     ``values[j]`` are the distinct values of column j (ascending), and ``counts[j]`` their numbers of rows;
-    ``components`` is the largest number of components of a mixture. The initial sums are those of
-    :func:`quantile_start`. The prior is scikit-learn's: the column's mean and variance.
+    ``components`` is the largest number of components of a mixture. The initial sums assign each value to the nearest
+    of several quantiles of its column (:func:`quantile_start`). The prior is scikit-learn's: the column's mean and
+    variance.
     """
     rows = [max(1.0, float(held.sum())) for held in counts]
     means = [float(held @ x) / n for x, held, n in zip(values, counts, rows, strict=True)]
@@ -187,11 +188,11 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
 
 
 def quantile_start(values: Array, counts: Array, components: int) -> Sums:
-    """Return the sums of a hard assignment of one column's values to the nearest of ``components`` of its quantiles.
+    """Return the sums of a first E step of one column: each value belongs to the nearest of ``components`` quantiles.
 
-    ``values`` (ascending) occur ``counts`` times. The arrays have shape ``(components,)``, without the axis of columns.
-    Equal components would stay equal for ever, and random ones would not be reproducible. Several quantiles at one
-    heavy value count once; the remaining components start without rows.
+    Each quantile starts one component. ``values`` (ascending) occur ``counts`` times. The arrays have shape
+    ``(components,)``, without the axis of columns. Equal components would stay equal for ever, and random ones would
+    not be reproducible. Several quantiles at one heavy value count once; the remaining components start without rows.
     """
     sums = Sums(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
     if counts.sum() <= 0:

@@ -44,9 +44,10 @@ class MarkovRandomField:
     The probability of a row is proportional to exp(sum of log potentials). ``sizes`` holds each column's number of
     codes (values or bins); ``total`` is the estimated number of records, by which marginals are multiplied.
     ``potentials[i]``, float64, is a table over the columns ``factors[i]`` (a sorted tuple of positions), with one axis
-    for each. The attributes of these names hold the model's maximal factors: factors contained in others are merged
-    into them, and a column in no factor is uniform. Raises :class:`FedsynthError` for invalid sizes or total,
-    potentials that do not fit their factors, and potentials that are not finite (use -1e3 for the log of zero).
+    for each. The attributes ``factors`` and ``potentials`` hold the model's maximal factors: factors contained in
+    others are merged into them, and a column in no factor is uniform. Raises :class:`FedsynthError` for invalid sizes
+    or total, potentials that do not fit their factors, and potentials that are not finite (use -1e3 for the log of
+    zero).
     """
 
     kind: ClassVar[str] = "graphical"
@@ -125,7 +126,7 @@ class MarkovRandomField:
         return self.marginals([clique])[tuple(clique)]
 
     def marginals(self, cliques: Iterable[Sequence[int]]) -> dict[Clique, Floats]:
-        """Return :meth:`marginal` for many ``cliques``, as a mapping from each clique; shared work is done once."""
+        """Return the expected counts (:meth:`marginal`) of many ``cliques``, by clique; shared work is done once."""
         asked = [tuple(int(column) for column in clique) for clique in cliques]
         known: dict[Clique, Floats] = {}
         missing = []

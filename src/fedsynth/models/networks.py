@@ -24,14 +24,15 @@ class Network(Protocol):
     """Interface of a neural network that sites train: public hyperparameters, with a loss for each single row.
 
     Its weights are a separate flat vector. A query for training (:class:`fedsynth.methods.training.NetworkTraining`)
-    names the network; sites compute the losses of their own encoded rows.
+    names the network; sites compute the losses of their own encoded rows. The ``layout`` that methods take
+    (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column of an encoded row
+    has, and which columns are numbers.
     """
 
     def shapes(self, layout: Layout) -> Shapes:
         """Return the shapes of the trained parameters, in the order in which the flat vector of weights holds them.
 
-        ``layout`` says how many tokens (codes of values) each column of an encoded row has, and which columns are
-        numbers.
+        The network reads rows of this ``layout``.
         """
 
     def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -40,10 +41,10 @@ class Network(Protocol):
     def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        ``batch`` holds rows encoded in this ``layout``. ``rng`` draws each row's own randomness (noise, time) here,
-        once. The result takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and
-        positions in the batch (a slice or tensor), and returns the losses of these rows, shape ``(rows,)``. Raises
-        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        ``batch`` (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. ``rng`` draws each row's own
+        randomness (noise, time) here, once. The result takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass
+        with certain parameters) and positions in the batch (a slice or tensor), and returns the losses of these rows,
+        shape ``(rows,)``. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
 
 
@@ -81,9 +82,9 @@ class Adam:
     """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, in float64 and one operation at a time.
 
     ``cells`` is the number of weights, ``learning_rate`` the step size; ``betas`` are the decay rates of both moments,
-    which start at zero and are kept between steps. A run that resumes on another machine thus requests exactly the same
-    weights, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the last bits between
-    machines.
+    which start at zero and are kept between steps. A run that resumes on another machine thus sends exactly the same
+    weights to sites, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the last
+    bits between machines.
     """
 
     def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:

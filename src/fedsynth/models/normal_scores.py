@@ -94,7 +94,7 @@ class NormalScores:
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
         """Draw a standard normal point in the interval of each of ``cells`` (numbers of values or bins).
 
-        The result has the same shape. This is the inverse of :meth:`cells`.
+        The result has the same shape; :meth:`cells` converts it back to the cells.
         """
         from scipy.special import ndtr, ndtri
 

@@ -1,8 +1,9 @@
 """Rows as real vectors, as in TVAE and CTGAN (Xu et al., arXiv 1907.00503).
 
-A vector has one scalar from -1 to 1 for each number (its place within its mode), followed by a one-hot block for each
-column with more than one token; a column with one token has no information and no block. Networks output scalars
-before a tanh, and blocks as logits.
+A row is encoded as a token (code of a value or group of values) for each column and, for each number, a place within
+its token, from 0 to 1. A vector has one scalar from -1 to 1 for each number (its scaled place), followed by a one-hot
+block for each column with more than one token; a column with one token has no information and no block. Networks output
+scalars before a tanh, and blocks as logits.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ class OneHot(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout) -> OneHot:
-        """Return where scalars and one-hot blocks lie in the vectors of encoded rows of this ``layout``."""
+        """Return where scalars and one-hot blocks lie in the vectors of encoded rows.
+
+        ``layout`` says how many tokens (codes of values) each column of an encoded row has, and which columns are
+        numbers.
+        """
         columns = tuple(at for at, tokens in enumerate(layout.tokens) if tokens > 1)
         return cls(len(layout.numbers), columns, tuple(layout.tokens[at] for at in columns))
 
@@ -90,7 +95,8 @@ def require_torch() -> None:
 class Vectors:
     """Rows of a ``batch`` as real vectors (:class:`OneHot`), made on request: all at once would exhaust the memory.
 
-    Calling it with rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor of shape
+    ``batch`` holds encoded rows: tokens (codes of values), and places of numbers within tokens. Calling the object with
+    rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor of shape
     ``(rows, width)``. Attributes: ``coded`` is the layout of the vectors; ``tokens`` has a column for each one-hot
     block; ``hot`` has the positions of their ones among all blocks, both of shape ``(rows, blocks)``; ``scalars``,
     shape ``(rows, numbers)``, are from -1 to 1. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
@@ -184,8 +190,8 @@ def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.r
     """Draw a token (code of a value) for each column of each row from a network's ``outputs``.
 
     Returns int64, shape ``(rows, columns)``. ``outputs``, shape ``(rows, width)``, hold logits in the blocks of the
-    vector layout ``coded``. Tokens are drawn from the softmax of their block; without ``rng``, the largest logit is
-    taken. Columns without a block get token 0. ``layout`` is that of the encoded rows.
+    vectors that ``coded`` describes. Tokens are drawn from the softmax of their block; without ``rng``, the largest
+    logit is taken. Columns without a block get token 0. ``layout`` says how many columns the rows have.
     """
     tokens = np.zeros((len(outputs), len(layout.tokens)), dtype=np.int64)
     for at, logits in zip(coded.columns, coded.blocks(outputs), strict=True):
@@ -206,8 +212,8 @@ def in_parts(rows: int, draw: Callable[[int], Batch]) -> Batch:
 def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Kept | None:
     """Return a rejection sampler of a neural network's rows given ``evidence``: conditions on columns, by position.
 
-    Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. ``layout`` is that of the
-    ``model``'s rows.
+    Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. ``layout`` says how many
+    tokens each column of the ``model``'s rows has.
     """
     if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None

@@ -66,8 +66,9 @@ class PairTable:
 
     ``table`` holds rows per cell, shape ``(groups of the first column, groups of the second)``. ``numbers`` is the
     effective number of parameters estimated from the noisy table, which determines the noise that is left. ``strength``
-    is the table's distance (L1, in rows) from that of independent columns. ``clear`` is true if any association stands
-    out of the noise. ``correlation`` is that of the Gaussian copula of two ordered columns, or 0 if noise hides it.
+    is the table's distance (L1, in rows) from that of independent columns. ``correlation`` is that of the Gaussian
+    copula of two ordered columns, or 0 if it is within 3 standard deviations of its noise. ``clear`` is true if the
+    correlation is not 0, or if the rest of the table has a singular value larger than noise alone would give.
     """
 
     table: Array
@@ -90,10 +91,11 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 
     The table is of about ``total`` rows. Each cell has independent noise of standard deviation ``std``, in rows.
     ``first`` is the distribution along the table's first axis, ``second`` along the second. The result is the table
-    expected of its columns (:func:`expected`) plus a low-rank remainder (:func:`low_rank`). In cells where the copula
-    expects almost no rows, the remaining noise would dominate, and a fit keeps only its positive part: far from the
-    diagonal, this reduces the correlation. If there is a correlation, the remainder is therefore Wiener filtered, under
-    the prior that deviations from the copula are proportional to it.
+    expected of these distributions and of a correlation, if it is significant (:func:`expected`), plus a low-rank
+    estimate of the remainder (:func:`low_rank`). In cells where the Gaussian copula of that correlation expects almost
+    no rows, the remaining noise would dominate, and a fit keeps only its positive part: far from the diagonal, this
+    reduces the correlation. If there is a significant correlation, the remainder is therefore Wiener filtered, under
+    the prior that deviations from the copula are proportional to the copula's counts.
     """
     base, correlation = expected(values, std, first, second, total)
     rest, rank = low_rank(values - base, std)
@@ -108,13 +110,13 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 
 
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
-    """Return an estimate of how far two columns are from independence, and their correlation (0 if noise hides it).
+    """Return an estimate of how far two columns are from independence, and their correlation (0: not significant).
 
     The distance is the L2 distance, in rows, between the exact table and the table of independent columns. ``values``
     is the noisy table, shape ``(groups of first, groups of second)``, ``std`` the standard deviation of the noise in
     each cell, ``first`` and ``second`` are the margins of its columns and ``total`` is its number of rows. The squared
-    distance of the noisy table is reduced by the expected square of the noise. If the correlation is significant, the
-    estimate is at least the distance of its copula's table.
+    distance of the noisy table is reduced by the expected square of the noise. If the correlation is significant
+    (beyond 3 standard deviations of its noise), the estimate is at least the distance of its copula's table.
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
@@ -127,7 +129,9 @@ def expected(values: Array, std: float, first: Margin, second: Margin, total: fl
 
     For two ordered columns, it is the table of the Gaussian copula with the noisy table's own correlation, if this is
     significant (beyond 3 standard deviations of its noise). Otherwise it is the table of independent columns
-    (correlation 0), as it always is for groups that are not ordered. The arguments are those of :func:`dependence`.
+    (correlation 0), as it always is for groups that are not ordered. ``values`` is the noisy table of about ``total``
+    rows, with noise of standard deviation ``std`` in each cell; ``first`` and ``second`` are the distributions of its
+    columns.
     """
     independent: Array = total * np.outer(first.shares, second.shares)
     own, first_scores, second_scores = _correlation(values, std, first, second, total)
@@ -198,9 +202,10 @@ def copula_shares(first: Array, second: Array, correlation: float) -> Array:
 def low_rank(values: Array, std: float) -> tuple[Array, int]:
     """Estimate the low-rank matrix behind a noisy one, and return it with its rank.
 
-    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry. Singular values below
-    the noise's edge are set to 0. The others are reduced by the amount that noise adds to them, which is optimal for
-    the squared error (Gavish & Donoho 2017, doi 10.1109/TIT.2017.2653801).
+    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry. Singular values up to
+    ``std * (sqrt(rows) + sqrt(columns))``, the largest to expect of noise alone, are set to 0. The others are reduced
+    by the amount that noise adds to them, which is optimal for the squared error (Gavish & Donoho 2017, doi
+    10.1109/TIT.2017.2653801).
     """
     rows, columns = values.shape
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)

@@ -167,26 +167,27 @@ class RankedGroups:
 class GivenGroups:
     """Draws the rows of ``model`` that meet conditions on columns, for :meth:`RankedGroups.given`.
 
-    ``groups`` is the model's graphical model given the conditions. ``parts`` is for conditions that admit parts of
-    groups: by index in ``model.columns``, the place where the admitted part of each group begins and the place where it
-    ends, shape ``(2, groups)``; 0 and 1 for a whole group.
+    ``groups`` is the model's graphical model of groups, given the conditions. ``parts`` describes the conditions that
+    admit only a part of some group: for the column at an index in ``model.columns``, an array of shape ``(2, groups)``
+    with the places where the admitted part of each group begins and ends, 0 and 1 for all other groups.
 
     In the model, a row has the groups G with probability P(G), and then a latent vector Z, normal within the box B(G)
     of the groups' intervals. Its place within group g of column j is F(Z_j), where F is the distribution function of
-    Z_j among all rows with that group: ranks tend to it in a large sample. B and F belong to the model, and conditions
-    do not change them: if a condition on another column raises Z_j, it raises the place. A condition that admits places
-    from a to b admits latent values from F^-1(a) to F^-1(b), and so narrows the box B(G) to a box C(G). The rows that
-    meet all conditions have G and Z distributed as
+    Z_j among all rows with that group: in a large sample, the share of the group's rows with smaller values tends to
+    F(Z_j). B and F belong to the model, and conditions do not change them: if a condition on another column raises Z_j,
+    it raises the place. A condition that admits places from a to b admits latent values from F^-1(a) to F^-1(b), and so
+    narrows the box B(G) to a box C(G). The rows that meet all conditions have G and Z distributed as
 
         P(G) normal(z) / mass(B(G)),  z in C(G),  where mass is the normal probability of a box.
 
     The graphical model given the conditions draws G with probability proportional to P(G) times all b - a of ``parts``.
     The remaining factor is mass(C(G)) / mass(B(G)) over the product of all b - a: at the upper end of a group, high
     groups of correlated columns are more frequent. So Z is first drawn in B(G). Then each column of ``parts`` in turn
-    is drawn again between its ends in C(G), given the other columns. The row's weight is the product of the
-    probabilities, before each turn, of a value between these ends, each divided by its b - a. Given G, its expectation
-    is the remaining factor, and rows kept in proportion to their weights are distributed as above (importance and
-    rejection sampling). If the conditions admit whole groups only, all rows are kept.
+    is drawn again between its ends in C(G), given the other columns. The row's weight is the product, over these
+    columns, of the probability (just before the column is drawn again) of a value between its ends, divided by its
+    b - a. Given G, the expectation of the weight is the remaining factor, and rows kept in proportion to their weights
+    are distributed as above (importance and rejection sampling). If the conditions admit whole groups only, all rows
+    are kept.
 
     Two things are approximate beyond the model's own Gibbs sampling. F is interpolated in a table that is estimated
     from drawn rows. And if fewer than one row in 256 would be kept, the largest weights are cut: other columns then
@@ -201,9 +202,10 @@ class GivenGroups:
     def sample(self, rows: int, rng: np.random.Generator) -> Drawn:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        The arrays are those of :meth:`RankedGroups.sample`, except that places count only the rows that meet the
-        conditions. Raises :class:`InvalidParameter` if fewer than one in 10,000 of at least 100,000 drawn rows is kept,
-        for parts of groups that practically exclude each other.
+        The arrays are those of :meth:`RankedGroups.sample`, except where a condition admits only a part of a group:
+        there the place is the share, in the model, of the part's rows below the value. Raises :class:`InvalidParameter`
+        if fewer than one in 10,000 of at least 100,000 drawn rows is kept, for parts of groups that practically exclude
+        each other.
         """
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
@@ -271,7 +273,7 @@ class GivenGroups:
         return found
 
     def _places(self, at: int, groups: NDArray[Any], latent: Array) -> Array:
-        """Return the places (0 to below 1) of latent values, among those rows of their groups that meet conditions."""
+        """Return the places (0 to below 1) of latent values: in their groups, or in the admitted parts of these."""
         shares = _share(latent, *self.model._intervals[at][:, groups])
         knot = np.searchsorted(_KNOTS[1:-1], shares, side="right")
         curves = self.model._curves[at]

@@ -2,8 +2,8 @@
 
 Scores are sums over columns of ``score(column, parents)``. Given an order of the columns, each column can therefore
 choose its best parents among the columns before it. The best order is found exactly by dynamic programming over sets of
-columns (Silander & Myllymäki, UAI 2006, arXiv 1206.6875) for up to ``EXACT`` columns, and greedily with local moves for
-more. With one parent per column and symmetric scores the result is a maximum spanning tree (Chow & Liu, doi
+columns (Silander & Myllymäki, UAI 2006, arXiv 1206.6875) for up to 20 columns (``EXACT``), and greedily with local
+moves for more. With one parent per column and symmetric scores the result is a maximum spanning tree (Chow & Liu, doi
 10.1109/TIT.1968.1054142).
 """
 
@@ -77,11 +77,12 @@ def dependences(
 ) -> Array:
     """Return the estimated mutual information, in nats, of every pair of columns, corrected for the bias due to noise.
 
-    ``one_way`` holds a noisy table of each column, ``pairs`` those of pairs, of about ``total`` rows. The matrix, shape
-    ``(columns, columns)``, is symmetric with zeros on the diagonal and for pairs without a table; entries may be
-    negative. Tables are first made consistent, which removes more noise than clipping or projecting each table by
-    itself. The remaining noise looks like dependence, and more so for pairs with more cells. The same computation is
-    therefore done on tables of independent columns with noise drawn from ``rng``, and its result subtracted.
+    ``one_way`` holds a noisy table of each column, and ``pairs`` noisy tables of pairs of columns, all of about
+    ``total`` rows. The matrix, shape ``(columns, columns)``, is symmetric with zeros on the diagonal and for pairs
+    without a table; entries may be negative. Tables are first made non-negative with equal counts of each column, which
+    removes more noise than clipping or projecting each table by itself. The remaining noise looks like dependence, and
+    more so for pairs with more cells. The same computation is therefore done on tables of independent columns with
+    noise drawn from ``rng``, and its result subtracted.
     """
     known = consistent([*one_way, *pairs], total)
     share = {table.clique[0]: known[table.clique] / total for table in one_way}
@@ -126,8 +127,8 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
 class Choices:
     """Each column's possible sets of parents, best first: what the search for the best network looks up.
 
-    ``by_column[j]`` lists, for column j, tuples of the set's value, the set as a bit mask (bit i for column i), and the
-    set as a sorted tuple.
+    ``by_column[j]`` lists, for column j, tuples of the set's value (the sum of its parents' weights), the set as a bit
+    mask (bit i for column i), and the set as a sorted tuple.
     """
 
     by_column: tuple[tuple[tuple[float, int, Parents], ...], ...]
@@ -136,8 +137,9 @@ class Choices:
     def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> Choices:
         """List each column's sets of at most ``most`` parents of positive weight.
 
-        The arguments are those of :func:`best_structure`. Sets of two or more are formed only of the column's 20
-        heaviest candidates.
+        ``weights[i, j]`` is the weight of parent j for column i, and ``sizes`` holds each column's number of codes. A
+        column and its parents together have at most ``max_cells`` combinations of codes. Sets of two or more are formed
+        only of the column's 20 heaviest candidates.
         """
         found = []
         for column, row in enumerate(weights):
@@ -157,13 +159,13 @@ class Choices:
     def best(self, column: int, before: int) -> tuple[float, int, Parents]:
         """Return the most valuable set of parents of ``column`` among the columns ``before`` it.
 
-        These are a bit mask (bit i for column i). The result is (value, bit mask, sorted tuple); the empty set, of
-        value 0, if no set qualifies.
+        ``before`` is a set of columns as a bit mask (bit i for column i). The result is the tuple (value, bit mask,
+        sorted tuple) of the set of parents; that of the empty set, of value 0, if no set qualifies.
         """
         return next((entry for entry in self.by_column[column] if not entry[1] & ~before), (0.0, 0, ()))
 
     def structure(self, order: Sequence[int]) -> Structure:
-        """Return the network of largest total weight whose parents come first in ``order``, a list of all columns."""
+        """Return the heaviest network in which parents precede their children in ``order``, a list of all columns."""
         parents: list[Parents] = [()] * len(order)
         before = 0
         for column in order:
@@ -172,7 +174,10 @@ class Choices:
         return Structure(tuple(order), tuple(parents))
 
     def worth(self, order: Sequence[int]) -> float:
-        """Return the total weight of the best network whose parents come first in ``order``, a list of all columns."""
+        """Return the total weight of the heaviest network in which parents precede their children in ``order``.
+
+        ``order`` lists all columns.
+        """
         total, before = 0.0, 0
         for column in order:
             total += self.best(column, before)[0]

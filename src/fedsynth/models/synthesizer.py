@@ -63,8 +63,8 @@ class Model(Sampler, Protocol):
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler of rows that meet conditions on columns; ``None`` if the model has no such rows.
 
-        ``evidence`` maps a column's position in ``schema.stored`` to its condition, in terms of the model's codes
-        (:class:`~fedsynth.models.evidence.Evidence`).
+        ``evidence`` maps a column's position in ``schema.stored``, the columns as sites encode them, to its condition,
+        in terms of the model's codes (:class:`~fedsynth.models.evidence.Evidence`).
         """
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
@@ -157,7 +157,7 @@ AXES = {axis.kind: axis for axis in _AXES}
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
-    """Return an axis (:class:`Bins`) for each column of ``schema.stored``, for a model of the schema's own codes."""
+    """Return an axis (:class:`Bins`) for each column as sites encode it, for a model of the schema's own codes."""
     return tuple(Bins() for _ in schema.stored)
 
 

@@ -2,8 +2,9 @@
 
 It differs from the published code in two ways. The deviation ``sigma`` of numbers is fixed instead of trained: a row's
 gradient with respect to it grows as 1 / sigma^3, and at the floor of 0.01 it would use up the whole clip norm. Without
-privacy it is fixed as well, so that the same model is trained. And tokens are drawn from their softmax: the published
-argmax shows only the majority value of columns that the latent code does not determine, and drops minorities.
+privacy it is fixed as well, so that the same model is trained. And tokens (codes of values) are drawn from their
+softmax: the published argmax shows only the majority value of columns that the latent code does not determine, and
+drops minorities.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
     The encoder has layers of the widths ``hidden``, the decoder the same in reverse. ``latent`` is the length of the
     code between them. ``factor`` is the weight of a row's reconstruction relative to its Kullback-Leibler divergence.
-    ``sigma`` is the fixed standard deviation of scalars (numbers as values from -1 to 1). It implements
-    :class:`~fedsynth.models.networks.Network`.
+    ``sigma`` is the fixed standard deviation of scalars (numbers as values from -1 to 1). The ``layout`` that methods
+    take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column of an encoded
+    row has, and which columns are numbers. The class implements :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (128, 128)
@@ -60,7 +62,7 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def shapes(self, layout: Layout) -> Shapes:
         """Return the shapes of the parameters, in order: encoder, heads for mean and log-variance, decoder.
 
-        They suit rows encoded in this ``layout``.
+        The network reads rows of this ``layout``.
         """
         width, head = OneHot.of(layout).width, dense(self.hidden[-1], self.latent)
         decoder = layers((self.latent, *reversed(self.hidden), width))
@@ -75,11 +77,12 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 
         The loss is (factor * reconstruction + divergence) / number of columns. The function takes a
         :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and positions of rows in the
-        batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch is encoded in this ``layout``.
-        The reconstruction loss of a scalar x is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a
-        value) its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable
-        clip norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng``
-        here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
+        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. The reconstruction loss of a scalar x
+        is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a value) its cross-entropy. TVAE sums over
+        columns; the mean keeps the gradient norms of rows, and so a suitable clip norm, independent of the width of the
+        table. The noise of each row's latent code is drawn from ``rng`` here, once. Raises
+        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
@@ -109,8 +112,9 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def decoded(self, tape: Tape, code: Tensor) -> Tensor:
         """Decode latent codes: return vectors of scalars before their tanh, followed by logits of tokens.
 
-        ``code`` has shape ``(rows, latent)``. The result's shape is ``(rows, width)``, laid out as
-        :class:`~fedsynth.models.one_hot.OneHot`; ``tape`` holds the parameters of the forward pass.
+        ``code`` has shape ``(rows, latent)``. The result, shape ``(rows, width)``, has one scalar per number and one
+        logit per token of each column (:class:`~fedsynth.models.one_hot.OneHot`); ``tape`` holds the parameters of the
+        forward pass.
         """
         many = len(self.hidden)
         return tape.linear(4 * many + 4, perceptron(tape, 2 * many + 4, code, many, lambda z: z.relu()))
@@ -129,10 +133,11 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
 class TabularVAE:
     """A model that samples rows from a trained autoencoder: latent codes from the normal distribution, decoded.
 
-    ``network`` are its hyperparameters, ``layout`` is that of the encoded rows, ``weights`` are its parameters, flat,
-    float32, and ``total`` is the estimated number of records. With ``decoding`` "sample", tokens (codes of values) are
-    drawn from their softmax; "argmax" takes the likeliest token, as in the published code. Raises
-    :class:`InvalidParameter` for weights that do not fit the network, and for another ``decoding``.
+    ``network`` are its hyperparameters, ``weights`` are its parameters, flat, float32, and ``total`` is the estimated
+    number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
+    each column of the drawn rows has, and which columns are numbers. With ``decoding`` "sample", tokens are drawn from
+    their softmax; "argmax" takes the likeliest token, as in the published code. Raises :class:`InvalidParameter` for
+    weights that do not fit the network, and for another ``decoding``.
     """
 
     network: AutoEncoder
@@ -151,10 +156,10 @@ class TabularVAE:
     def sample(self, rows: int, rng: np.random.Generator, device: Device = "auto") -> list[NDArray[Any]]:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
-        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place
-        within the token is from 0 to below 1. All randomness comes from ``rng``; ``device`` evaluates the network
-        ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was
-        named, is missing.
+        Arrays hold integer tokens (codes) for categories, and token + place in float64 for numbers, where the place,
+        from 0 to below 1, is the share of the token's rows below the number. All randomness comes from ``rng``;
+        ``device`` evaluates the network ("auto": the configured device). Raises :class:`~fedsynth.errors.Unsupported`
+        if PyTorch, or a GPU that was named, is missing.
         """
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
@@ -175,7 +180,7 @@ class TabularVAE:
         return kept(self, self.layout, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
-        """Return the network and its layout as JSON values, and the weights as an array, for :meth:`from_arrays`."""
+        """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         meta = {
             "network": msgspec.to_builtins(self.network),
             "layout": [list(part) for part in self.layout],
