@@ -1,1 +1,1 @@
-"""Fitted generators: pure numerics, independent of privacy and federation."""
+"""Models that draw synthetic rows, with their fitting and sampling: numerics only, without privacy or network code."""

@@ -1,9 +1,10 @@
 """Bayesian networks of discrete columns, fitted to tables of counts and sampled: the model of FedBN and PrivBayes.
 
 The counts may be noisy. Parameters and sampling follow PrivBayes (Zhang et al., TODS 2017, doi 10.1145/3134428) with
-three corrections. Tables are projected on the simplex instead of clipped, since clipping adds mass to every empty cell.
-For combinations of the parents' values that never occur, the distribution backs off to fewer parents instead of the
-uniform distribution. Rows are drawn evenly: see :func:`fedsynth.models.cells.evenly`.
+three corrections. Tables are projected on the simplex (made non-negative, of a fixed sum) instead of clipped, since
+clipping adds mass to every empty cell. For combinations of the parents' values that never occur, the distribution backs
+off to fewer parents instead of the uniform distribution. The random numbers behind the rows are evenly spread instead
+of independent (:func:`fedsynth.models.cells.evenly`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MOST_ROWS = 1 << 20  # most states of the parents in one conditional table; see
 class BayesianNetwork:
     """A Bayesian network of discrete columns: each column's distribution given its parents, as tables.
 
-    Columns are numbered from 0 in the schema's order and hold integer codes from 0. ``structure``
+    Columns are numbered from 0 in the schema's order and hold integer codes from 0 (of values or bins). ``structure``
     (:class:`~fedsynth.models.structure.Structure`) lists each column's parents. ``conditionals[j]`` is the table of
     column j, float64, with one axis for each of its parents (ascending) and column j's own axis last, along which it
     sums to one. ``total`` is the estimated number of records. Raises :class:`InvalidParameter` for tables that do not
@@ -76,10 +77,10 @@ class BayesianNetwork:
         The distribution of each column is read from the smallest table that contains the column and its parents. Counts
         may be negative: tables are first projected on the non-negative tables of sum ``total``. The noise that this
         leaves in rare cells adds up in the counts of single columns; where ``tables`` holds the 1-way table of a
-        column, larger tables are therefore scaled to its counts. ``zeros`` maps cliques to masks of cells that no row
-        can be in (:data:`~fedsynth.models.estimate.Zeros`); such cells get probability 0 if their clique lies within a
-        column and its parents. Raises :class:`InvalidParameter` if no table contains a column together with its
-        parents.
+        column, larger tables are therefore scaled to its counts. ``zeros`` maps cliques to boolean masks of their
+        tables, true in cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`); such cells get
+        probability 0 if their clique lies within a column and its parents. Raises :class:`InvalidParameter` if some
+        column and its parents are not together in any table.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -107,7 +108,7 @@ class BayesianNetwork:
         return self.completed({}, rows, rng)
 
     def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | Kept | None:
-        """Return a sampler of the network's rows given ``evidence`` (by column); ``None`` if it has no such rows.
+        """Return a sampler of rows given ``evidence`` (by column number); ``None`` if such rows have probability 0.
 
         Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). It changes only the
         distribution of its column and that column's ancestors. The columns with evidence and their ancestors form a
@@ -135,10 +136,11 @@ class BayesianNetwork:
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
     def completed(self, known: Mapping[int, NDArray[Any]], rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Sample the remaining columns of rows in which some columns are ``known``, and return all columns' codes.
+        """Complete rows whose codes in some columns are given by ``known``: draw the other columns, and return all.
 
-        ``known`` maps columns to integer codes, shape ``(rows,)``; the ancestors of known columns must be known, too.
-        The result has one array of shape ``(rows,)`` per column, in the order of the columns.
+        ``known`` maps a column number to the rows' integer codes, shape ``(rows,)``; with a column, it must contain all
+        the column's ancestors. The result has one array of codes per column, shape ``(rows,)``, in the order of the
+        columns.
         """
         result = [
             known[column] if column in known else np.empty(rows, dtype=np.min_scalar_type(size - 1))

@@ -1,10 +1,10 @@
-"""Data-adaptive binning: fine cells that follow the rows, and groups of cells over which dependence is measured.
+"""Data-adaptive binning: fine cells that follow a column's values, and groups of cells whose dependence is measured.
 
 Bins of equal width describe a number badly if nine rows of ten are zero, or if it has few distinct values: this alone
 explains the propensity MSE of 0.249 on Adult in the FedBN thesis (at 0.25, a tree tells every synthetic row from the
-real ones). Here a column starts with public cells between its public bounds. Released counts of these cells (this
-module sees no rows) decide which cells to split further and which to merge into groups. Within a group, rows are drawn
-in proportion to the counts of its fine cells.
+real ones). Here a number starts with intervals (cells) that depend only on its public bounds. Released (published,
+usually noisy) counts of these cells, never rows, decide which cells to split further and which to merge into groups.
+Within a group, rows are drawn in proportion to the counts of its fine cells.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot d
 def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
     """Draw uniform numbers, one per row, that are evenly spread within each group: sampling with less variance.
 
-    ``groups`` holds each row's group, an integer from 0 to below 2^20. Returns float64 numbers in [0, 1), shape
-    ``(rows,)``. Each draw is uniform by itself. The draws of one group, and those of neighbouring groups together, are
-    evenly spread: the rows of a group, in random order, take successive points of an additive recurrence of the golden
-    ratio with a random start. Frequencies of samples drawn with them deviate from their probabilities by about one row
-    instead of the square root of the number of rows; this holds within blocks of 2^20 rows. Draws are multiples of
-    2^-32, so that a group's number can be added without rounding.
+    ``groups`` holds each row's group (such as its combination of the parents' codes), an integer from 0 to below 2^20.
+    Returns float64 numbers in [0, 1), shape ``(rows,)``. Each draw is uniform by itself. The draws of one group, and
+    those of neighbouring groups together, are evenly spread: the rows of a group, in random order, take successive
+    points of an additive recurrence of the golden ratio with a random start. Frequencies of samples drawn with them
+    deviate from their probabilities by about one row instead of the square root of the number of rows; this holds
+    within blocks of 2^20 rows. Draws are multiples of 2^-32, so that the sum of a row's group and its draw is exact.
     """
     if len(groups) > _BLOCK:
         return np.concatenate([evenly(groups[start : start + _BLOCK], rng) for start in range(0, len(groups), _BLOCK)])
@@ -76,12 +76,12 @@ class Cells:
     The fine cells are the codes of a category, or the intervals of ``grid`` (ascending, :class:`Grid`) for a number or
     time, followed by one cell for missing values if the column admits them. All arrays have shape ``(fine cells,)``:
     ``groups`` holds each cell's group, numbered from 0 without gaps; ``counts`` its estimated number of rows;
-    ``variances`` the variance of that estimate, infinite if nothing is known. Counts come from released (published,
-    usually noisy) tables, never from rows. Cells with the same number in ``whole`` were one cell when counts were last
-    released: the count of that cell is split evenly between them, and each has, in ``variances``, the variance of the
-    whole count. The first ``in_order`` cells are in a meaningful order, so that neighbours may be smoothed; 0 if there
-    is none. As the axis of a model (:class:`~fedsynth.models.synthesizer.ModelAxis`), it converts group numbers to
-    values: :meth:`drawn`.
+    ``variances`` the variance of that estimate, infinite before any count is released. Counts come from released
+    (published, usually noisy) tables, never from rows. Cells with the same number in ``whole`` were one cell when
+    counts were last released: the count of that cell is split evenly between them, and each has, in ``variances``, the
+    variance of the whole count. The first ``in_order`` cells are in a meaningful order, so that neighbours may be
+    smoothed; 0 if there is none. As the axis of a model (:class:`~fedsynth.models.synthesizer.ModelAxis`), it converts
+    group numbers to values: :meth:`drawn`.
     """
 
     groups: Integers
@@ -110,10 +110,10 @@ class Cells:
 
     @classmethod
     def levels(cls, column: Column) -> list[Cells]:
-        """Return the fine cells (:class:`Cells`) in which ``column`` is counted first, at several resolutions.
+        """Return the fine cells in which ``column`` is counted first: a :class:`Cells` per resolution, coarse to fine.
 
-        The first resolution is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of
-        the one before; a category has one. All counts are unknown (1, with infinite variance).
+        The first is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of the one
+        before; a category has one. All counts are unknown (1, with infinite variance).
         """
         found = [cls.of(column)]
         while len(found) < LEVELS and found[-1].grid is not None:
@@ -140,9 +140,9 @@ class Cells:
         return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
     def axis(self, column: int) -> Axis:
-        """Return the partition of the column's values into groups, by which a query lets sites count rows.
+        """Return the groups as an axis of a table of counts: the partition of values by which sites count their rows.
 
-        ``column`` is the column's position in the schema.
+        ``column`` is the column's position in ``schema.stored``, the columns as sites encode them.
         """
         own = np.array_equal(self.groups, np.arange(len(self.groups)))
         return Axis(column, None if self.grid is None else self.grid.cuts, None if own else self.groups)
@@ -167,9 +167,8 @@ class Cells:
         """Translate a condition on the values of ``column``: return evidence on the groups, and new cells to draw from.
 
         The evidence holds, for each group, the probability that a row of the group meets the condition; for a number or
-        time, it also covers a value's place within its group, the share of the group's rows below the value
-        (:class:`~fedsynth.models.evidence.Placed`). The returned cells have the same groups, but :meth:`drawn` draws
-        from them only values that meet the condition.
+        time, it also says which part of each group meets the condition (:class:`~fedsynth.models.evidence.Placed`). The
+        returned cells have the same groups, but :meth:`drawn` draws from them only values that meet the condition.
         """
         begin, end, grid = *np.zeros((2, len(self.groups))), self.grid
         if isinstance(condition, Between):
@@ -287,11 +286,11 @@ class Cells:
     def grouped(self, least: float, most: int) -> Cells:
         """Merge the fine cells (:class:`Cells`) into at most ``most`` groups of at least ``least`` estimated rows.
 
-        Returns the same cells with new ``groups``. While there are more than ``most`` groups, or one has fewer than
-        ``least`` rows, the group with the fewest rows joins the one of its two neighbours that has fewer; a group ends
-        with fewer than ``least`` rows only if the column has fewer. Numbers are neighbours in their order, values of a
-        category in the order of their counts. A value with many rows thus mostly keeps a group of its own. Missing
-        numbers form one more group, which may hold fewer rows.
+        Returns the same cells with new ``groups``. At first each cell is a group. While there are more than ``most``
+        groups, or one has fewer than ``least`` rows, the group with the fewest rows joins the one of its two neighbours
+        that has fewer; a group ends with fewer than ``least`` rows only if the column has fewer. Numbers are neighbours
+        in their order, values of a category in the order of their counts. A value with many rows thus mostly keeps a
+        group of its own. Missing numbers form one more group, which may hold fewer rows.
         """
         free = len(self.groups) if self.grid is None else len(self.grid)
         order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
@@ -306,10 +305,10 @@ class Cells:
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
 
-        Groups are numbers of bins (:class:`Cells`). Within a group, fine cells are drawn in proportion to their counts.
-        An entry of the form group + place (float64, place from 0 to below 1) is not random: it gives the value at that
-        place of the group, below which that share of its rows lies. Returns integer codes for a category, float64
-        numbers (NaN for missing) otherwise, shape ``(rows,)``.
+        A group is a bin, given by its number (:class:`Cells`). Within a group, fine cells are drawn in proportion to
+        their counts. An entry of the form group + place (float64, place from 0 to below 1) is not random: it gives the
+        value at that place of the group, below which that share of its rows lies. Returns integer codes for a category,
+        float64 numbers (NaN for missing) otherwise, shape ``(rows,)``.
         """
         order, cumulative = self._within
         if groups.dtype == np.float64:

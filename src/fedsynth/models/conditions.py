@@ -73,12 +73,13 @@ Condition = Is | Between | Missing
 def read_conditions(schema: Schema, asked: Mapping[str, Any]) -> dict[int, Condition]:
     """Check conditions on sampled rows against the schema, and return them by the position of their columns.
 
-    Positions are those in ``schema.stored``, the columns as sites encode them. ``asked`` maps a column's name to what
-    its values must be: a category's value; a number or time; an interval ``(low, high)`` of these, both ends included;
-    or ``None`` for a missing value. Values are spelled as in a table. An end of an interval beyond the column's bounds
-    is moved to the bound. Raises :class:`SchemaError` for an unknown column (the message names similar ones), a value
-    that the column does not have, an empty interval, and a column that is stored as a difference from or ratio to
-    another column, since models represent only that difference or ratio.
+    Positions are those in ``schema.stored``, the columns that sites encode: all except identifiers and columns computed
+    from others. ``asked`` maps a column's name to what its values must be: a category's value; a number or time; an
+    interval ``(low, high)`` of these, both ends included; or ``None`` for a missing value. Values are spelled as in a
+    table. An end of an interval beyond the column's bounds is moved to the bound. Raises :class:`SchemaError` for an
+    unknown column (the message names similar ones), a value that the column does not have, an empty interval, and a
+    column that is stored as a difference from or ratio to another column, since models represent only that difference
+    or ratio.
     """
     found: dict[int, Condition] = {}
     for name, value in asked.items():

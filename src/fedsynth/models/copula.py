@@ -31,10 +31,11 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
     """Estimate a Gaussian copula's correlation matrix, shape ``(l, l)``, from noisy sums over encoded rows.
 
     ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
-    variable. ``scores[j]`` holds a number for each of these cells, which encodes the rows in it. ``products`` are the
-    noisy means over rows of the product of two columns' scores: the lower triangle without the diagonal, row by row,
-    flat. Each has noise of standard deviation ``std``. The result is corrected for the loss of correlation by cells
-    (:func:`latent_correlation`), shrunk towards zero according to the noise, and positive definite.
+    variable. ``scores[j]`` holds a number for each of these cells, by which the cell's rows are encoded. ``products``
+    are the means over rows of the product of two columns' scores, flat, for the pairs of columns
+    ``(1, 0), (2, 0), (2, 1), (3, 0)`` and so on; each has noise of standard deviation ``std``. The result is corrected
+    for the correlation that encoding by cells loses (:func:`latent_correlation`), shrunk towards zero according to the
+    noise, and positive definite.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
@@ -51,10 +52,10 @@ def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 
     ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
     variable. ``scores[j]`` holds a number for each of these cells. ``products[i, j]`` is the mean over rows of the
-    product of the scores of columns i and j; the matrix is symmetric, and its diagonal is not used. Cells lose a part
-    of the correlation. For normal variables of correlation r, the mean product of two columns' scores is the series
-    sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r because the scores increase
-    along their axes, so it can be inverted for each pair.
+    product of the scores of columns i and j; the matrix is symmetric, and its diagonal is not used. The correlation of
+    scores is weaker than that of the variables. For normal variables of correlation r, the mean product of two columns'
+    scores is the series sum_k c_k d_k r^k in their Hermite coefficients (Mehler's formula). It increases in r because
+    the scores increase along their axes, so it can be inverted for each pair.
     """
     c = np.stack([axis.coefficients(score) for axis, score in zip(axes, scores, strict=True)])
     grid = np.sin(np.linspace(-1, 1, 161) * np.arcsin(_LARGEST))
@@ -69,9 +70,10 @@ def latent_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
 
 
 def nearest_correlation(matrix: Array) -> Array:
-    """Return the nearest positive definite correlation matrix to a symmetric matrix (Higham 2002).
+    """Return the positive definite correlation matrix nearest to a symmetric ``matrix`` (Higham 2002); same shape.
 
-    Alternating projections with Dykstra's correction (doi 10.1093/imanum/22.3.329); deterministic.
+    Nearest is meant in the Frobenius norm. It is found by alternating projections with Dykstra's correction (doi
+    10.1093/imanum/22.3.329); deterministic.
     """
     nearest, correction = (matrix + matrix.T) / 2, np.zeros_like(matrix)
     for _ in range(_PROJECTIONS):
@@ -171,12 +173,12 @@ class Admitted:
 
 @dataclass(frozen=True, eq=False)
 class Cellwise:
-    """A copula's axis of one column: its cells are consecutive intervals of one standard normal variable.
+    """How a copula represents a column by one standard normal variable: each cell is an interval of its axis.
 
-    ``axis`` holds the cells' order along this variable and their shares of the rows. Without a ``grid``, the cells are
-    the codes of a category; with one, they are the grid's intervals of numbers or times, and the last cell may stand
-    for missing values. It implements :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes
-    to values.
+    Cells are the codes of a category or, with a ``grid``, the grid's intervals of numbers or times, after which a last
+    cell may stand for missing values. ``axis`` holds the order of the cells' intervals and the cells' shares of the
+    rows. The class implements :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to
+    values.
     """
 
     axis: NormalScores
@@ -229,11 +231,11 @@ class Cellwise:
 
 @dataclass(frozen=True, eq=False)
 class Componentwise:
-    """A copula's two axes of one number, as in Fed-TDA's paper: a place in a mixture component, and the component.
+    """How a copula represents a number by two standard normal variables, its axes, as in Fed-TDA's paper.
 
-    A value is the mean of a component of ``mixture`` plus the first latent variable times the component's standard
-    deviation. ``axis`` divides the second latent variable among the components and one last cell, which stands for
-    missing values. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
+    The second variable selects a component of ``mixture``: ``axis`` divides it among the components and one last cell,
+    which stands for missing values. A value is the mean of its component plus the first variable times the component's
+    standard deviation. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
     :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
     """
 
@@ -317,8 +319,9 @@ class Copula:
     def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | Kept | None:
         """Return a sampler of rows given ``evidence``: conditions on columns, by position.
 
-        Returns ``None`` if some column has no such rows. Evidence on a column with one latent is a :class:`Region`,
-        which truncates the normal distribution; for columns with two latents, rejection sampling is used.
+        Evidence on a column with one latent variable is a :class:`Region`, which truncates its normal distribution;
+        ``None`` is returned if a region has probability 0. For columns with two latent variables, rejection sampling is
+        used.
         """
         regions = {at: known for at, known in evidence.items() if isinstance(known, Region)}
         others = {at: known for at, known in evidence.items() if not isinstance(known, Region)}

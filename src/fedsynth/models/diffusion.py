@@ -1,13 +1,14 @@
 """Diffusion models of encoded rows: FinDiff, and the network that the sites of FedTabDiff train.
 
 Sattarov et al., FinDiff (arXiv 2309.01472) and FedTabDiff (arXiv 2401.06263), after denoising diffusion (Ho et al.,
-arXiv 2006.11239). A row is encoded as a token (code of a value) for each column and, for each number, a place within
-its token, the share of the token's rows below it. A point stands for the row: the fixed random vector of each token,
-and the normal score of each place. As published, a network learns to predict the noise in a noisy point; rows are
-sampled by removing noise step by step from pure noise, and a category is decoded to the token with the nearest vector.
-By default the network here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et
-al., arXiv 2211.15089, and in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction
-of the training steps. DDIM (Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
+arXiv 2006.11239). A row is encoded as a token for each column (the code of a value or, for a number, of a group of
+intervals) and, for each number, a place within its token, the share of the token's rows below it. The network works on
+points: a row's point consists of the fixed random vector of each token, and the normal score (standard normal quantile)
+of each place. As published, a network learns to predict the noise in a noisy point; rows are sampled by removing noise
+step by step from pure noise, and a category is decoded to the token with the nearest vector. By default the network
+here predicts the row itself, as probabilities of tokens and normal scores (as in Dieleman et al., arXiv 2211.15089, and
+in DP-FinDiff's decoder): it represents frequent values from the start and needs a fraction of the training steps. DDIM
+(Song et al., arXiv 2010.02502) samples in 25 steps instead of 500.
 """
 
 from __future__ import annotations
@@ -59,12 +60,12 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
 
     The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
     each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a fixed
-    random vector for each token, and a normal score for each number. The network has ``depth`` hidden layers of
-    ``width``. There are ``steps`` steps of diffusion, with noise variances from 1e-4 to 0.02, times 1000 / steps if
-    ``scaled`` (otherwise the last step keeps some signal, which sampling ignores). Token vectors have ``embedding``
-    numbers each and are drawn from ``seed``. The token of the column at position ``label`` is given to the network
-    instead of being denoised (-1: no label). The network ``predicts`` the "row", or the "noise" as published. It
-    implements :class:`~fedsynth.models.networks.Network`.
+    random vector for each token, and a normal score for each number (the standard normal quantile of its place within
+    its token). The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion, with noise
+    variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal, which
+    sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
+    column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
+    ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -77,10 +78,12 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     predicts: Literal["row", "noise"] = "row"
 
     def shapes(self, layout: Layout) -> Shapes:
-        """Return the shapes of the parameters, in order: layers for time and row, hidden layers, last layer, label.
+        """Return the shapes of the parameters, in order, for rows of this ``layout``.
 
-        The network reads rows of this ``layout``. A label column has a table of trained vectors, one per token. Raises
-        :class:`InvalidParameter` for a label position beyond the columns, and if no column is left to denoise.
+        These are weight and bias of each linear layer: two for the time (step of diffusion), two for the row's point,
+        ``depth`` hidden layers, and the last layer. A label adds a table of trained vectors, one per token of its
+        column. Raises :class:`InvalidParameter` for a label position beyond the columns, and if no column is left to
+        denoise.
         """
         if self.label >= len(layout.tokens):
             raise InvalidParameter(

@@ -1,10 +1,10 @@
 """Encoding of rows for neural networks: a token for each column, and for each number a place within its token.
 
-All encoders are made from released counts (:class:`~fedsynth.models.cells.Cells`); none is fitted to rows. A token is
-the code of a group of a column's values or intervals. A number's groups stand for its modes: a value with many rows
-mostly has one of its own. A number's place is the share of its group's rows below it. A single group gives a quantile
-transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a
-Gaussian mixture.
+All encoders are made from released (published, usually noisy) counts (:class:`~fedsynth.models.cells.Cells`); none is
+fitted to rows. A token is the code of a group of a column's values or intervals. A number's groups stand for its modes:
+a value with many rows mostly has a group of its own. A number's place is the share of its group's rows below it. A
+single group gives a quantile transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503),
+with a histogram instead of a Gaussian mixture.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _BELOW_1 = 1 - 2.0**-38  # largest place; the last token plus this place stays b
 
 
 class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """Where a number lies within its token (code), from shares of fine cells: part of an :class:`Encoder`.
+    """What sites need to compute a number's place within its token (code): part of an :class:`Encoder`.
 
-    The shares come from released (published, usually noisy) counts. A token is a group of fine cells (intervals). A
-    number's place in it, from 0 to 1, is the share of the token's rows below the number. All arrays have one entry for
-    each cell, ascending. Cell i holds the values above ``lower[i]``, up to and including its cut point ``upper[i]``. Of
-    the rows of its token, the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it.
+    A token is a group of fine cells (intervals). A number's place in it, from 0 to 1, is the share of the token's rows
+    below the number. All arrays have one entry for each cell, ascending. Cell i holds the values above ``lower[i]``, up
+    to and including its cut point ``upper[i]``. Of the rows of its token, the share ``begin[i]`` lies below the cell
+    and the share ``share[i]`` within it, estimated from released (published, usually noisy) counts.
     """
 
     lower: Floats
@@ -60,10 +60,10 @@ class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
             raise InvalidParameter(f"places of column {at} must lie between 0 and 1")
 
     def of(self, cells: Integers, numbers: Floats) -> Floats:
-        """Return the place (0 to 1) of each of ``numbers`` within its token, given the numbers' fine ``cells``.
+        """Return the place (0 to 1) of each of ``numbers`` within its token.
 
-        All arrays have shape ``(rows,)``. Within a cell, places increase linearly; a cell of width 0 counts as its
-        middle.
+        ``cells`` holds the index of the fine cell in which each number lies. Both arguments and the result have shape
+        ``(rows,)``. Within a cell, places increase linearly; in a cell of width 0, all numbers count as its middle.
         """
         lower, upper = self.lower[cells], self.upper[cells]
         wide = upper > lower
@@ -110,9 +110,9 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         return int(self.groups.max()) + 1
 
     def axis(self, at: int) -> Axis:
-        """Return the partition of the values into tokens (codes that networks read), by which a query counts rows.
+        """Return the tokens (codes for networks) as an axis of a table of counts, by which sites count their rows.
 
-        ``at`` is the column's position in the schema.
+        ``at`` is the column's position in ``schema.stored``, the columns as sites encode them.
         """
         return Axis(at, None if self.places is None else self.places.upper, self.groups)
 
@@ -134,8 +134,8 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         """Return the tokens (codes for networks) of rows, int64, and the places of numbers within them.
 
         For a category, ``None`` stands for the places. Both have shape ``(rows,)``; places are float64 from 0 to 1, 0.5
-        for missing values. ``codes`` are the schema's codes of the column. ``numbers`` are its values in float64 (NaN:
-        missing), which numbers and times need.
+        for missing values. ``codes`` are the rows' codes under the schema (bins, or positions in a list of values).
+        ``numbers``, needed for a numeric or datetime column, are their values in float64 (NaN: missing).
         """
         if self.places is None:
             return self.groups[codes], None
@@ -180,10 +180,12 @@ class Layout(NamedTuple):
 
 
 def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
-    """Raise :class:`InvalidParameter` unless ``encoders`` has one valid encoder for every stored column of ``schema``.
+    """Raise :class:`InvalidParameter` unless ``encoders`` can encode the columns of ``schema``, one by one, in order.
 
-    Sites call it before they encode rows. More than 2^18 tokens (codes that networks read) of all columns together are
-    refused, too.
+    The columns are ``schema.stored``, those that sites encode: all except identifiers and columns computed from others.
+    Each encoder must have a token (code that networks read) for every value of its column, at most 2^14 tokens and, for
+    a numeric or datetime column only, places of numbers within tokens (:meth:`Encoder.check`). All columns together may
+    have at most 2^18 tokens. Sites call it before they encode rows.
     """
     if len(encoders) != len(schema.stored):
         raise InvalidParameter(f"{len(encoders)} encoders do not fit {len(schema.stored)} columns; give one per column")
@@ -199,7 +201,7 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
     """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
 
     Returns the rows' tokens (codes for networks) and, for numbers, places within tokens. ``encoders`` has one encoder
-    for each column. The table must hold the numbers of all numeric and datetime columns.
+    for each column, in order. For numeric and datetime columns, the table must hold the numbers besides the codes.
     """
     tokens, places = [], []
     for at, encoder in enumerate(encoders):

@@ -49,10 +49,11 @@ _PAIR_CELLS = 1 << 20  # ... but fewer in large models, where one pair does as w
 class Measurement:
     """A noisy contingency table (marginal) of some columns, with its noise level: the input of :func:`estimate`.
 
-    ``clique`` is the sorted tuple of the columns' positions. ``values`` has one axis per column, in this order, as long
-    as the column has codes. Its entries are numbers of rows; they may be negative and need not sum to the total. Each
-    has independent noise of standard deviation ``std``, in rows. Raises :class:`FedsynthError` for an unsorted clique,
-    a std that is not positive, and values that are not finite or have the wrong number of axes.
+    ``clique`` is the sorted tuple of the columns' positions. ``values`` has one axis per column, in this order; its
+    length is the column's number of codes (values or bins). The entries are numbers of rows; they may be negative and
+    need not sum to the total. Each has independent noise of standard deviation ``std``, in rows. Raises
+    :class:`FedsynthError` for an unsorted clique, a std that is not positive, and values that are not finite or have
+    the wrong number of axes.
     """
 
     clique: Clique

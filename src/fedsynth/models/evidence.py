@@ -118,11 +118,12 @@ class Placed(Weights):
         return np.where(np.isinf(least), 0.0, least), greatest
 
     def moved(self, codes: NDArray[Any]) -> NDArray[Any]:
-        """Convert each group + place to the same value's group + place among only the rows that meet the condition.
+        """Convert places among all rows of a group to places among only its rows that meet the condition.
 
-        Needed after rejection sampling, because the axis given the condition
-        (:meth:`~fedsynth.models.cells.Cells.given`) counts only these rows. All ``codes``, shape ``(rows,)``, must meet
-        the condition. Returns a new array of the same shape; integer codes are groups and are returned unchanged.
+        This is needed after rejection sampling, because the axis given the condition
+        (:meth:`~fedsynth.models.cells.Cells.given`) counts only these rows. ``codes``, shape ``(rows,)``, have the form
+        group + place, and all must meet the condition. Returns a new array of the same shape and form, for the same
+        values; integer codes are groups and are returned unchanged.
         """
         if codes.dtype != np.float64:
             return codes

@@ -90,9 +90,9 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
         The loss of a real row is log(1 + exp(-score)). The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a
         forward pass with certain parameters) and positions of rows in the batch (a slice or tensor), and returns their
         losses, shape ``(rows,)``. The batch (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. A
-        row's condition is its own token (code of a value) in a column that ``rng`` draws here, once, uniformly from all
-        columns with more than one token. A number's token is that of the group of values that it lies in. Raises
-        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        row's condition is its own token (code of a value) in one column, which ``rng`` draws here, once and for each
+        row by itself, uniformly from all columns with more than one token. A number's token is that of the group of
+        values that it lies in. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
@@ -257,10 +257,10 @@ class Adversaries:
         self.generator_adam = Adam(len(self.generator_weights), self.rate, _BETAS)
 
     def step(self, real: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Update the critic, then the generator; return the critic's weights, flat, float32, for the next query.
+        """Update the critic, then the generator; return the critic's new weights, flat, float32, to send to the sites.
 
-        ``real`` is the sites' part of the critic's gradient: the released (noisy) sum of its clipped gradients over
-        rows, divided by the expected number of rows; flat. Fakes are generated from ``rng``.
+        ``real`` is the sites' part of the critic's gradient: the released (noisy) sum of its clipped gradients over the
+        sampled rows, divided by the expected number of these rows; flat. Fakes are generated from ``rng``.
         """
         self.critic_weights = self.critic_adam.step(self.critic_weights, real + self.critic_fake_gradient(rng))
         self.generator_weights = self.generator_adam.step(self.generator_weights, self.generator_gradient(rng))

@@ -1,7 +1,7 @@
 """The gradual update method (GUM): make noisy marginals consistent, then change rows until they match them.
 
 Consistency follows Zhang et al. (PrivSyn, USENIX Security 2021, arXiv 2012.15128), but averages by the variances of the
-tables' sums instead of PrivSyn's weights. GUM, from the same paper, is vectorised over cells.
+tables' sums instead of PrivSyn's weights. GUM, from the same paper, moves the rows of all cells of a table at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 
 
 def simplex(noisy: Floats, total: float) -> Floats:
-    """Return the nearest non-negative array (L2) with sum ``total``, of the same shape: to project noisy counts.
+    """Return the non-negative array of sum ``total`` that is nearest (L2) to the ``noisy`` counts; same shape.
 
     ``total`` must be positive. Unlike clipping and rescaling, this projection adds no mass to empty cells on average
     (Duchi et al., ICML 2008, doi 10.1145/1390156.1390191).
@@ -43,11 +43,11 @@ def consistent(
 ) -> dict[Clique, Floats]:
     """Return noisy tables by clique, made non-negative, of common sum ``total`` (rows) and with equal 1-way marginals.
 
-    ``measured`` are the noisy tables. In each of at most ``rounds`` rounds, every column's counts are set to the
-    inverse-variance mean of the tables' counts, the differences are spread evenly over each table's cells, and all
-    tables are projected on the simplex. Pass noisy tables unclipped: clipping them first would add mass wherever noise
-    is positive. Ends early if tables agree to a thousandth of a row per cell. Tables of the same clique (sorted tuple
-    of columns) are first merged by inverse variance.
+    ``measured`` are the noisy tables. In each of at most ``rounds`` rounds, each column's 1-way counts are set, in all
+    tables that contain it, to the inverse-variance mean of these tables' own; the differences are spread evenly over a
+    table's cells, and all tables are projected on the simplex. Pass noisy tables unclipped: clipping them first would
+    add mass wherever noise is positive. Ends early if tables agree to a thousandth of a row per cell. Tables of the
+    same clique (sorted tuple of columns) are first merged by inverse variance.
 
     ``zeros`` maps cliques to masks of cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`). These stay
     empty and take no part in any of these steps. If a clique of ``zeros`` lies in no table but all its columns have
@@ -132,13 +132,13 @@ def _along(values: Floats, clique: Clique, column: int) -> Floats:
 class GradualUpdate:
     """GUM, the gradual update method: changes rows until their contingency tables match ``targets``.
 
-    ``sizes`` holds each column's number of codes (values or bins). ``targets`` are consistent tables by clique (tuple
-    of positions in ``sizes``), scaled here to the number of rows. Each of the ``sweeps`` visits the targets, those with
-    the largest L1 error at their last visit first. A visit moves rows from cells with too many rows to cells with too
-    few. A row is moved either by overwriting its values in the target's columns, or by copying over it a whole row that
-    is already in the new cell. Copying preserves the other targets better. Overwriting is used for cells without rows
-    and, to mix rows, for half of the rows that move to cells with rows, in every second sweep. Raises
-    :class:`InvalidParameter` for fewer than one sweep.
+    ``sizes`` holds each column's number of codes (values or bins). ``targets`` are tables with equal marginals
+    (:func:`consistent`), by clique (tuple of positions in ``sizes``); they are scaled here to the number of rows. Each
+    of the ``sweeps`` visits the targets, those with the largest L1 error at their last visit first. A visit moves rows
+    from cells with too many rows to cells with too few. A row is moved either by overwriting its values in the target's
+    columns, or by copying over it a whole row that is already in the new cell. Copying preserves the other targets
+    better. Overwriting is used for cells without rows and, to mix rows, for half of the rows that move to cells with
+    rows, in every second sweep. Raises :class:`InvalidParameter` for fewer than one sweep.
     """
 
     sizes: tuple[int, ...]

@@ -51,13 +51,14 @@ def junction_tree_cells(sizes: Sequence[int], cliques: Iterable[Sequence[int]]) 
 class GrownTree:
     """Sizes of the junction trees of fixed ``cliques`` plus one more clique, for many candidates in turn.
 
-    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. Simplicial
-    columns (whose neighbours are pairwise adjacent) of the fixed cliques are eliminated only once. In the elimination
-    tree, the parent of a column is the first of its neighbours to be eliminated after it. An additional clique affects
-    only the elimination of its own columns and of their ancestors in this tree; only these remain and are triangulated
-    anew, as in :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is
-    simplicial without the clique stays simplicial with it; the set of columns that simplicial elimination removes does
-    not depend on their order, and neither do the cliques that they leave.
+    ``sizes`` holds each column's number of codes (values or bins); cliques are sets of positions in it. Two columns are
+    neighbours if a clique contains both; a column is simplicial if its neighbours are neighbours of each other. Columns
+    that are simplicial in the fixed cliques are eliminated only once. In the elimination tree, the parent of a column
+    is the first of its neighbours to be eliminated after it. An additional clique affects only the elimination of its
+    own columns and of their ancestors in this tree; only these remain and are triangulated anew, as in
+    :func:`junction_tree_cells`, so the numbers are the same. Proof: a column outside the clique that is simplicial
+    without the clique stays simplicial with it; the set of columns that simplicial elimination removes does not depend
+    on their order, and neither do the cliques that they leave.
     """
 
     def __init__(self, sizes: Sequence[int], cliques: Iterable[Sequence[int]]) -> None:
@@ -338,7 +339,7 @@ def spread(array: NDArray[Scalar], columns: Sequence[int], axes: Sequence[int]) 
 def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats:
     """Sum ``table`` over all its columns but ``columns``, and return a new array with axes in the order of ``columns``.
 
-    ``axes`` names the axes of ``table``, in order. The result is C-ordered.
+    ``axes`` names the axes of ``table``, in order. The result is contiguous in row-major (C) order.
     """
     if len(columns) == len(axes):
         return np.array(table.transpose([axes.index(column) for column in columns]), order="C")
@@ -351,7 +352,7 @@ def reduce(table: Floats, axes: Sequence[int], columns: Sequence[int]) -> Floats
 
 @dataclass(frozen=True)
 class Messages:
-    """A calibrated junction tree, from which the marginal of every node follows by one product.
+    """The result of message passing on a junction tree: one product gives the marginal of any of its nodes.
 
     :func:`pass_messages` makes it. All tuples have one entry for each node of ``tree``. The separator of a node are the
     columns shared with its parent; the rest are its other columns. ``tables[v]``, shape ``nodes[v].block``, is the
@@ -409,12 +410,12 @@ def pass_messages(
     total: float,
     buffers: tuple[list[Floats], Floats] | None = None,
 ) -> tuple[Messages, list[Floats]]:
-    """Calibrate the tree for a model's log potentials; return the messages and the marginals of all factors.
+    """Pass messages on a model's junction tree; return them, and the marginals of all the model's factors.
 
-    ``factors`` holds one table of log potentials (finite) for each of ``tree.factors``, with an axis for each of its
-    columns. The marginals have the same order and shapes and sum to ``total`` (rows) each. The computation is in log
-    space with a maximum per separator cell, so potentials may span any finite range. ``buffers`` (from
-    :func:`workspace`) are overwritten and used by the returned messages, which the next call with them invalidates.
+    ``factors`` holds the model's log potentials: one table (finite) for each of ``tree.factors``, with an axis for each
+    of its columns. The marginals have the same order and shapes and sum to ``total`` (rows) each. The computation is in
+    log space with a maximum per separator cell, so potentials may span any finite range. The returned messages lie in
+    ``buffers`` (from :func:`workspace`; new ones by default) and become invalid when these are passed again.
     """
     tables, scratch = workspace(tree) if buffers is None else buffers
     scales: list[Any] = [None] * len(tree.nodes)

@@ -1,8 +1,9 @@
 """Variational Gaussian mixtures of single columns, fitted from sums over rows, which sites can compute.
 
 The equations are those of scikit-learn's ``BayesianGaussianMixture`` with a Dirichlet process prior in one dimension
-(Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Every array has a leading axis of columns and, if it
-describes components, a last axis of T components: many columns are fitted at once, independently of each other.
+(Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Many columns are fitted at once, independently of each
+other: arrays have a leading axis of columns and, if they describe components, a last axis of T components. Only
+:class:`Mixture` and :func:`quantile_start` are about a single column.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ _EMPTY = 10 * np.finfo(np.float64).eps  # scikit-learn's safeguard for component
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Prior of each column's Gaussian mixture: arrays of shape ``(columns,)``, or numbers shared by all columns.
+    """Prior of each column's Gaussian mixture.
 
+    ``mean``, ``scale`` and ``floor`` have shape ``(columns,)``; the other fields are shared by all columns.
     ``concentration`` is that of the stick-breaking weights (Dirichlet process). ``mean`` is the prior mean of the
     components, worth ``precision`` rows. ``degrees`` of freedom and ``scale`` (1 / W_0, an expected variance) belong to
     the Wishart prior of the components' precisions. ``floor`` is added to every variance.
@@ -127,7 +129,7 @@ class Mixture:
         return standard[np.arange(len(x)), likeliest], likeliest
 
     def scaled(self, centre: float, half: float) -> Mixture:
-        """Return the mixture of ``centre + half * x`` for x of this mixture, which undoes a scaling of values."""
+        """Return the mixture that ``centre + half * x`` follows if x follows this one, to undo a scaling of values."""
         return Mixture(self.weights, centre + half * self.means, half * self.deviations)
 
 
@@ -190,9 +192,11 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
 def quantile_start(values: Array, counts: Array, components: int) -> Sums:
     """Return the sums of a first E step of one column: each value belongs to the nearest of ``components`` quantiles.
 
-    Each quantile starts one component. ``values`` (ascending) occur ``counts`` times. The arrays have shape
-    ``(components,)``, without the axis of columns. Equal components would stay equal for ever, and random ones would
-    not be reproducible. Several quantiles at one heavy value count once; the remaining components start without rows.
+    ``values``, ascending, occur in ``counts`` rows each; both have the same length. Each quantile starts one component.
+    Several quantiles at one heavy value count once; the remaining components start without rows. (Equal components
+    would stay equal for ever, and random ones would not be reproducible.) Unlike :class:`Sums` of several columns, the
+    result has no axis of columns: its ``counts``, ``first`` and ``second`` have shape ``(components,)``. Its
+    ``evidence``, which an M step does not need, is 0.
     """
     sums = Sums(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
     if counts.sum() <= 0:

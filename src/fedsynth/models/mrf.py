@@ -99,7 +99,7 @@ class MarkovRandomField:
 
     @property
     def log_partition(self) -> float:
-        """The log of the sum over all rows of exp(sum of log potentials), in nats."""
+        """The log of the sum of exp(sum of log potentials) over all possible rows (combinations of codes), in nats."""
         return self._messages.log_partition
 
     @cached_property
@@ -118,10 +118,10 @@ class MarkovRandomField:
     # ---------------------------------------------------------------------------------------------- marginals
 
     def marginal(self, clique: Sequence[int]) -> Floats:
-        """Return the expected counts of a set of columns, in rows: axes in the order of ``clique``, of sum ``total``.
+        """Return the table of expected counts of some columns, with axes in the order of ``clique``, of sum ``total``.
 
-        ``clique`` holds distinct column positions; others raise :class:`FedsynthError`. The arrays are read-only,
-        because the last used 64 MB of results are cached.
+        ``clique`` holds column positions; repeated or unknown ones raise :class:`FedsynthError`. The array is
+        read-only, because the most recently used 64 MB of results are cached and returned again.
         """
         return self.marginals([clique])[tuple(clique)]
 
@@ -211,10 +211,11 @@ class MarkovRandomField:
     def sample(self, rows: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
         """Draw ``rows`` rows and return one array of codes per column, shape ``(rows,)``, in column order.
 
-        The dtype is the narrowest unsigned one. Forward sampling along the tree. Among the rows with equal separator
-        values (those of the columns shared with the parent clique), each value of the rest occurs its expected number
-        of times, rounded up or down at random without bias (systematic sampling), so counts follow their expectation
-        more closely than with independent draws. This holds within chunks of a million rows. Rows come in random order.
+        The dtype is the narrowest unsigned one. Rows are drawn clique by clique, from the root of the junction tree.
+        Among the rows with equal values in the columns that a clique shares with its parent, each combination of values
+        of its other columns occurs its expected number of times, rounded up or down at random without bias (systematic
+        sampling). Counts thus follow their expectation more closely than with independent draws. This holds within
+        chunks of a million rows. Rows come in random order.
         """
         columns = tuple(np.empty(rows, dtype=np.min_scalar_type(size - 1)) for size in self.sizes)
         conditionals = [self._conditional(index) for index in range(len(self._tree.nodes))]
@@ -272,7 +273,7 @@ class MarkovRandomField:
         return result
 
     def given(self, evidence: Mapping[int, Evidence]) -> MarkovRandomField | None:
-        """Return the model given ``evidence`` (conditions by column position); ``None`` if it has no such rows.
+        """Return the model given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
 
         Each condition (:class:`~fedsynth.models.evidence.Evidence`) becomes, exactly, one more factor, the probability
         of meeting it given the column's code.

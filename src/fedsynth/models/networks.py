@@ -1,7 +1,7 @@
 """Common parts of all neural networks: their interface, initial weights and the optimiser.
 
-A network is a frozen struct of public hyperparameters, so it can be part of a query; its weights are one flat vector.
-Modules with networks import PyTorch only when it is used.
+A network is a frozen struct of public hyperparameters, so it can be part of a query, the server's request to sites; its
+weights are one flat vector. Modules with networks import PyTorch only when it is used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Network(Protocol):
     """Interface of a neural network that sites train: public hyperparameters, with a loss for each single row.
 
     Its weights are a separate flat vector. A query for training (:class:`fedsynth.methods.training.NetworkTraining`)
-    names the network; sites compute the losses of their own encoded rows. The ``layout`` that methods take
-    (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column of an encoded row
-    has, and which columns are numbers.
+    contains the network; sites receive the weights beside it and compute the losses of their own encoded rows. The
+    ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each
+    column of an encoded row has, and which columns are numbers.
     """
 
     def shapes(self, layout: Layout) -> Shapes:
@@ -79,12 +79,12 @@ def glorot(shapes: Shapes, rng: np.random.Generator) -> list[NDArray[np.float32]
 
 
 class Adam:
-    """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, in float64 and one operation at a time.
+    """The Adam optimiser (Kingma & Ba, arXiv 1412.6980) at the server, with equal results on every machine.
 
     ``cells`` is the number of weights, ``learning_rate`` the step size; ``betas`` are the decay rates of both moments,
-    which start at zero and are kept between steps. A run that resumes on another machine thus sends exactly the same
-    weights to sites, unless the server computes gradients itself: the gradients of a GAN's fakes differ in the last
-    bits between machines.
+    which start at zero and are kept between steps. Results are equal because it computes in float64, one operation at a
+    time. A run that resumes on another machine thus sends exactly the same weights to sites, unless the server computes
+    gradients itself: the gradients of a GAN's fakes differ in the last bits between machines.
     """
 
     def __init__(self, cells: int, learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)) -> None:

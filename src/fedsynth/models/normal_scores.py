@@ -30,7 +30,7 @@ class NormalScores:
     """One column's cells (values or bins) as consecutive intervals of a standard normal axis.
 
     An interval has the probability of its cell. ``order[i]`` is the cell at place i along the axis; ``shares``, by
-    cell, sum to 1. Fed-TDA's interval-based encoding (ICDM) orders cells by ascending frequency.
+    cell, sum to 1. The order is free; Fed-TDA's interval-based encoding orders cells by ascending frequency.
     """
 
     order: Integers
@@ -40,8 +40,8 @@ class NormalScores:
     def of(cls, shares: Array, order: Integers | None = None) -> NormalScores:
         """Make the normal axis of cells with these ``shares`` (or counts: they are normalised), in this ``order``.
 
-        Cells are a column's values or bins; ``order`` lists their numbers, and by default they keep their own order. If
-        the shares sum to 0 or less, all cells get equal shares.
+        Cells are a column's values or bins; ``order`` lists their indices as they follow each other on the axis; by
+        default, this is the order of ``shares``. If the shares sum to 0 or less, all cells get equal shares.
         """
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
@@ -92,7 +92,7 @@ class NormalScores:
         return self.order[place], inside
 
     def within(self, cells: Integers, rng: np.random.Generator) -> Array:
-        """Draw a standard normal point in the interval of each of ``cells`` (numbers of values or bins).
+        """Draw a standard normal point in the interval of each of ``cells`` (indices of values or bins).
 
         The result has the same shape; :meth:`cells` converts it back to the cells.
         """
@@ -129,13 +129,13 @@ class NormalScores:
 
 
 def correspondence_order(table: Array, rows: Array, columns: Array, std: float) -> Integers:
-    """Order the values of an unordered category so that values with similar associations are neighbours.
+    """Order the values of an unordered category so that values associated alike with other columns are neighbours.
 
     ``table`` holds noisy counts of the category's values (rows of the table) against the values of one or more other
-    columns, side by side; ``rows`` and ``columns`` are the known numbers of rows of the former and the latter values,
-    and ``std`` is the standard deviation of the noise in each cell. Returns the values' codes in their new order, shape
-    ``(values,)``. They are ordered along the first axis of a correspondence analysis (Benzécri 1973) that weights cells
-    by the sum of their sampling and noise variances and shrinks rare values towards the middle.
+    columns, side by side. ``rows`` and ``columns`` are estimated counts of these values, in the table's order, from
+    other measurements; ``std`` is the standard deviation of the noise in each cell of the table. Returns the values'
+    codes in their new order, shape ``(values,)``: along the first axis of a correspondence analysis (Benzécri 1973)
+    that weights cells by the sum of their sampling and noise variances and shrinks rare values towards the middle.
     """
     expected = np.outer(rows, columns) / max(rows.sum(), 1.0)
     residual = (table - expected) / np.sqrt(expected + std**2 + _NARROW)

@@ -97,9 +97,10 @@ class Vectors:
 
     ``batch`` holds encoded rows: tokens (codes of values), and places of numbers within tokens. Calling the object with
     rows (a slice or tensor of positions) and a device returns their vectors, a float32 tensor of shape
-    ``(rows, width)``. Attributes: ``coded`` is the layout of the vectors; ``tokens`` has a column for each one-hot
-    block; ``hot`` has the positions of their ones among all blocks, both of shape ``(rows, blocks)``; ``scalars``,
-    shape ``(rows, numbers)``, are from -1 to 1. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+    ``(rows, width)``. Attributes: ``coded`` is the layout of the vectors; ``tokens``, shape ``(rows, blocks)``, holds
+    the token of each row's one-hot blocks; ``hot``, of the same shape, the position of each block's 1, counted from the
+    start of the first block; ``scalars``, shape ``(rows, numbers)``, are from -1 to 1. Raises
+    :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
     """
 
     def __init__(self, layout: Layout, batch: Batch) -> None:
@@ -120,8 +121,8 @@ class Vectors:
 def written(scalars: Tensor, hot: Tensor, size: int) -> Tensor:
     """Return vectors: ``scalars``, followed by ``size`` entries that are 1 at the positions ``hot`` and 0 elsewhere.
 
-    ``scalars`` has shape ``(rows, numbers)``; ``hot``, shape ``(rows, ones)``, counts from the first entry after them.
-    The result has shape ``(rows, numbers + size)``.
+    ``scalars`` has shape ``(rows, numbers)``; ``hot``, shape ``(rows, ones)``, counts from the first entry after the
+    scalars. The result has shape ``(rows, numbers + size)``.
     """
     x = scalars.new_zeros(len(scalars), scalars.shape[1] + size)
     x[:, : scalars.shape[1]] = scalars

@@ -51,9 +51,10 @@ class Margin:
         return among
 
     def scores(self) -> Array:
-        """Return the normal scores of the groups in a meaningful order, shape ``(ordered,)``, with weighted mean 0.
+        """Return the normal scores of the groups in a meaningful order, shape ``(ordered,)``.
 
-        A group's score is the mean of a standard normal variable over the interval that stands for the group.
+        A group's score is the mean of a standard normal variable over the interval that stands for the group. Scores
+        are shifted so that their mean, weighted by the groups' shares, is 0.
         """
         found = NormalScores.of(self.of_ordered).scores()
         centred: Array = found - self.of_ordered @ found
@@ -64,11 +65,12 @@ class Margin:
 class PairTable:
     """A denoised table of two columns; made by :func:`denoised`.
 
-    ``table`` holds rows per cell, shape ``(groups of the first column, groups of the second)``. ``numbers`` is the
-    effective number of parameters estimated from the noisy table, which determines the noise that is left. ``strength``
-    is the table's distance (L1, in rows) from that of independent columns. ``correlation`` is that of the Gaussian
-    copula of two ordered columns, or 0 if it is within 3 standard deviations of its noise. ``clear`` is true if the
-    correlation is not 0, or if the rest of the table has a singular value larger than noise alone would give.
+    ``table`` holds the estimated rows per cell, shape ``(groups of the first column, groups of the second)``.
+    ``numbers`` is the effective number of parameters estimated from the noisy table, which determines the noise that is
+    left. ``strength`` is the table's distance (L1, in rows) from that of independent columns. ``correlation`` is that
+    of the Gaussian copula of two ordered columns, or 0 if it is within 3 standard deviations of its noise. ``clear`` is
+    true if the correlation is not 0, or if the rest of the table has a singular value larger than noise alone would
+    give.
     """
 
     table: Array
@@ -112,11 +114,12 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
 def dependence(values: Array, std: float, first: Margin, second: Margin, total: float) -> tuple[float, float]:
     """Return an estimate of how far two columns are from independence, and their correlation (0: not significant).
 
-    The distance is the L2 distance, in rows, between the exact table and the table of independent columns. ``values``
-    is the noisy table, shape ``(groups of first, groups of second)``, ``std`` the standard deviation of the noise in
-    each cell, ``first`` and ``second`` are the margins of its columns and ``total`` is its number of rows. The squared
-    distance of the noisy table is reduced by the expected square of the noise. If the correlation is significant
-    (beyond 3 standard deviations of its noise), the estimate is at least the distance of its copula's table.
+    The distance is the L2 distance, in rows, between the exact table (that without noise) and the table of independent
+    columns. ``values`` is the noisy table, shape ``(groups of first, groups of second)``, ``std`` the standard
+    deviation of the noise in each cell, ``first`` and ``second`` are the margins of its columns and ``total`` is its
+    number of rows. The squared distance of the noisy table is reduced by the expected square of the noise. If the
+    correlation is significant (beyond 3 standard deviations of its noise), the estimate is at least the distance of its
+    copula's table.
     """
     independent = total * np.outer(first.shares, second.shares)
     square = float(((values - independent) ** 2).sum()) - std**2 * values.size
@@ -218,10 +221,10 @@ def low_rank(values: Array, std: float) -> tuple[Array, int]:
 def averaged(fine: Measurement, coarse: Measurement, unions: Mapping[int, Integers]) -> Measurement:
     """Return the noisy table ``fine``, combined by least squares with a table ``coarse`` over unions of its groups.
 
-    Both are of the same columns. ``unions[column][group]`` is the number of the union that holds ``group``. The noise
-    of the two tables is independent. All fine cells that one coarse cell covers change by the same amount: by a part of
-    the difference between the coarse cell and their sum, which is the larger the less noise ``coarse`` has. The
-    standard deviation of the result is the root mean square over the cells.
+    Both are of the same columns. ``unions`` maps a column's position to an array with the number of the union that each
+    of its groups is in. The noise of the two tables is independent. All fine cells that one coarse cell covers change
+    by the same amount: by a part of the difference between the coarse cell and their sum, which is the larger the less
+    noise ``coarse`` has. The standard deviation of the result is the root mean square over the cells.
     """
     of = [unions[column] for column in fine.clique]
     cell = np.ravel_multi_index(np.ix_(*of), coarse.values.shape)

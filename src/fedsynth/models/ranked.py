@@ -1,9 +1,9 @@
 """A graphical model over groups of cells, in which a latent normal vector orders numbers within their groups.
 
-Two correlated numbers are correlated within their groups as well, most of all in a last group that contains a tail.
-The graphical model determines the groups of a row's numbers; their places within the groups follow a normal
-distribution of known correlation, given the groups. The distribution of each number within its group is unchanged: the
-latent vector only decides which row gets which of the values.
+Two correlated numbers are correlated within their groups as well, most of all in a last group that contains a tail. The
+graphical model determines the groups of a row's numbers; given the groups, their places within the groups follow a
+normal distribution with the model's own correlation matrix. The distribution of each number within its group is
+unchanged: the latent vector only decides which row gets which of the values.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class RankedGroups:
         return found
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows that meet ``evidence`` (conditions by column position); ``None`` if there are none.
+        """Return a sampler of rows given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
 
         Evidence on a number (:class:`~fedsynth.models.evidence.Placed`) may admit a part of a group. Any other evidence
         depends on the group alone. :class:`GivenGroups` says how rows are drawn, and what is approximate.
@@ -169,7 +169,8 @@ class GivenGroups:
 
     ``groups`` is the model's graphical model of groups, given the conditions. ``parts`` describes the conditions that
     admit only a part of some group: for the column at an index in ``model.columns``, an array of shape ``(2, groups)``
-    with the places where the admitted part of each group begins and ends, 0 and 1 for all other groups.
+    with the places where the admitted part of each group begins and ends (0 and 1 for groups that are admitted whole or
+    not at all).
 
     In the model, a row has the groups G with probability P(G), and then a latent vector Z, normal within the box B(G)
     of the groups' intervals. Its place within group g of column j is F(Z_j), where F is the distribution function of

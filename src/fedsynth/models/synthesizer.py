@@ -1,8 +1,8 @@
 """Synthesizers: fitted models that draw rows under the schema and can be saved to disk.
 
-The model draws codes on axes; the axes turn codes into values; the schema turns values into the published frame. Models
-(a graphical model over the schema's own bins, a Bayesian network over groups of cells, a copula over normal scores,
-GUM) differ only in the model and its axes.
+A model draws codes for each column; the column's axis turns its codes into values; the schema turns values into the
+published frame. Synthesizers differ only in their model and axes, such as a graphical model over the schema's own bins,
+a Bayesian network over groups of cells, or a copula over normal scores.
 
 Rows that break a rule of the schema, or a bound of a derived column, are redrawn up to ``REDRAWS`` times: the result is
 the model's distribution given that rows are valid. Most models exclude most invalid rows beforehand.
@@ -61,7 +61,7 @@ class Model(Sampler, Protocol):
         """The estimated number of records: the default number of rows to sample."""
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
-        """Return a sampler of rows that meet conditions on columns; ``None`` if the model has no such rows.
+        """Return a sampler of rows that meet conditions on columns; ``None`` if such rows have probability 0.
 
         ``evidence`` maps a column's position in ``schema.stored``, the columns as sites encode them, to its condition,
         in terms of the model's codes (:class:`~fedsynth.models.evidence.Evidence`).
@@ -190,8 +190,8 @@ class Synthesizer:
         ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
         conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
         :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and
-        for conditions that cannot be met: the model has no such rows, some of them still break a rule after 100 draws,
-        or fewer than one in 10,000 drawn rows is kept.
+        for conditions that cannot be met: such rows have probability 0, some of them still break a rule after 100
+        draws, or fewer than one in 10,000 drawn rows is kept.
 
         If the schema has rules (forbidden combinations of values) or columns derived from others,
         ``frame.attrs["redrawn"]`` is the share of rows (0 to 1) that broke one and were redrawn. A share above a fifth,
@@ -249,12 +249,12 @@ class Synthesizer:
 
     @property
     def log_likelihood(self) -> Callable[[Table], NDArray[np.float64]] | None:
-        """A function that returns each row's log probability, in nats, for a table of stored or published rows.
+        """A function that takes a table and returns each row's log probability, in nats, shape ``(rows,)``.
 
-        Its result has shape ``(rows,)``. Stored rows are under the synthesizer's own schema, as sites encode them and
-        :meth:`sample_table` returns them; published rows, under ``schema.plain()``, hold derived columns as values. The
-        probability is that of the stored row. ``None`` unless the model is a graphical model over the schema's own bins
-        or over groups of them.
+        The table is encoded under the synthesizer's own schema, like that of :meth:`sample_table`, or under
+        ``schema.plain()``, which holds the values of derived columns. In both cases the probability is that of the
+        row's codes as sites encode it. ``None`` unless the model is a graphical model over the schema's own bins or
+        over groups of them.
         """
         model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]
@@ -391,7 +391,7 @@ def load(path: Path | str) -> Synthesizer:
     """Return the synthesizer that :meth:`Synthesizer.save` wrote to ``path``; executes nothing from the file.
 
     Raises :class:`FedsynthError` for a file that is no complete model or was written in a format that this version does
-    not read, and ``OSError`` if there is none.
+    not read, and ``OSError`` if there is no such file.
     """
     try:
         head, arrays = unpack(Path(path).read_bytes())

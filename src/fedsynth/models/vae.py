@@ -78,11 +78,11 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         The loss is (factor * reconstruction + divergence) / number of columns. The function takes a
         :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and positions of rows in the
         batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
-        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. The reconstruction loss of a scalar x
-        is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a value) its cross-entropy. TVAE sums over
-        columns; the mean keeps the gradient norms of rows, and so a suitable clip norm, independent of the width of the
-        table. The noise of each row's latent code is drawn from ``rng`` here, once. Raises
-        :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. The reconstruction loss of a scalar x,
+        for which the decoder returns r, is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a value)
+        its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable clip
+        norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng`` here,
+        once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         vectors = Vectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
