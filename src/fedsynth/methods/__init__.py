@@ -1,4 +1,4 @@
-"""The published methods, one file per family, and the registry that finds them (:mod:`fedsynth.methods.registry`)."""
+"""The synthesis methods, one file per family, and their registry by name (:mod:`fedsynth.methods.registry`)."""
 
 from fedsynth.methods.registry import (
     COHORT_RATE,

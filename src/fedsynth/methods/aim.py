@@ -1,4 +1,4 @@
-"""AIM: the adaptive and iterative mechanism for synthetic data, on the exact tables of a vault.
+"""AIM: the adaptive and iterative mechanism for synthetic data, on a vault: exact tables, opened only with noise.
 
 Source: McKenna, Mullins, Sheldon & Miklau, VLDB 2022 (arXiv 2201.12677); the fixed number of rounds and the sampling of
 sites by round follow FLAIM (arXiv 2310.06447).
@@ -40,17 +40,17 @@ class AIM:
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
 
     A vault (:class:`~fedsynth.federation.vault.Vault`) holds the exact sums of all sites' tables and opens them only
-    with noise; AIM runs under any trust model that has a vault. With a trusted server AIM equals central AIM bit for
-    bit. With three servers, to which the sites sampled for a round send secret shares, AIM is DistAIM (Maddock, Cormode
-    & Maple, arXiv 2310.06447), with two changes: scores are L2 distances, and the first sample of sites stays in the
-    vault unless ``keep_first`` is False. Options out of range raise :class:`InvalidParameter`, and so does a ``rate``
-    below 1 without ``rounds`` or with ``bins_share``.
+    with noise; AIM runs under any trust model (who adds the noise) that has a vault. With a trusted server it equals
+    central AIM, which runs on the pooled rows, bit for bit. With three servers, to which the sites sampled for a round
+    send secret shares, AIM is DistAIM (Maddock, Cormode & Maple, arXiv 2310.06447), with two changes: scores are L2
+    distances, and the tables of the first sample of sites stay in the vault unless ``keep_first`` is False. Options out
+    of range raise :class:`InvalidParameter`, and so does a ``rate`` below 1 without ``rounds`` or with ``bins_share``.
 
     Parameters
     ----------
     workload
-        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
-        columns. AIM selects from these and all their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions (from 0, in
+        ``schema.stored``); ``None``: all pairs of columns. AIM selects from these and all their subsets.
     rounds
         Number of selected marginals. ``None``: as many as the budget allows, with annealing as in the original AIM: the
         first round gets 1 / (16 d) of the budget for d columns, or 1 / (4 d) under pure DP, where noise grows with the
@@ -64,12 +64,12 @@ class AIM:
         single columns only, in a vault of their own, and its sites deposit again once a round samples them. A site's
         privacy cost is no higher: the two deposits together cost what a single one costs otherwise.
     measure_share, size_share
-        ``measure_share`` of the budget is for measuring; selection gets the rest. With a ``rate`` below 1,
-        ``size_share`` pays for a noisy number of records of each site, unless these numbers are public. They are needed
-        to scale the tables of a sample of sites to all sites.
+        With a ``rate`` below 1, ``size_share`` of the budget pays for a noisy number of records of each site, unless
+        these numbers are public: they scale the tables of a sample of sites to all sites. Of what is left after this
+        and ``bins_share``, the part ``measure_share`` is for measuring, and the rest for selection.
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit in a round is this number
-        times the share of the budget that is spent after the round.
+        times the share of the budget that will have been spent at its end.
     iterations, final_iterations
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share

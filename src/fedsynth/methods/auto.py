@@ -54,15 +54,15 @@ ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are
 class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
-    It takes three rounds of one noisy sum over sites each, under any trust model except three servers. (1) A survey
-    counts single columns, and groups the values of each so coarsely that the mean count in a cell of a pair's table
-    exceeds the noise. (2) A pilot counts all pairs over unions of these groups. (3) A spanning tree of the strongest
-    pairs, and all other pairs that lower the expected error, are counted over the groups themselves. If the target has
-    few values, a spanning tree of the pairs that depend on it is counted separately for each of its values. Noisy
-    tables that contain the same counts, if only as sums of their cells, are averaged by inverse variance. Each pair's
-    table is then denoised, and a graphical model is fitted to the result. The model draws groups; the values that
-    correlated numeric columns take within their groups are drawn jointly, from a normal distribution with the strongest
-    of the estimated correlations (:mod:`fedsynth.models.ranked`).
+    It takes three rounds of one noisy sum over sites each, under any trust model (who adds the noise) except
+    "three-servers". (1) A survey counts single columns, and groups the values of each so coarsely that the mean count
+    in a cell of a pair's table exceeds the noise. (2) A pilot counts all pairs over unions of these groups. (3) A
+    spanning tree of the strongest pairs, and all other pairs that lower the expected error, are counted over the groups
+    themselves. If the target has few values, a spanning tree of the pairs that depend on it is counted separately for
+    each of its values. Noisy tables that contain the same counts, if only as sums of their cells, are averaged by
+    inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result. The model draws
+    groups; the values that correlated numeric columns take within their groups are drawn jointly, from a normal
+    distribution with the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
     If the noise in a cell of the pilot would exceed a tenth of the number of rows, the pilot is skipped, and all pairs
     are counted once.
@@ -73,8 +73,9 @@ class Auto:
     Parameters
     ----------
     target
-        Position of the column to be predicted from the others (its name on the command line). ``None``: in round (3),
-        its place is taken by the column, among those with at most 4 values, on which the others depend most.
+        Position (from 0, in ``schema.stored``) of the column to be predicted from the others (its name on the command
+        line). ``None``: in round (3), its place is taken by the column, among those with at most 4 values, on which the
+        others depend most.
     workload
         Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
         and pairs with the target, enter the model before all others.
@@ -225,12 +226,12 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
 
     ``model`` draws the group (bin) of every column, and ``domain`` says which values a group has. The result
     (:class:`~fedsynth.models.ranked.RankedGroups`) also decides which of a group's values a row gets, by a latent
-    normal vector. ``correlations`` are the estimated correlations of that vector, by pair of column positions (0: none
-    known). If no two numeric columns have one, ``model`` itself is returned.
+    normal vector. ``correlations`` are the estimated correlations of that vector's entries, by pair of column positions
+    (0: none known). If they are 0 for all pairs of numeric columns, ``model`` itself is returned.
 
     Only a spanning tree of the strongest correlations is used; the correlation of any other two columns is the product
-    along the path between them. Such a matrix is positive definite for any correlations below 1 in absolute value on
-    the tree, and therefore under any noise in them.
+    along the path between them. The matrix of these correlations is positive definite whatever the noise in them, as
+    long as those on the tree are below 1 in absolute value.
     """
     from fedsynth.models.ranked import RankedGroups
 

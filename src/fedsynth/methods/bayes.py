@@ -38,10 +38,10 @@ USEFUL = 2.0  # a table is used only if its mean cell holds this many standard d
 def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> list[Cells]:
     """Merge the values of each column into groups that are coarse enough for 2-way tables with noise.
 
-    ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`), one entry
-    per column, and so is the result. The tables will hold ``total`` records, with noise of standard deviation ``std``
-    per cell, in records. Every group holds at least 8 ``std`` records, and the mean cell of a table of two columns at
-    least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups.
+    ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`); they and
+    the result have one entry per column. The tables will hold ``total`` records, with noise of standard deviation
+    ``std`` per cell, in records. Every group holds at least 8 ``std`` records, and the mean cell of a table of two
+    columns at least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
@@ -50,11 +50,11 @@ def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> l
 class Pairs(NamedTuple):
     """Input of a Bayesian network's structure search, from :func:`measure_pairs`: all 2-way tables and dependences.
 
-    ``columns`` holds each column's values in groups, and ``tables`` the noisy tables of all pairs of columns, counted
-    over these groups. ``dependences`` is the symmetric matrix of estimated mutual information, in nats, shape
-    ``(columns, columns)``. ``total`` is the number of records, and ``left`` the part of the run's budget that is left
-    to measure the tables of a network (each column with its parents); it is 0 if the survey and the pairs used up the
-    budget.
+    ``columns`` says, for each column, how its values are merged into groups; ``tables`` are the noisy tables of all
+    pairs of columns, counted over these groups. ``dependences`` is the symmetric matrix of estimated mutual
+    information, in nats, shape ``(columns, columns)``. ``total`` is the number of records of all sites, and ``left``
+    the part of the run's budget that is left to measure the tables of a network (each column with its parents); it is 0
+    if the survey and the pairs used up the budget.
     """
 
     columns: list[Cells]
@@ -93,9 +93,9 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
     """Return the largest number of cells that a table of a column and its parents may have under the noise.
 
     A table of that many cells holds in its mean cell ``USEFUL`` (2) standard deviations of the noise, if the budget
-    left (``pairs.left``) is divided equally between the tables of all columns but one. The result is never above
-    ``most``, which is returned as it is if no budget is left or there is no noise. ``pairs`` is the result of
-    :func:`measure_pairs`.
+    left (``pairs.left``) is divided equally between the tables of all columns but the first of the network, which has
+    no parents. The result is never above ``most``, which is returned as it is if no budget is left or there is no
+    noise. ``pairs`` is the result of :func:`measure_pairs`.
     """
     if not pairs.left:
         return most
@@ -104,7 +104,7 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
 
 
 def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
-    """Return the synthesizer of a Bayesian network with this ``structure``, after measuring its tables.
+    """Measure the tables of a Bayesian network with this ``structure`` (each column's parents), return its synthesizer.
 
     The tables of each column with its parents are measured with the budget left (``pairs.left``; if it is 0, nothing is
     measured). They are averaged with the noisy 2-way tables and counts of single columns in ``pairs``, and give the

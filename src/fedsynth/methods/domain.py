@@ -25,8 +25,10 @@ class Domain:
 
     A survey is a first round of noisy counts of single columns (:mod:`fedsynth.methods.survey`). ``columns`` is its
     result, with the values of each stored column merged into groups (:class:`~fedsynth.models.cells.Cells`): a table
-    has one entry per group along the column's axis. Without a survey it is ``None``. Stored columns are those of
-    ``schema.stored``, which sites hold in place of derived ones.
+    has one entry per group along the column's axis. Without a survey ``columns`` is ``None``. Stored columns
+    (``schema.stored``) are those that are counted and modelled: all but identifiers and columns computed from others,
+    and a column may be stored as its difference from, or ratio to, another one. Column positions are places among them,
+    from 0.
     """
 
     schema: Schema
@@ -41,7 +43,10 @@ class Domain:
 
     @cached_property
     def held(self) -> tuple[Cells, ...]:
-        """Each stored column's values in groups; without a survey, each bin or value of the schema is a group."""
+        """Each stored column's values merged into groups, in the order of columns.
+
+        Without a survey, each bin or value of the schema is a group of its own.
+        """
         from fedsynth.models.cells import Cells
 
         return self.columns or tuple(Cells.of_bins(column) for column in self.schema.stored)
@@ -65,9 +70,10 @@ class Domain:
 
     @cached_property
     def zeros(self) -> Zeros:
-        """Cells that the schema's rules forbid: by clique (column positions), a mask that is true where no row can lie.
+        """Table cells in which no row can lie by the schema's rules: for each clique (column positions), a mask.
 
-        A mask has the shape of the clique's table. Fits take it as ``zeros``.
+        A mask is a boolean array of the shape of the clique's table, true in these cells. Fits such as
+        :func:`~fedsynth.methods.measure.fit_noisy` take the whole mapping as ``zeros``.
         """
         return forbidden_cells(self.schema, self.columns)
 

@@ -47,7 +47,8 @@ class FedCTGAN:
         over rows that are sampled with probability ``rate``, each gradient clipped to the L2 norm ``clip``. Ranges:
         ``rate`` from 1e-4 to 1, ``clip`` from 1e-5 to 2^20, ``learning_rate`` at most 1.
     width, depth, noise
-        Units and number of hidden layers of both networks; number of random inputs of the generator per row.
+        Number of units in each hidden layer, and of hidden layers, of both networks; number of random inputs of the
+        generator per row.
     survey_share, tokens, modes
         ``survey_share`` of the budget is for the survey, a round of noisy counts of single columns, which defines the
         encoding of rows. The networks distinguish at most ``tokens`` values of a categorical column and ``modes``
@@ -84,9 +85,10 @@ class FedCTGAN:
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
         Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
-        and :class:`InvalidParameter` for a network too large for a message; otherwise what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
+        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
+        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
+        :class:`InvalidParameter`, also before anything is spent, for a network too large for a message; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.gan import Adversaries, TabularGAN, shares_of
         from fedsynth.models.synthesizer import Synthesizer

@@ -31,9 +31,11 @@ class FedTabDiff(Settings):
     Parameters
     ----------
     target
-        Position of a categorical column (the label) that the model is conditioned on; -1: none.
+        Position (from 0, in ``schema.stored``) of a categorical column (the label) that the model is conditioned on;
+        -1: none.
     width, depth
-        Units and number of hidden layers. The paper has 4 layers of 1024; 4 of 256 have a fifteenth of the weights.
+        Number of units in each hidden layer, and of hidden layers. The paper has 4 layers of 1024; 4 of 256 have a
+        fifteenth of the weights.
     times, embedding
         Time steps of the diffusion; dimension of the embedding of a categorical value.
     predicts
@@ -46,13 +48,14 @@ class FedTabDiff(Settings):
         which its gradient is clipped, and learning rate of Adam at the server.
     rounds, updates, batch, learning_rate
         Training by FedAvg, in runs without privacy: number of rounds; in each of them, number of steps of Adam of every
-        site, of rows in a step, and learning rate. ``updates = 0``: gradient sums without noise instead.
+        site, number of rows in a step, and learning rate. ``updates = 0``: gradient sums without noise instead.
     local
         Use FedAvg under a budget too: sites sample rows with probability ``rate``, not in batches, clip their gradients
         and add their own noise in every step.
     survey_share, size_share
         Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
-        rows, and (FedAvg only) for the sites' numbers of rows unless they are public.
+        rows, and, for FedAvg only, for noisy numbers of rows of the sites, by which their results are weighted; these
+        numbers must not be declared public.
     tokens
         Largest number of values of a categorical column that the network distinguishes.
     """
@@ -88,9 +91,10 @@ class FedTabDiff(Settings):
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
         Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
-        and :class:`InvalidParameter` for a ``target`` that is not a categorical column or a network too large for a
-        message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
+        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
+        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
+        :class:`InvalidParameter`, also before anything is spent, for a ``target`` that is not a categorical column or a
+        network too large for a message; otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         import numpy as np
 

@@ -43,13 +43,15 @@ class FedVAE(Settings):
         batches, clip their gradients and add their own noise in every step.
     survey_share, size_share
         Shares of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
-        rows, and (FedAvg only) for the sites' numbers of rows unless they are public.
+        rows, and, for FedAvg only, for noisy numbers of rows of the sites, by which their results are weighted; these
+        numbers must not be declared public.
     tokens, modes
         Largest number of values of a categorical column, and of groups (modes) of a numeric one, that the network
         distinguishes; a number is encoded as its group and its place within the group.
     width, depth, latent
-        Units and number of hidden layers of encoder and decoder, and dimension of the latent code between them. Under a
-        budget, keep ``latent`` small: with a long code, noise in the weights hides what they would learn.
+        Number of units in each hidden layer, and of hidden layers, of encoder and decoder, and dimension of the latent
+        code between them. Under a budget, keep ``latent`` small: with a long code, noise in the weights hides what they
+        would learn.
     factor, sigma
         Weight of the reconstruction loss relative to the latent code's Kullback-Leibler divergence, and standard
         deviation with which a number's place within its mode (from -1 to 1) is decoded. With a small ``sigma``, the
@@ -84,9 +86,10 @@ class FedVAE(Settings):
         """Train over the sites of ``federation`` within its budget and return the fitted generator of synthetic rows.
 
         Raises, before anything is spent, :class:`Unsupported` without PyTorch, for a budget with delta = 0 (the noise
-        is Gaussian) and for public numbers of rows (no accountant covers sampled rows if one record replaces another),
-        and :class:`InvalidParameter` for a network too large for a message; otherwise what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
+        is Gaussian), and if the sites' numbers of rows are declared public, also in runs without privacy: neighbouring
+        tables then differ by a replaced record, for which no accountant covers the random sampling of rows. Raises
+        :class:`InvalidParameter`, also before anything is spent, for a network too large for a message; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.synthesizer import Synthesizer
         from fedsynth.models.vae import TabularVAE

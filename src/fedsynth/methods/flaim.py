@@ -67,8 +67,8 @@ class Settings:
     Parameters
     ----------
     workload
-        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
-        columns. The candidates for selection are these and their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions (from 0, in
+        ``schema.stored``); ``None``: all pairs of columns. The candidates for selection are these and their subsets.
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
@@ -77,14 +77,14 @@ class Settings:
         R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
         have fewer sites.
     measure_share, size_share
-        Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
-        are public.
+        ``size_share`` of the budget pays for noisy numbers of records of the sites, unless these are public. Of the
+        rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`Run.prices`).
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
         rounds to this number.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
-        well, and ``iterations`` is at most 1000.
+        Upper bounds on the steps of each round's fit and of the final fit after all rounds. With more than one local
+        step, sites fit as well, and ``iterations`` is at most 1000.
     """
 
     workload: Workload | None = None
@@ -120,11 +120,11 @@ class Run:
     Its methods are the steps from which the FLAIM variants are built. Measurements are noisy tables scaled to records
     of the whole federation. Cliques are marginals as tuples of column positions.
 
-    ``federation`` holds the sites whose number of ``records`` is known, and ``records`` that number by site.
-    ``settings`` are the options of the FLAIM variant. ``share`` of the budget is left for the rounds. ``rounds`` holds
-    the cohort of each round, a federation of the sites drawn for it; there are fewer than in the settings if the cap
-    leaves no site for more. ``measured`` are the measurements, and ``fitted`` is the model, ``None`` before the first
-    fit.
+    ``federation`` holds the sites whose numbers of records are known (public or noisy), and ``records`` these numbers,
+    by site. ``settings`` are the options of the FLAIM variant. ``share`` is the part of the budget that is left for the
+    rounds. ``rounds`` holds the cohort of each round, a federation of the sites drawn for it; there are fewer than in
+    the settings if the cap leaves no site for more. ``measured`` are the measurements, and ``fitted`` is the model,
+    ``None`` before the first fit.
     """
 
     federation: Federation
@@ -141,7 +141,8 @@ class Run:
 
         Unless the numbers are public, each site adds its own noise to its number, for ``settings.size_share`` of the
         budget; sites that do not answer are left out of the run. Raises :class:`Unsupported`, before anything is spent,
-        under a trust model without sums over sites (three servers).
+        under the trust model "three-servers", which has no noisy sums over sites (a trust model says who adds the
+        noise).
         """
         federation.require_sums()
         records, spent = site_records(federation, settings.size_share)
@@ -156,7 +157,7 @@ class Run:
 
     @cached_property
     def ones(self) -> Workload:
-        """The cliques of single columns, one for each stored column, in order."""
+        """The 1-way marginals as cliques: a tuple of one position for each stored column (``schema.stored``)."""
         return all_marginals(len(self.federation.schema.stored), 1)
 
     @cached_property
@@ -167,7 +168,7 @@ class Run:
 
     @property
     def model(self) -> MarkovRandomField:
-        """The graphical model as of the last fit; it exists once :meth:`start_model` or :meth:`refit` was called."""
+        """The graphical model of the last fit; before :meth:`start_model` or :meth:`refit`, an assertion fails."""
         assert self.fitted is not None
         return self.fitted
 
@@ -227,7 +228,8 @@ class Run:
     def refit(self, iterations: int, zeros: Zeros | None = None) -> None:
         """Refit the model to all measurements, in at most ``iterations`` steps, starting from the last fit.
 
-        ``zeros`` are the cells that the schema's rules forbid; ``None`` ignores the rules.
+        ``zeros`` masks the table cells that the schema's rules forbid, by clique
+        (:func:`~fedsynth.schema.derive.forbidden_cells`); ``None`` ignores the rules.
         """
         sizes, before = self.federation.schema.sizes, self.fitted
         self.fitted = fit_noisy(sizes, self.measured, self.total, iterations, before, one_cohort=False, zeros=zeros)
@@ -262,13 +264,14 @@ class Run:
     ) -> dict[str, list[Clique]]:
         """Let every site of ``cohort`` privately select ``settings.steps`` of the ``candidates`` by its own rows.
 
-        A draw costs the site ``share_pick`` of the budget. After each draw but the last, the site measures the drawn
-        candidate's table for itself, with noise, which costs ``share_look`` of the budget, and refits the model to it.
-        Candidates are scored by :class:`~fedsynth.methods.flaim_scores.Scores`. At most one of ``by_column`` and
-        ``by_candidate`` is given: the estimated tables of all sites together, of each column or of each candidate, by
-        which a site's scores are corrected for its own deviation from all sites. They are shares of the rows as
-        integers in units of 2^-24, concatenated (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the selected
-        cliques by site, in the order of the draws; sites that do not answer are missing.
+        A site draws one candidate after another by the exponential mechanism, and each draw costs it ``share_pick`` of
+        the budget. After each draw but the last, the site measures the drawn candidate's table for itself, with noise,
+        which costs ``share_look`` of the budget, and refits the model to it. Candidates are scored by
+        :class:`~fedsynth.methods.flaim_scores.Scores`. At most one of ``by_column`` and ``by_candidate`` is given: the
+        tables of all sites together, of each column or of each candidate, in order, by which a site's scores are
+        corrected for its own deviation from all sites. Their entries are shares of the rows as integers in units of
+        2^-24; the tables are flattened and concatenated (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the
+        selected cliques by site, in the order of the draws; sites that do not answer are missing.
         """
         schema, steps = self.federation.schema, self.settings.steps
         share_looks = (steps - 1) * share_look
@@ -361,8 +364,8 @@ class FLAIM(Settings):
     Parameters
     ----------
     workload
-        Marginals that the synthetic rows should reproduce, as tuples of column positions; ``None``: all pairs of
-        columns. The candidates for selection are these and their subsets.
+        Marginals that the synthetic rows should reproduce, as tuples of column positions (from 0, in
+        ``schema.stored``); ``None``: all pairs of columns. The candidates for selection are these and their subsets.
     rounds, rate
         Number of rounds T, and probability with which a site takes part in a round (in its cohort).
     steps
@@ -371,14 +374,14 @@ class FLAIM(Settings):
         R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
         have fewer sites.
     measure_share, size_share
-        Shares of the budget for measuring (selection gets the rest), and for the sites' numbers of records unless they
-        are public.
+        ``size_share`` of the budget pays for noisy numbers of records of the sites, unless these are public. Of the
+        rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`Run.prices`).
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
         rounds to this number.
     iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the last one. With more than one local step, sites fit as
-        well, and ``iterations`` is at most 1000.
+        Upper bounds on the steps of each round's fit and of the final fit after all rounds. With more than one local
+        step, sites fit as well, and ``iterations`` is at most 1000.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -403,9 +406,10 @@ class FLAIM(Settings):
 class AugFLAIM(Settings):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
 
-    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it. A candidate's score at a site,
-    the error of the model on the site's rows, is then reduced by the distance of the site's own 1-way marginals from
-    those of all sites. Source: Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIM`.
+    Every round re-measures the 1-way marginals over its cohort, the sites drawn for it; the proxy, an estimate of the
+    marginals of all sites, averages the noisy ones of all rounds so far. A candidate's score at a site, the error of
+    the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from the proxy. Source:
+    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -470,8 +474,8 @@ class RandomFLAIM(Settings):
     """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
 
     A cohort is the random sample of sites of a round; the candidates are the marginals in ``workload`` and their
-    subsets. The server's draw costs nothing, so measuring gets the whole budget; ``steps`` and ``measure_share`` are
-    not used. The other options are those of :class:`FLAIM`.
+    subsets. The server's draw costs nothing, so measuring gets all of the budget but ``size_share``; ``steps`` and
+    ``measure_share`` are not used. The other options are those of :class:`FLAIM`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:

@@ -56,7 +56,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 
     @classmethod
     def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
-        """Return this part of a message to sites, with the noisy tables ``measured`` of ``total`` records.
+        """Return the noisy tables ``measured``, of ``total`` records, in the form in which they are sent to sites.
 
         ``iterations`` bounds the steps of a site's fit to them.
         """
@@ -145,7 +145,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         """Raise :class:`InvalidParameter` for parameters of wrong shape or range, and for tables too large to evaluate.
 
         The tables of all candidates together may have at most 2^24 cells, and so may those of the model. The federation
-        and every site call it before any privacy cost is charged.
+        and every site run this check before any privacy cost is charged.
         """
         self._prepared(schema)
 
@@ -377,15 +377,18 @@ class _Layout:
 def model_shares(model: MarkovRandomField, cliques: Sequence[Clique]) -> Integers:
     """Return the model's share of the rows in each cell of the tables of ``cliques``, as integers.
 
-    They are in units of 1 / ``GRID`` (2^-24), table by table, flattened and concatenated; cliques are tuples of column
-    positions.
+    The integers are in units of 1 / ``GRID`` (2^-24), table by table, flattened in C order and concatenated; cliques
+    are tuples of column positions.
     """
     answers = model.marginals(cliques)
     return on_grid([answers[q] / model.total for q in cliques])
 
 
 def on_grid(shares: Sequence[Floats]) -> Integers:
-    """Return tables of shares of the rows (0 to 1) as integers in units of 1 / ``GRID`` (2^-24), concatenated."""
+    """Return tables of shares of the rows (0 to 1) as integers in units of 1 / ``GRID`` (2^-24), in one flat array.
+
+    The tables are flattened in C order and concatenated (:func:`flat_tables`).
+    """
     return np.rint(np.clip(np.nan_to_num(flat_tables(shares)), 0.0, 1.0) * GRID).astype(np.int64)
 
 

@@ -38,8 +38,8 @@ class Generator(Protocol):
 class GUM:
     """GUM, the gradual update method of PrivSyn: makes tables consistent, then changes random rows until they match.
 
-    ``sweeps`` is the number of passes over all tables in which rows are changed whenever rows are drawn; fewer than 1
-    raise :class:`InvalidParameter`. Source: arXiv 2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
+    Drawn rows are changed in ``sweeps`` passes over all tables; fewer than 1 raise :class:`InvalidParameter`. Source:
+    arXiv 2012.15128; the algorithm is in :mod:`fedsynth.models.gum`.
     """
 
     sweeps: int = 20

@@ -61,15 +61,15 @@ def fit_noisy(
 ) -> MarkovRandomField:
     """Fit a graphical model to noisy tables (Private-PGM), for methods; the fit stops before it fits the noise.
 
-    ``sizes`` are all columns' numbers of bins, ``measured`` the noisy tables
+    ``sizes`` are all columns' numbers of bins, in order, ``measured`` the noisy tables
     (:class:`~fedsynth.models.estimate.Measurement`), ``total`` the number of records of all sites, and ``iterations``
     the largest number of steps. ``warm_start`` is an earlier model to start from; each of its cliques must lie in a
     measured one.
 
     If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
-    no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` are cells that the schema's rules
-    forbid (:func:`fedsynth.schema.derive.forbidden_cells`). Raises :class:`FedsynthError` for tables or a
-    ``warm_start`` that do not fit ``sizes``.
+    no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` masks, by clique, the table cells
+    that the schema's rules forbid (:func:`fedsynth.schema.derive.forbidden_cells`). Raises :class:`FedsynthError` for
+    tables or a ``warm_start`` that do not fit ``sizes``.
     """
     from fedsynth.models.estimate import estimate
 
@@ -194,9 +194,9 @@ def margins_of(domain: Domain, ones: Sequence[Measurement], total: float) -> dic
 def free_numbers(domain: Domain, clique: Clique) -> int:
     """Return how many degrees of freedom the noise in a measured table still has after :func:`without_noise`.
 
-    For a 2-way table over a survey's bins this is its number of rows plus its number of columns (at most its cells),
-    since what denoising keeps is taken to have rank one. For any other table it is the number of cells. ``clique``
-    holds the positions of the table's columns; ``domain`` gives their bins.
+    For a 2-way table over a survey's bins this is the sum of the lengths of its two sides (at most its number of
+    cells), since what denoising keeps is taken to have rank one. For any other table it is the number of its cells.
+    ``clique`` holds the positions of the table's columns; ``domain`` gives their bins.
     """
     shape = domain.shape(clique)
     cells = math.prod(shape)
@@ -227,8 +227,8 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
     """Return the number of records of ``sites`` (default: all): public, or estimated from noisy tables.
 
     Without public numbers, the estimate is the inverse-variance mean of the sums of all tables in ``measured``, each of
-    which counts every record once. It has no further privacy cost. It is at least 1. ``sites`` matters only if row
-    counts are public.
+    which counts every record once. It has no further privacy cost. It is at least 1. ``sites`` (names) matters only if
+    row counts are public.
     """
     if federation.sizes is not None:
         return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
@@ -271,9 +271,9 @@ def clean_slices(
 ) -> Measurement:
     """Return a 3-way table denoised by slices: for each value of ``column``, the 2-way table of the other two columns.
 
-    ``table`` is the noisy table of three columns, ``column`` (a position in the schema) one of them, and ``total`` the
-    number of rows. ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns, in rows:
-    their slices are the margins of the tables to be denoised. ``margins`` are those of all three columns
+    ``table`` is the noisy table of three columns, ``column`` the position of one of them, and ``total`` the number of
+    rows of all sites. ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns, in
+    rows: their slices are the margins of the tables to be denoised. ``margins`` are those of all three columns
     (:func:`margins_of`). The result has the table's shape, in rows; its ``std`` is that of the noise left in a cell.
     For a value with less than one estimated row, all cells are 0.
     """
@@ -300,8 +300,8 @@ def clean_slices(
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
     """Return each site's number of records, at least 1, and the share of the budget spent (0 if sizes are public).
 
-    Unless sizes are public, every site adds its own noise to its number, which costs the part ``share`` of the budget;
-    sites that do not answer are missing from the result.
+    The numbers are by site's name. Unless they are public, every site adds its own noise to its number, which costs the
+    part ``share`` of the budget; sites that do not answer are missing from the result.
     """
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
@@ -342,10 +342,10 @@ def measure_in_vault(
 ) -> list[Measurement]:
     """Release one noisy table for each of ``cliques`` from a vault, for ``share`` of the run's budget in total.
 
-    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites paid a
-    share of the budget when they deposited their tables in it, and whatever the vault releases is charged against that.
-    Tables and noise are returned in records times ``factor``, the ratio of the records of all sites to those of the
-    sites in the vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of what the sites paid, and
+    ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites were
+    charged a share of their budgets when they deposited their tables in it, and whatever the vault releases is paid
+    from that share. Tables and noise are returned in records times ``factor``, the ratio of the records of all sites to
+    those of the sites in the vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of it, and
     :class:`Unsupported` for tables that were not deposited.
     """
     return measurements(cliques, *vault.open(domain.counts(cliques), share), factor)
@@ -397,12 +397,12 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
 
 
 def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
-    """Return how to divide a privacy cost between tables of so many ``cells`` each for the least total L1 error.
+    """Return how to divide a privacy cost between tables of given sizes for the least total L1 error.
 
-    The result has one share for each table, with sum 1. A table's L1 error is proportional to its cells times the
-    standard deviation of its noise. The variance is the inverse of the table's cost (Gaussian noise) or of its square
-    (Laplace noise, for a ``budget`` with delta = 0), so that the least error has costs proportional to cells^(2/3) or
-    cells^(1/2), respectively.
+    ``cells`` has the number of cells of each table, and the result one share for each; the shares sum to 1. A table's
+    L1 error is proportional to its cells times the standard deviation of its noise. The variance is the inverse of the
+    table's cost (Gaussian noise) or of its square (Laplace noise, for a ``budget`` with delta = 0), so that the least
+    error has costs proportional to cells^(2/3) or cells^(1/2), respectively.
     """
     prices = np.asarray(cells, dtype=np.float64) ** (1 / 2 if budget.pure else 2 / 3)
     return list(prices / prices.sum())
@@ -429,7 +429,7 @@ def pair_weights(
 def shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` unless every number lies strictly between 0 and 1; for methods' options.
 
-    Each keyword is the name of an option, for the message.
+    Each keyword is an option that holds a share, by its name, which the message gives.
     """
     for name, number in numbers.items():
         if not (number > 0 and share_left(number)):
@@ -439,7 +439,7 @@ def shares(**numbers: float) -> None:
 def optional_shares(**numbers: float) -> None:
     """Raise :class:`InvalidParameter` unless every number is 0 or lies strictly between 0 and 1; for methods' options.
 
-    Each keyword is the name of an option, for the message.
+    Each keyword is an option that holds a share, by its name, which the message gives.
     """
     for name, number in numbers.items():
         if not (number >= 0 and share_left(number)):
@@ -479,9 +479,9 @@ def fitting(
 
     Cliques are tuples of column positions, tried in order; ``sizes`` are all columns' numbers of bins. The size is that
     of the tables of a graphical model of all cliques, in MiB at 8 bytes per cell. The cliques of ``rules`` (columns
-    that a rule of the schema names together) count as parts of the model, but are not returned. With several ``parts``,
-    increasing to 1, ``more`` is gone through once for each: first, cliques are added up to the first part of
-    ``megabytes``, then up to the second, and so on.
+    that a rule of the schema names together) count as parts of the model, but are not returned. ``parts`` are fractions
+    of ``megabytes``, increasing to 1; ``more`` is gone through once for each, and cliques are added as long as the
+    model stays within that fraction.
     """
     kept, ruled, left = list(held), list(rules), list(more)
     needed = dict.fromkeys(left, 0.0)  # as of the last check: a lower bound, since a model only grows

@@ -1,9 +1,9 @@
-"""FedMigration: the FedBN thesis's structure search, by genetic algorithms at the sites that exchange their best.
+"""FedMigration: the FedBN thesis's structure search, by genetic algorithms that exchange their best structures.
 
-Source: the FedBN thesis; the search itself is in :mod:`fedsynth.models.evolution`. The fitness of a structure is the
-sum, over all columns, of the mutual information of a column with its parents. Kept for comparison:
-:class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of the same objective in a fraction of the time,
-exactly for up to 20 columns.
+Source: the FedBN thesis, in which sites search; here the server does, for all of them; the search itself is in
+:mod:`fedsynth.models.evolution`. The fitness of a structure is the sum, over all columns, of the mutual information of
+a column with its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of
+the same objective in a fraction of the time, exactly for up to 20 columns.
 """
 
 from __future__ import annotations

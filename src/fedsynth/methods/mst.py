@@ -1,4 +1,4 @@
-"""MST: a spanning tree of strongly dependent pairs, over columns whose rare values are merged; needs a vault.
+"""MST: a spanning tree of strongly dependent pairs of columns; needs a vault (exact sums, opened only with noise).
 
 Source: McKenna, Miklau & Sheldon, "Winning the NIST Contest", JPC 2021 (arXiv 2108.04978).
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class MST:
     """Measures pairs of columns that form a spanning tree, drawn one by one and favouring dependent pairs.
 
-    It runs on a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only with noise). The
-    1-way tables, the draws and the tree's tables each get a third of the budget. Rare values of a column (``rare``) are
-    merged into one group; generated rows of that group take its values equally often.
+    It needs a trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that
+    are opened only with noise). The 1-way tables, the draws and the tree's tables each get a third of the budget. Rare
+    values of a column (``rare``) are merged into one group; generated rows of that group take its values equally often.
 
     Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). In the fit, the published code weights each group of a column
     by the variance of its own noise; here all groups of a column get their mean variance. Options out of range raise

@@ -40,10 +40,10 @@ class OneShot:
     """Measures all 1-way and 2-way marginals in one round and models the pairs of columns that stand out from noise.
 
     It needs one round of noisy sums over all sites (two with ``bins_share``), so that it runs under every trust model
-    except three servers. The model has a spanning tree of the most dependent pairs, and other significant pairs while
-    it stays small (:func:`strongest_pairs`). This choice is post-processing of released tables and costs no privacy, so
-    that the tables get the whole budget. Pairs that are not modelled still improve the estimates of their columns.
-    Every multi-round method has to beat this baseline.
+    (who adds the noise) except "three-servers". The model has a spanning tree of the most dependent pairs, and other
+    significant pairs while it stays small (:func:`strongest_pairs`). This choice is post-processing of released tables
+    and costs no privacy, so that the tables get the whole budget. Pairs that are not modelled still improve the
+    estimates of their columns. Every multi-round method has to beat this baseline.
 
     Source: a baseline to which FLAIM (arXiv 2310.06447) is compared; the tree follows Chow & Liu (doi
     10.1109/TIT.1968.1054142); the fit is Private-PGM (arXiv 1901.09136). Options out of range raise

@@ -31,8 +31,9 @@ class CoarseTable:
     def distance(self, table: Floats) -> float:
         """Return an unbiased estimate of the squared L2 distance, in squared records, of the exact table to ``table``.
 
-        ``table`` is a known table over the same coarse bins. The expected square of the noise is subtracted, so that
-        the estimate may be negative.
+        The exact table is the one that ``measured`` holds with noise. ``table`` is any table of numbers in the shape of
+        ``measured.values``, such as counts of synthetic rows, taken as it is. The expected square of the noise in
+        ``measured`` is subtracted, so that the estimate may be negative.
         """
         values, std = self.measured.values, self.measured.std
         return float(((values - table) ** 2).sum()) - std**2 * values.size
@@ -85,10 +86,10 @@ def pilot(
     """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
     The sum costs ``share`` of the budget. ``pairs`` are pairs of column positions. The groups of ``domain`` are united
-    into bins so large that the mean cell of two numeric columns holds at least as many records as one standard
-    deviation of the noise. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total`` records. The
-    result estimates each pair's L2 distance from independence; if its correlation stands out from the noise, the
-    estimate is at least the distance of a Gaussian copula with this correlation.
+    into bins so large that the mean cell of a table of two numeric columns holds at least as many records as one
+    standard deviation of the noise. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total``
+    records. The result estimates each pair's L2 distance from independence; if its correlation stands out from the
+    noise, the estimate is at least the distance of a Gaussian copula with this correlation.
     """
     from fedsynth.models.pair_tables import Margin, dependence
 

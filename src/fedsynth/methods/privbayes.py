@@ -1,6 +1,7 @@
 """PrivBayes on a vault: the central baseline, which draws each column's parents by the exponential mechanism.
 
-Source: Zhang, Cormode, Procopiuc, Srivastava & Xiao (TODS 2017, doi 10.1145/3134428).
+A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that are opened only with noise. Source: Zhang,
+Cormode, Procopiuc, Srivastava & Xiao (TODS 2017, doi 10.1145/3134428).
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ LARGER = 4.0  # the groups are planned for tables with this many times the cells
 class PrivBayes:
     """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.
 
-    Runs under any trust model with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that are opened only
-    with noise). The score is PrivBayes's own R, the L1 distance of a table from independence of column and parents, in
-    records and not halved. Independence is computed from *released* numbers (the column's own table, and the parents'
-    joint table in the network so far), so that one record moves a score by 1 (by 3 against exact tables, as published).
-    Mutual information, the first choice of the paper and of the FedBN thesis, moves by about ln n nats per record while
-    its range is a small multiple of n: its noise relative to its range is an order of magnitude larger. DataSynthesizer
-    uses the sensitivity of another adjacency and does not pay for its 1-way tables. Options out of range raise
+    Runs under any trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums
+    that are opened only with noise). The score is PrivBayes's own R, the L1 distance of a table from independence of
+    column and parents, in records and not halved. Independence is computed from *released* numbers (the column's own
+    table, and the parents' joint table in the network so far), so that one record moves a score by 1 (by 3 against
+    exact tables, as published). Mutual information, the first choice of the paper and of the FedBN thesis, moves by
+    about ln n nats per record while its range is a small multiple of n: its noise relative to its range is an order of
+    magnitude larger. DataSynthesizer, a published implementation, uses a sensitivity that belongs to another definition
+    of neighbouring tables, and does not charge the budget for its 1-way tables. Options out of range raise
     :class:`InvalidParameter`.
 
     Parameters
@@ -82,10 +84,10 @@ class PrivBayes:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        Raises :class:`Unsupported` under a trust model without a vault, before anything is spent, and if the tables of
-        ``degree + 1`` columns do not fit in memory; otherwise what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["parents"]`` are each column's parents, as
-        column positions.
+        Raises :class:`Unsupported` under a trust model without a vault, before anything is spent, and, after the 1-way
+        tables are measured, if the tables of ``degree + 1`` columns do not fit in memory; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["parents"]`` are each
+        column's parents, as column positions.
         """
         from fedsynth.models.synthesizer import Synthesizer
 

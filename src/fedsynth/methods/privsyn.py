@@ -94,7 +94,7 @@ class Settings:
     seed
         Seed of the public projection, from 0 to 2^63 - 1.
     bound
-        Largest share of all pairs that is released.
+        Largest number of released pairs, as a share of all pairs of columns.
     generator
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
@@ -158,7 +158,7 @@ class Look(NamedTuple):
     ``one_way`` are the 1-way tables over the bins of ``domain``, in the order of columns, of ``total`` records. By pair
     of column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
     independent columns. ``pairs`` holds, for each pair, its sketch or coarse table, whose method ``distance`` estimates
-    how far the pair's exact table is from a known one; ``axes`` are the bins of the tables to be compared, one axis per
+    how far the pair's exact table is from a table passed to it; ``axes`` are the bins of such tables, one axis per
     column.
     """
 
@@ -190,7 +190,7 @@ class FedPrivSyn(Settings):
     seed
         Seed of the public projection, from 0 to 2^63 - 1.
     bound
-        Largest share of all pairs that is released.
+        Largest number of released pairs, as a share of all pairs of columns.
     generator
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
@@ -299,7 +299,7 @@ class PrivSyn:
     one_share, score_share
         Shares of the budget for the 1-way tables and for the dependence scores; the released pairs get the rest.
     bound
-        Largest share of all pairs that is released.
+        Largest number of released pairs, as a share of all pairs of columns.
     generator
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).

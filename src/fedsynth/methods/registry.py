@@ -1,8 +1,9 @@
 """The registry of methods by name, and the written form of their options.
 
-A method declares its name, its needs and its exemptions where it is defined (:func:`method`); there is no second list
-of methods. Fedsynth's own methods are the decorated classes of this package's modules, which import models only inside
-``fit``. Other packages register theirs as entry points of the group ``fedsynth.methods``.
+A method declares what it needs of the trust model and which promises (:data:`Promise`) of the test suite it does not
+keep where it is defined (:func:`method`), besides its name; there is no second list of methods. Fedsynth's own methods
+are the decorated classes of this package's modules, which import models only inside ``fit``. Other packages register
+theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,8 @@ def method(
         Whether it runs only under a trust model with a vault (:class:`~fedsynth.federation.vault.Vault`): exact sums,
         or secret shares of them, that are opened only with noise.
     needs_scores
-        Whether it runs only under a trust model whose vault releases noisy scores of all candidates.
+        Whether it also needs noisy scores of all candidates for a selection, not only the candidate selected; a vault
+        in secret shares cannot release them.
     adaptive
         Whether, with its default options, what sites are asked later depends on earlier answers, so that a forecast of
         its messages is a range.

@@ -1,7 +1,7 @@
 """Sketches: random projections of every pair's contingency table, short but enough to find the dependent pairs.
 
-Source: HeteroFedSyn. Corrected: one public projection of counts for all sites, and an estimator whose bias correction
-follows from the noise of the trust model in use.
+Source: HeteroFedSyn. Corrected: one public projection of counts for all sites, and an estimator that is corrected for
+the bias caused by the noise actually added, which depends on who adds it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
     ``table`` holds counts or other numbers, shape ``(cells,)``; the result has the shape ``(width,)``. The matrix is
     the same at every site, derived from a hash of the public ``seed`` and the ``pair`` of column positions. Each of its
     rows has the norm sqrt(width), so that a sketch divided by sqrt(width) preserves squared norms on average and one
-    record moves it by 1 (normal entries, as published, have rows twice as long and cost four times the variance). The
-    sketch of a table with at most ``width`` cells is isqrt(width) times the table, the largest integer multiple that
-    one record moves no further, shape ``(cells,)``. Integers give integers, exactly: they stay far below 2^53.
+    record moves it by 1 (with normal entries, as published, the norm of a row can be twice as large, which costs four
+    times the variance). The sketch of a table with at most ``width`` cells is isqrt(width) times the table, the largest
+    integer multiple that one record moves no further, shape ``(cells,)``. Integers give integers, exactly: they stay
+    far below 2^53.
     """
     if table.size <= width:
         return np.asarray(table, dtype=np.float64) * math.isqrt(width)
@@ -97,8 +98,8 @@ class Sketches(Query, frozen=True):
     """Query for sketches: each pair's contingency table times a public random matrix, which shortens it to ``width``.
 
     The answer is the :func:`project` of each table of ``pairs`` (column positions, over the schema's own bins,
-    flattened in C order), concatenated. A pair has ``width`` numbers, or one per cell if it has at most ``width``
-    cells. ``seed`` is that of the public matrix. :func:`sketch` sends the query.
+    flattened in C order), concatenated. Each pair contributes ``width`` numbers, or one per cell if its table has at
+    most ``width`` cells. The public matrix is derived from ``seed``. :func:`sketch` sends the query.
     """
 
     kind: ClassVar[str] = "sketches"
@@ -111,7 +112,7 @@ class Sketches(Query, frozen=True):
         """Raise :class:`InvalidParameter` for pairs that the schema does not have, and for tables too large to project.
 
         A table may have at most 2^23 cells, and a projection 2^25 signs (cells times ``width``), 2^32 for all pairs
-        together. The federation and every site call it before any privacy cost is charged.
+        together. The federation and every site run this check before any privacy cost is charged.
         """
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
@@ -169,7 +170,7 @@ class Sketches(Query, frozen=True):
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
         """Return the sketch of each pair, shape ``(width,)`` or ``(its cells,)``, from the released numbers ``flat``.
 
-        They are in the units of the answer; :func:`sketch` scales them to records.
+        The sketches are in the unit of the sites' integers; :func:`sketch` scales them to records.
         """
         return as_tables(flat.astype(np.float64), [(min(self.width, size),) for size in self._sizes(schema)])
 
@@ -205,15 +206,17 @@ class Sketch:
     def of(self, table: Floats) -> Floats:
         """Return the sketch of another ``table`` of the same pair, under the same matrix and in records, without noise.
 
-        The table is over the schema's own bins, in records, and need not be flat.
+        ``table`` has one entry, in records, for each cell of the pair's table over the schema's own bins: two axes, in
+        the order of ``pair``, or flattened in C order.
         """
         return project(table.ravel(), self.pair, self.width, self.seed) / record_norm(table.size, self.width)
 
     def distance(self, table: Floats) -> float:
         """Return an unbiased estimate of the squared L2 distance, in squared records, of the pair's table to ``table``.
 
-        ``table`` is known, and over the schema's own bins. The expected square of the noise is subtracted, so that the
-        estimate may be negative.
+        The pair's table is the exact one of all sites' rows, of which the server knows only the noisy sketch. ``table``
+        is any table that the caller holds, such as counts of synthetic rows; it is compared as it is, and its shape is
+        as in :meth:`of`. The expected square of the sketch's noise is subtracted, so that the estimate may be negative.
         """
         return float(((self.values - self.of(table)) ** 2).sum()) - self.values.size * self.variance
 

@@ -1,8 +1,9 @@
 """The survey: adaptive bins of every column, found from noisy counts alone.
 
-It is the first step of the Bayesian networks, the copulas and the default method, and an option of others. Every
-numeric column is counted in three levels of ever finer cells, in one sum; the server then walks down the tree as long
-as a cell's count stands out from the noise. Tables of several columns are counted over groups of those cells.
+The survey is the first step of the Bayesian networks, the copulas and the default method, and an option of others.
+Every numeric column is counted over coarse cells of its range, over their parts and over the parts of these, in one
+sum; the server replaces a cell by its parts where its count stands out from the noise. Tables of several columns are
+counted over groups of the resulting cells.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Survey(NamedTuple):
     """Result of :func:`survey`: ``columns`` are the adaptive bins of every stored column, with estimated counts.
 
     Each is a :class:`~fedsynth.models.cells.Cells`: fine cells of values with their estimated numbers of records.
+    Stored columns (``schema.stored``) are those that sites count: all but identifiers and columns computed from others.
     ``sites`` are the names of the sites that answered, and ``total`` is the (public or estimated) number of their
     records.
     """
@@ -59,12 +61,12 @@ def noise_of(federation: Federation, share: Share, tables: int) -> float:
 def survey(federation: Federation, share: float) -> Survey:
     """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
-    A categorical column is counted in one table. A numeric one is counted in three: about 32 cells, each of these cut
-    into 32, and each of those cut into 32. A record is in one cell of every table, so a table's cost does not depend on
-    its number of cells. Finer tables get a smaller share, since they only have to show what stands out. A cell with
-    more than one in ``FINEST`` (256) of the rows, and more than ``CUT`` (4) standard deviations of the noise, is cut.
-    Rows are spread evenly over neighbouring cells unless their counts differ by more than the noise
-    (:mod:`fedsynth.models.piecewise`).
+    Stored columns are described at :class:`Survey`. A categorical one is counted in one table. A numeric one is counted
+    in three: about 32 cells, each of these cut into 32, and each of those cut into 32. A record is in one cell of every
+    table, so a table's cost does not depend on its number of cells. Finer tables get a smaller share, since they only
+    have to show what stands out. A cell with more than one in ``FINEST`` (256) of the rows, and more than ``CUT`` (4)
+    standard deviations of the noise, is cut. Rows are spread evenly over neighbouring cells unless their counts differ
+    by more than the noise (:mod:`fedsynth.models.piecewise`).
 
     A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
     """
@@ -113,10 +115,10 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]
     """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
     ``found`` is the survey's result; the returned tuple has one entry for each column. Groups of numeric columns are so
-    large that the mean cell of two such columns holds ``HELD`` (3) times ``std``; finer detail would be lost in the
-    noise. Values of a categorical column with fewer than ``std`` estimated rows are merged into one group, and share
-    its rows evenly if they have no order; more values are merged if all pairs' tables would not fit into one sum.
-    Categorical columns named by a rule of the ``schema`` keep all their values.
+    large that the mean cell of a table of two such columns holds ``HELD`` (3) times ``std``; finer detail would be lost
+    in the noise. Values of a categorical column with fewer than ``std`` estimated rows are merged into one group, and
+    share its rows evenly if they have no order; more values are merged if all pairs' tables would not fit into one sum.
+    Categorical columns in a rule of the ``schema`` (a combination of values that no row has) keep all their values.
     """
     from fedsynth.models.cells import rare_together
 

@@ -53,12 +53,12 @@ class FedTDA:
         Share of the budget for the histograms of single columns, in one sum. The products get what ``survey_share`` and
         ``order_share`` leave.
     order_share
-        Share for the pairwise tables of each categorical column that has more than two unordered values with the other
-        categorical columns. They order its values so that values with similar conditional distributions are neighbours.
-        Nothing is spent where there is no such column.
+        Share of the budget for ordering the values of categorical columns that have more than two values and no order:
+        values are neighbours if they have similar conditional distributions in the column's noisy 2-way tables with the
+        other categorical columns. Nothing is spent without such a column.
     target
-        Position of a categorical column (the label) by whose tables alone the other columns' values are ordered; -1: by
-        those of all.
+        Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the other
+        columns' values are ordered; -1: by those of all.
     """
 
     survey_share: float = 0.3
@@ -74,10 +74,10 @@ class FedTDA:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        There are two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` has
-        the order of an unordered column's values, as codes, by its name. Raises :class:`InvalidParameter`, before
-        anything is spent, for a ``target`` that is not a categorical column; otherwise what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
+        There are two noisy sums over sites, or three if values have to be ordered. The result's ``info["orders"]`` maps
+        the name of each unordered column to its values in the order found, as the schema's codes. Raises
+        :class:`InvalidParameter`, before anything is spent, for a ``target`` that is not a categorical column;
+        otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.models.copula import Copula, fitted_correlation
         from fedsynth.models.synthesizer import Synthesizer
@@ -137,8 +137,8 @@ def level_orders(
 
     An order is an array of codes, shape ``(values,)``. Values are similar if they have similar conditional
     distributions in the noisy 2-way tables of ``pairs`` (:func:`nominal_pairs`), which are summed over sites for
-    ``share`` of the budget. A column without pairs is ordered by ascending frequency. ``counts`` are the estimated
-    counts of each column's cells, in order.
+    ``share`` of the budget. A column without pairs is ordered by ascending frequency. ``counts`` has one array for each
+    column, in order: the estimated counts of its values or bins.
     """
     from fedsynth.models.normal_scores import correspondence_order
 

@@ -85,8 +85,8 @@ class FedTDAMixture(Settings):
     rounds
         Largest number of rounds of the fit of the mixtures.
     target
-        Position of a categorical column (the label) by whose tables alone the values of unordered columns are ordered;
-        -1: by those of all.
+        Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the values of
+        unordered columns are ordered; -1: by those of all.
     """
 
     target: int = field(default=-1, metadata=COLUMN)

@@ -1,7 +1,8 @@
 """Queries of Fed-TDA: products of encoded columns, their moments, and the E step of mixtures.
 
-Rows are encoded as integers in parts of 1 / ``GRAIN``, responsibilities as integers in parts of 1 / ``FIXED``, each
-from the row and the parameters alone. The sums are therefore exact, and the same however rows are split over sites.
+Rows are encoded as integers in parts of 1 / ``GRAIN``, responsibilities (the probabilities of a mixture's components,
+given a value) as integers in parts of 1 / ``FIXED``, each from the row and the parameters alone. The sums are therefore
+exact, and the same however rows are split over sites.
 """
 
 from __future__ import annotations
@@ -47,13 +48,15 @@ _SHARES = 1 << 18  # responsibilities computed at a time: they fit into the CPU 
 class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
     """Encoding of a column's values as one or two integers, in units of 1 / ``GRAIN`` (1/1024) standard deviation.
 
-    It is a public part of a query, by which every site encodes its rows in the same way. A value is encoded as the
-    entry of ``scores`` for its cell, its place on a latent standard normal axis
-    (:class:`~fedsynth.models.normal_scores.NormalScores`): a cell is one of the schema's own codes, or lies between the
-    cut points ``cuts`` (see :class:`~fedsynth.schema.bins.Axis`). In the encoding of the paper a numeric column has a
-    ``mixture`` (weights, means, deviations; shape ``(3, T)``) instead, and a value becomes two integers: its place
-    within the likeliest component, and the score of that component; ``scores`` then has an additional entry for missing
-    values.
+    It is a public part of a query, by which every site encodes its rows in the same way. ``scores`` has one integer for
+    each cell of the column: the cell's place on a latent standard normal axis
+    (:class:`~fedsynth.models.normal_scores.NormalScores`). A value is encoded as the score of its cell. Cells are the
+    schema's own codes of the column's values, or lie between the cut points ``cuts`` (see
+    :class:`~fedsynth.schema.bins.Axis`).
+
+    In the encoding of the paper a numeric column has a ``mixture`` instead (an array of its T components' weights,
+    means and deviations, shape ``(3, T)``), and a value becomes two integers: its place within the likeliest component,
+    and that component's entry in ``scores``, which has one more entry for missing values.
     """
 
     scores: Integers
@@ -126,7 +129,7 @@ def latent_count(columns: Sequence[Encoding]) -> int:
 
 
 def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[Floats]:
-    """Yield the rows of ``table`` in blocks, encoded as integers held as doubles, shape ``(rows, latents)``.
+    """Yield the rows of ``table`` in blocks of shape ``(rows, latents)``, encoded as integers held as doubles.
 
     ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order; latents are the integers that
     encode a row. A row whose squared integers add up to more than ``bound`` is scaled down to it (:func:`shortened`).
@@ -143,9 +146,10 @@ def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[F
 
 
 def shortened(rows: Floats, bound: int) -> Floats:
-    """Return integer ``rows``, one per line, with squared norms of at most ``bound``: longer ones are scaled down.
+    """Return the encoded ``rows``, each scaled down if the sum of its squared integers exceeds ``bound``.
 
-    They are truncated to integers again. Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them,
+    ``rows`` and the result are integers held as doubles, one line per row of data, shape ``(rows, latents)``. Scaled
+    rows are truncated to integers again. Each number is at most ``LONGEST`` = 2^13, and there are at most 2^13 of them,
     so squared norms are integers up to 2^39, which doubles hold exactly. Scaling by the ratio of the norms gives a
     squared norm of ``bound``, up to a relative rounding error far below 2^-40; the additional factor 1 - 2^-40
     outweighs it, and truncation towards zero makes the norm smaller still.
@@ -189,8 +193,8 @@ class EncodedRows(Query, frozen=True):
         """Return the sums of encoded rows, shape ``(latents,)``, and of their products, ``(latents, latents)``.
 
         ``table`` holds a site's rows; latents are the integers that encode a row. Both sums are int64; sums are in
-        units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``. They are exact: at most ``_CELLS`` products below
-        2^26 are added up in doubles, which stay below 2^48.
+        units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``. They are exact: at most 2^22 products, each at
+        most 2^26, are added up in doubles, which stay below 2^48.
         """
         latents = latent_count(self.columns)
         first, second = np.zeros(latents, dtype=np.int64), np.zeros((latents, latents), dtype=np.int64)
@@ -201,10 +205,11 @@ class EncodedRows(Query, frozen=True):
 
 
 class Products(EncodedRows, frozen=True):
-    """Query of Fed-TDA for the sums over rows of the products of each two different integers of an encoded row.
+    """Query of Fed-TDA for sums over rows: of the product of every two of the integers that encode a row.
 
-    From them the server estimates correlations. The order is that of the lower triangle without the diagonal, row by
-    row. The fields ``columns`` and ``bound`` are described at :class:`EncodedRows`.
+    From them the server estimates correlations. The integers stand at different places i < j of the encoded row; the
+    order of the products is that of the lower triangle without the diagonal, row by row. The fields ``columns`` and
+    ``bound`` are described at :class:`EncodedRows`.
     """
 
     kind: ClassVar[str] = "products"
@@ -251,9 +256,10 @@ class Products(EncodedRows, frozen=True):
         return second[np.tril_indices(len(second), -1)]
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the integers ``flat`` in units of the scores (standard deviations, squared), shape ``(pairs,)``.
+        """Return one array in a list: the released integers ``flat`` in units of squared standard deviations.
 
-        ``flat`` are the released sums, one for each pair of the integers that encode a row.
+        ``flat`` has one sum for each pair of the integers that encode a row, and the array has the same shape,
+        ``(pairs,)``.
         """
         return [flat / GRAIN**2]
 
@@ -320,9 +326,10 @@ class Moments(EncodedRows, frozen=True):
         return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return number of records ``(1,)``, sums ``(l,)`` and products ``(l (l + 1) / 2,)`` in units of the scores.
+        """Return the released integers ``flat`` as three arrays: number of records, sums, and sums of products.
 
-        ``flat`` are the released integers, for l latents; a unit of the scores is a standard deviation of a column.
+        Their shapes are ``(1,)``, ``(l,)`` and ``(l (l + 1) / 2,)``, where l is the number of integers (latents) that
+        encode a row. Sums are in units of a standard deviation on the latent normal axis, products in its square.
         """
         latents = latent_count(self.columns)
         records, first, second = np.split(flat.astype(np.float64), [1, 1 + latents])
@@ -399,10 +406,10 @@ class MixtureSums(Query, frozen=True):
         which are the responsibilities of the components t and add up to F = ``FIXED``; the products r_t u; the products
         r_t u^2; and the log evidence e.
 
-        The cumulated shares rise from 0 to exactly 1 and are rounded before differences are taken, so r_t >= 0 and sum
-        r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute value, also after
-        rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in L2. Together the
-        norms are at most 4 F in L1 and 2 F in L2 for each column.
+        The running sums of the responsibilities rise from 0 to exactly 1 and are rounded before differences are taken,
+        so r_t >= 0 and sum r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute
+        value, also after rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in
+        L2. Together the norms are at most 4 F in L1 and 2 F in L2 for each column.
 
         Replacing a row by another moves the answer at most twice as far in L1. In L2, the vectors (r, r u, r u^2) of
         two rows have an inner product that is not negative, since r_t r'_t >= |r_t u| |r'_t u'|. So their squared

@@ -1,9 +1,10 @@
 """Training networks over sites: the queries that sites answer, and the two training loops.
 
-There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`), to
-which the trust model adds its noise as to any other sum; it is the better one at equal epsilon. In FedAvg (McMahan et
-al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the site's own noise,
-and the server averages the results. Without privacy both run without noise, on the same grid.
+There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`),
+noised like any other sum (the trust model says who adds the noise); it gives the better rows at equal epsilon. In
+FedAvg (McMahan et al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the
+site's own noise, and the server averages the results. Without privacy both run without noise, on gradients or weights
+rounded to the same grid of multiples of a power of 2.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class NetworkTraining(Training, frozen=True):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the network's input: number of tokens (distinguished values) by column, and the numeric columns."""
+        """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
         return Layout.of(self.encoders)
 
     @property
@@ -170,9 +171,10 @@ class NetworkTraining(Training, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the sum of a step in which it is sampled, in L1 and L2.
 
-        Units are multiples of 2^-grid. Noise is sized by it. The proof is in :mod:`fedsynth.privacy.dpsgd`: 2^grid clip
-        in L2, times 1 + 1/32 for rounding in floats, plus sqrt(d) for rounding to the grid, for d weights. In L1 it is
-        at most sqrt(d) times that, and a replacement is a removal and an addition.
+        The unit is a step of the grid, 2^-grid, and the noise is sized by the bound. The proof is in
+        :mod:`fedsynth.privacy.dpsgd`: in L2 the bound is 2^grid clip, times 1 + 1/32 for rounding in floats, plus
+        sqrt(d) for rounding to the grid, for d weights. In L1 it is at most sqrt(d) times that, and a replacement is a
+        removal and an addition.
         """
         cells = self.cells(schema)
         l2 = math.ldexp(self.clip, self.grid) * (1 + 2.0**-5) + math.sqrt(cells)
@@ -185,7 +187,8 @@ class NetworkTraining(Training, frozen=True):
     def seconds(self, schema: Schema, rows: int) -> float:
         """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
 
-        It is four times the measured time of all steps: drawing, encoding, products and noise.
+        The estimate is four times what all steps (drawing rows, encoding, matrix products and noise) took on one core
+        when they were measured for this formula.
         """
         return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
 
@@ -205,11 +208,17 @@ class NetworkTraining(Training, frozen=True):
         return -most, most
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the integers ``flat`` as one array in units of the gradient (or of the weights), ``(weights,)``."""
+        """Return one array in a list: the integers ``flat`` in units of the gradient (or of the weights).
+
+        ``flat`` and the array have one entry for each weight of the network, shape ``(weights,)``.
+        """
         return [np.ldexp(flat.astype(np.float64), -self.grid)]
 
     def stds(self, std: float) -> list[float]:
-        """Return the noise's standard deviation in units of :meth:`split`, given ``std``, that of the integers."""
+        """Return a list with the standard deviation of the noise in the array of :meth:`split`, in its unit.
+
+        ``std`` is the standard deviation of the noise in the released integers.
+        """
         return [math.ldexp(std, -self.grid)]
 
     @property
@@ -235,8 +244,8 @@ class NetworkTraining(Training, frozen=True):
 class GradientSum(NetworkTraining, frozen=True):
     """Query for one step of DP-SGD: the sum over sites of the clipped gradients of randomly sampled rows.
 
-    The trust model adds the noise, as to any other sum. The fields (``network``, ``encoders``, ``clip``, ``grid``,
-    ``rate``, ``weights``) are described at :class:`NetworkTraining`.
+    As for any other sum, the trust model says who adds the noise. The fields (``network``, ``encoders``, ``clip``,
+    ``grid``, ``rate``, ``weights``) are described at :class:`NetworkTraining`.
     """
 
     kind: ClassVar[str] = "gradient-sum"
@@ -267,11 +276,12 @@ class LocalTraining(NetworkTraining, frozen=True):
 
     The answer is this change of the network's weights, multiplied by an integer proportional to the site's number of
     rows, its weight in the average (:meth:`weights_of`). Each step adds up the clipped gradients of randomly sampled
-    rows, adds the site's own noise, and divides by ``rate`` times the site's number of rows in ``sizes``, which is a
-    public or a released number, never the site's own count; a site that ``sizes`` does not name does not train. Adam's
-    moments start anew each round; ``learning_rate`` and the weight ``decay`` are Adam's. With a ``batch`` above 0, as
-    in the papers, a step takes that many rows in random order without clipping (``clip = 0``), which only a release
-    without noise allows. The other fields are described at :class:`NetworkTraining`.
+    rows, adds the site's own noise, and divides by ``rate`` times the site's number of rows in ``sizes`` (pairs of a
+    site's name and its number of rows), which is a number released before, never the site's own count; a site that
+    ``sizes`` does not name does not train. Adam's moments start anew each round; ``learning_rate`` and the weight
+    ``decay`` are Adam's. With a ``batch`` above 0, as in the papers, a step takes that many rows in random order
+    without clipping (``clip = 0``), which only a release without noise allows. The other fields are described at
+    :class:`NetworkTraining`.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -445,7 +455,8 @@ class Settings:
         Share of the budget for the survey, a round of noisy counts of single columns, which defines the encoding of
         rows.
     size_share
-        Share for the sites' numbers of rows, by which FedAvg weights them, unless they are public.
+        Share for noisy numbers of rows of the sites, by which FedAvg weights their results (gradient sums need none).
+        These numbers must not be declared public (:func:`require_training`).
     tokens
         Largest number of values of a categorical column that the network distinguishes. Rarer values, and those hidden
         by noise, are merged into one, and are drawn by their released counts.
@@ -482,8 +493,9 @@ class Settings:
         """Train ``network`` at the sites for the budget left after the survey, and return its weights, flat, float32.
 
         ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`) turn a row into the network's input, one for each
-        column; ``total`` is the released number of records. Raises what the queries :class:`GradientSum` and
-        :class:`LocalTraining` refuse, and :class:`SiteLost` if too few sites answer.
+        column; ``total`` is the released number of records. Raises :class:`InvalidParameter` for training that the
+        check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses, and :class:`SiteLost` if too few
+        sites answer.
         """
         task = Task(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
@@ -570,15 +582,16 @@ class Task(NamedTuple):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the network's input: number of tokens (distinguished values) by column, and the numeric columns."""
+        """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
         return Layout.of(self.encoders)
 
 
 def require_training(federation: Federation) -> None:
     """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks.
 
-    The reasons are a missing PyTorch, a budget with delta = 0 (the noise is Gaussian), and public numbers of rows (no
-    accountant covers sampled rows if one record replaces another).
+    The reasons are a missing PyTorch, a budget with delta = 0 (the noise is Gaussian), and sites' numbers of rows that
+    are declared public, also in runs without privacy: neighbouring tables then differ by a replaced record, for which
+    no accountant covers the random sampling of rows.
     """
     NetworkTraining.require()
     if federation.budget.pure:
