@@ -99,8 +99,8 @@ class Findings:
 class Attempt:
     """One privacy figure before the correction for multiple testing.
 
-    - ``score``: the figure with its uncorrected p-value, and the verdict that it gets if it is significant; "" if it
-      gets no verdict in any case. ``otherwise``: the verdict if it is not significant.
+    - ``score``: the figure with its uncorrected p-value. Its verdict is the one for a significant figure, or "" if it
+      gets none in any case. ``otherwise``: the verdict if it is not significant.
     - ``excess``, ``calm``: a sentence that is added to the explanation in ``score`` if the figure is significant
       (``excess``) or not (``calm``).
     - ``bound``: a function of epsilon and delta that returns the largest value that such a guarantee allows any attack
