@@ -30,10 +30,10 @@ def is_numeric(table: Table, column: int) -> bool:
 
 
 def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
-    """Return one feature per column, for decision trees, float64, shape ``(rows, columns)``: the number, or a category's code.
+    """Return one feature per column, for decision trees: the number, or a category's code.
 
-    A code is the integer that numbers a column's categories, from 0. ``columns`` are positions (default: all). A
-    missing number becomes the column's lowest bin edge minus 1.
+    The result is float64, shape ``(rows, columns)``. A code is the integer that numbers a column's categories, from 0.
+    ``columns`` are positions (default: all). A missing number becomes the column's lowest bin edge minus 1.
     """
     chosen = range(len(table.codes)) if columns is None else columns
     parts = []

@@ -76,9 +76,9 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 class Caps:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
-    At most ``queries`` rows (twice as many for the share nearer to training rows) search for their nearest neighbours
-    among at most ``points`` rows of another table. Membership inference uses ``suspects`` training rows and as many
-    hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
+    All four are upper bounds. Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training
+    rows) are sought among ``points`` rows of another table. Membership inference attacks ``suspects`` training rows and
+    as many hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000

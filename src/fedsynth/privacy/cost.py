@@ -172,7 +172,10 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
 
     def at(self, delta: float) -> float:
-        """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; ``delta`` may be 0."""
+        """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; infinite without one.
+
+        For a ``delta`` of 0 it is the epsilon of pure DP.
+        """
         if not delta:
             return self.epsilon
         if not self.curve:
