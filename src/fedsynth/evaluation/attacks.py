@@ -147,7 +147,7 @@ class Suspects:
         )
 
     def scores(self, score: Scores) -> tuple[Scores, Scores]:
-        """Split an array with the scores of all members, then of all strangers, into these two parts."""
+        """Split a flat array of scores, first of all members, then of all strangers, into these two parts."""
         return score[: len(self.members)], score[len(self.members) :]
 
 
@@ -156,8 +156,8 @@ def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
 
     The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935): the higher a row's score, the likelier it
     was a training row. ``suspects`` are the rows to tell apart; ``crowd`` is a nearest-neighbour index of the synthetic
-    rows. Each array has shape ``(rows,)``, in the order of ``suspects.members`` and ``suspects.strangers``. Raises
-    :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    rows. Each array of the result has shape ``(rows,)``, in the order of ``suspects.members`` or
+    ``suspects.strangers``. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
 
@@ -246,8 +246,8 @@ class Disclosure:
     - ``advantage``: accuracy on training rows minus accuracy on hold-out rows, both of attackers trained on synthetic
       rows; None without a hold-out. ``advantage_real``: the same difference for attackers trained on the training rows.
     - ``by_attacker``: maps each attacker's name to its own (``members``, ``population``).
-    - ``rows``: number of test rows (of the smaller table, if the tables differ); ``subsets``: number of subsets of
-      known columns; ``size``: number of columns in each subset.
+    - ``rows``: number of training rows or of other real rows that attackers are tested on, whichever is smaller.
+      ``subsets``: number of subsets of known columns; ``size``: number of columns in each subset.
     """
 
     members: Measured
@@ -273,10 +273,10 @@ def attribute_disclosure(
 ) -> Disclosure:
     """Return how accurately attackers infer the ``sensitive`` column from every subset of ``size`` ``known`` columns.
 
-    Columns are given by their position in the schema; ``rng`` draws the rows. Attackers train on at most ``max_rows``
-    rows and are tested on at most as many training rows and hold-out rows. Without a hold-out, the real rows are split
-    at random: one half stands for the training rows, the other for people outside the table. Intervals are 1.96
-    standard errors over rows.
+    Columns are given by their position in the schema; if fewer than ``size`` are known, all of them are one subset.
+    ``rng`` draws the rows. Attackers train on at most ``max_rows`` rows and are tested on at most as many training rows
+    and hold-out rows. Without a hold-out, the real rows are split at random: one half stands for the training rows, the
+    other for people outside the table. Intervals are 1.96 standard errors over rows.
 
     After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six
     attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their

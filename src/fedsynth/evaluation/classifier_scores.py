@@ -57,7 +57,7 @@ def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values)
     scored on the rows of those two, by the probability of the first (Hand and Till 2001, doi 10.1023/A:1010920819831).
 
     A class of ``labels`` that ``classes`` lacks gets probability 0. Probability of a class that ``labels`` lacks is
-    dropped, and the rest rescaled; a row left with none gets equal probabilities.
+    dropped, and the rest rescaled; a row with nothing left gets equal probabilities.
     """
     held = np.unique(labels)
     scores = np.zeros((len(labels), len(held)))

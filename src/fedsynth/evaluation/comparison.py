@@ -127,7 +127,7 @@ def compared(
 
     The arms are "federated" (over all sites), "pooled" (on all rows) and "local" (at each site alone); the last two are
     tested against the first. ``setting`` describes the runs in words. ``found`` maps each arm to a list that holds, for
-    each repeat, the value of each metric by its name. ``reference`` is a like list of the values that real rows reach:
+    each repeat, the value of each metric by its name. ``reference`` is such a list, of the values that real rows reach:
     hold-out rows in place of synthetic ones, or classifiers trained on real rows. A metric of the first federated
     repeat that is missing elsewhere raises ``KeyError``. ``test`` is one of :func:`welch`, :func:`student` and
     :func:`paired`. The p-values of an arm are Holm-adjusted over the metrics. Raises :class:`InvalidParameter` for

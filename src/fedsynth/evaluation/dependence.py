@@ -81,6 +81,7 @@ def associations_kept(real: Table, other: Table, pairs: Sequence[tuple[int, int]
 
     ``pairs`` holds pairs of column positions; keys of the result are "first name × second name". An association of
     opposite sign counts as 0, a stronger one as 1; where the real association is 0, the share is 1.
+    :func:`association_matrix` defines the association.
     """
     return {
         f"{real.schema.names[one]} × {real.schema.names[two]}": _kept(
@@ -109,7 +110,7 @@ def association_slopes(real: Table, synthetic: Table) -> dict[str, float]:
 
     A slope of 1 means that all dependence is kept, 0 that none is. There is one slope for each kind of pair, under the
     keys "categories" (two categories), "numbers" (two numbers) and "mixed" (one of each). With fewer than three pairs
-    of a kind, its slope is nan.
+    of a kind, its slope is nan. :func:`association_matrix` defines the association.
     """
     one, two = association_matrix(real), association_matrix(synthetic)
     found: dict[str, list[tuple[float, float]]] = {"categories": [], "numbers": [], "mixed": []}

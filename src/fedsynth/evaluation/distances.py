@@ -24,10 +24,11 @@ _TIE = 1e-9  # distances that differ by less are equal: rounding depends on the 
 
 
 def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
-    """Number the distinct rows of several tables: two rows get the same number if and only if all their codes agree.
+    """Return each row's key, an integer that stands for its content: rows have equal keys if all their codes agree.
 
-    A code is the integer that numbers a column's category or bin, so numbers in the same bin agree. The tables must
-    have one schema. The result has an int64 array for each table, shape ``(rows,)``.
+    A code is the integer that numbers a column's category or bin, so numbers in the same bin agree. Rows that differ in
+    a code have different keys. Keys are comparable between the ``tables`` of one call, which must have one schema. The
+    result has an int64 array of keys for each table, shape ``(rows,)``.
     """
     sizes = tables[0].schema.sizes
     columns = ((np.concatenate([table.codes[j] for table in tables]), sizes[j]) for j in range(len(sizes)))
@@ -35,10 +36,11 @@ def keys_by_code(tables: Sequence[Table]) -> list[Keys]:
 
 
 def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
-    """Number the distinct rows of several tables by their values: all categories and all numbers must agree.
+    """Return each row's key, an integer that stands for its content: rows have equal keys if all their values agree.
 
-    A missing value equals a missing value. The tables must have one schema. The result has an int64 array for each
-    table, shape ``(rows,)``.
+    A missing value equals a missing value. Rows that differ in a category or a number have different keys. Keys are
+    comparable between the ``tables`` of one call, which must have one schema. The result has an int64 array of keys for
+    each table, shape ``(rows,)``.
     """
     first = tables[0]
 
@@ -73,9 +75,10 @@ def _split(keys: Keys, tables: Sequence[Table]) -> list[Keys]:
 
 
 def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
-    """Return, for each query row, the number of ``rows`` with the same key; shape ``(queries,)``.
+    """Return, for each row of one table, how many rows of another table have the same content; shape ``(queries,)``.
 
-    Both arguments are row numbers that one call of :func:`keys_by_code` or :func:`keys_by_value` returned.
+    ``queries`` are the keys of the first table and ``rows`` those of the second, one for each row: integers that stand
+    for a row's content, from one call of :func:`keys_by_code` or :func:`keys_by_value`.
     """
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
@@ -93,12 +96,13 @@ def share(hits: float, of: int) -> Measured:
 
 
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the Euclidean distances to the ``many`` nearest points, and their indices: shapes ``(queries, many)``.
+    """Return each query's Euclidean distances to its ``many`` nearest points, and the positions of these points.
 
-    ``queries`` and ``points`` are float32 coordinates, shape ``(rows, dimensions)``; distances ascend in each row, and
-    ``many`` must not exceed the number of points. scikit-learn's exhaustive search finds the neighbours. The distances
-    are then recomputed in float64 from coordinate differences, since its ``|x|^2 - 2xy + |y|^2`` loses precision near
-    zero. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    ``queries`` and ``points`` are float32 coordinates, shape ``(rows, dimensions)``. Each array of the result has shape
+    ``(queries, many)``; the nearest point comes first. ``many`` must not exceed the number of points. scikit-learn's
+    exhaustive search finds the neighbours. The distances are then recomputed in float64 from coordinate differences,
+    since its ``|x|^2 - 2xy + |y|^2`` loses precision near zero. Raises :class:`Unsupported` without scikit-learn (the
+    extra ``evaluate``).
     """
     try:
         from sklearn.neighbors import NearestNeighbors
@@ -129,11 +133,14 @@ class Crowd:
 
     @classmethod
     def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> Crowd:
-        """Index at most ``max_points`` of the rows, drawn by ``rng``, for distances in the embedding ``space``."""
+        """Return an index of ``rows`` with the coordinates of at most ``max_points`` of them, drawn by ``rng``.
+
+        ``space`` is the embedding that gives the coordinates.
+        """
         return cls(rows, space, space.coordinates(drawn(rows, max_points, rng)))
 
     def distances(self, queries: Table, many: int = 1) -> NDArray[np.float64]:
-        """Return each query row's Euclidean distances to its ``many`` nearest rows, ascending.
+        """Return the Euclidean distances of each row of ``queries`` to the ``many`` nearest indexed rows, ascending.
 
         The shape is ``(queries, many)``. There are fewer columns if the index has fewer than ``many`` points. Raises
         :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
@@ -219,14 +226,15 @@ def holdout_share(
     max_points: int = 100_000,
     max_pairs: int = 100_000_000,
 ) -> HoldoutShare:
-    """Return the share of synthetic rows nearer to a training row than to a hold-out row, as a mean over ``draws``.
+    """Return the share of synthetic rows nearer to a training row than to a hold-out row.
 
-    A table that copies nothing has 1/2; ties count one half. Distances are measured in the embedding ``space``. Of the
-    training and the hold-out rows, each draw takes equally many: all of the smaller side, and as many of the larger,
-    without replacement (with replacement, duplicates would push the share below 1/2). A draw has at most ``max_points``
-    rows a side and ``max_queries`` synthetic rows; these are further reduced, though not below 1000, to keep to
-    ``max_pairs`` distances to each side. Raises :class:`Unsupported` without hold-out rows, or without scikit-learn
-    (the extra ``evaluate``).
+    A table that copies nothing has 1/2; ties count one half. ``evidence`` holds the synthetic, the training and the
+    hold-out rows. Distances are measured in the embedding ``space``. The share is a mean over ``draws`` random draws,
+    made by ``rng``: each takes equally many training and hold-out rows, all of the smaller table, and as many of the
+    larger, without replacement (with replacement, duplicates would push the share below 1/2), at most ``max_points`` of
+    each. All draws use the same synthetic rows, at most ``max_queries``, or fewer (though not below 1000) to keep to
+    ``max_pairs`` pairs of a synthetic and a training row. Raises :class:`Unsupported` without hold-out rows, or without
+    scikit-learn (the extra ``evaluate``).
 
     Interval: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
     ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
@@ -268,7 +276,7 @@ def holdout_share(
 
 
 def drawn(table: Table, rows: int, rng: np.random.Generator) -> Table:
-    """Return at most ``rows`` rows of a table, drawn without replacement; the table itself if it has no more."""
+    """Return at most ``rows`` rows of a table, drawn by ``rng`` without replacement; the table if it has no more."""
     if len(table) <= rows:
         return table
     return table.take(rng.choice(len(table), rows, replace=False, shuffle=False))

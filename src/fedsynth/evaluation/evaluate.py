@@ -161,17 +161,17 @@ def evaluate(
       them alone.
     - ``suites``: names of sets of learners for utility, from :data:`fedsynth.evaluation.suites.SUITES`.
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
-      ``max_rows`` rows a side; a utility score is the mean of at most three draws of at most ``max_rows`` training
-      rows.
+      ``max_rows`` rows of each table; a utility score is the mean of at most three draws of at most ``max_rows``
+      training rows.
     - ``seed``: determines every random draw.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
-    figures. Raises :class:`Unsupported` for a metric that was named and cannot be computed, for known columns that
-    include the sensitive one or the target, and without scikit-learn (the extra ``evaluate``);
-    :class:`InvalidParameter` for an unknown metric or suite, and for less than one repeat; :class:`SchemaError` for
-    unknown columns. A suite that cannot be used, for example because its package is missing, becomes a note; if
-    "learning" was named and no suite can be used, :class:`Unsupported` is raised.
+    privacy figures measured (multiple testing). Raises :class:`Unsupported` for a metric that was named and cannot be
+    computed, for known columns that include the sensitive one or the target, and without scikit-learn (the extra
+    ``evaluate``); :class:`InvalidParameter` for an unknown metric or suite, and for less than one repeat;
+    :class:`SchemaError` for unknown columns. A suite that cannot be used, for example because its package is missing,
+    becomes a note; if "learning" was named and no suite can be used, :class:`Unsupported` is raised.
     """
     schema = evidence.real.schema
     for name in filter(None, (target, sensitive, *known)):

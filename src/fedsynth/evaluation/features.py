@@ -30,10 +30,10 @@ def is_numeric(table: Table, column: int) -> bool:
 
 
 def ordinal(table: Table, columns: list[int] | None = None) -> Matrix:
-    """Return one feature per column, for trees, float64, shape ``(rows, columns)``: the number, or a category's code.
+    """Return one feature per column, for decision trees: the number, or a category's code.
 
-    A code is the integer that numbers a column's categories, from 0. ``columns`` are positions (default: all). A
-    missing number becomes the column's lowest bin edge minus 1.
+    The result is float64, shape ``(rows, columns)``. A code is the integer that numbers a column's categories, from 0.
+    ``columns`` are positions (default: all). A missing number becomes the column's lowest bin edge minus 1.
     """
     chosen = range(len(table.codes)) if columns is None else columns
     parts = []
@@ -84,11 +84,11 @@ def standardised(real: Table, columns: Sequence[int]) -> Encode:
 
 
 def one_hot(real: Table, columns: Sequence[int]) -> Encode:
-    """Return a one-hot encoding: numbers as in :func:`standardised`, with a missing indicator; categories one-hot.
+    """Return an encoding with categories one-hot and numbers standardised, as by :func:`standardised`.
 
     The encoding is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are
     positions. A column's one-hot categories are the 100 commonest of the real rows; any other category has only zeros.
-    Columns that cannot be missing have no indicator.
+    A column of numbers that may be missing has a second feature, its missing indicator: 1 where the number is missing.
     """
     scaled = standardised(real, columns)
     known = _known_categories(real, columns)
@@ -104,8 +104,8 @@ def quantiles_and_one_hot(real: Table, columns: Sequence[int]) -> Encode:
 
     As in SynMeter (arXiv 2402.06806): the map is fitted to the real rows, with one quantile for every 30 rows, at least
     10 and at most 1,000, but no more than there are known values. A missing number becomes 0, the score of the median,
-    and sets the column's missing indicator; categories are one-hot. The encoding
-    is a function that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions.
+    and a second feature of its column, the missing indicator, is 1; categories are one-hot. The encoding is a function
+    that maps a table to float64 features, shape ``(rows, features)``; ``columns`` are positions.
     """
     from sklearn.preprocessing import QuantileTransformer
 

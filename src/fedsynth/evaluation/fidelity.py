@@ -86,9 +86,9 @@ def likelihood(log_likelihood: NDArray[np.float64], floor: float = 1e-30) -> Lik
 def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
     """Return the Hellinger distance of each column by its name, sqrt(1 - sum sqrt(p q)), between 0 and 1.
 
-    Numbers are counted in ``bins`` equal bins over the range of ``real`` (values beyond it count in the outer bins),
-    missing values in a bin of their own. More bins add sampling noise: with near-unique values, real against real
-    scores about 0.2.
+    p and q are the shares of the two tables' rows in a category or bin. Numbers are counted in ``bins`` equal bins over
+    the range of ``real`` (values beyond it count in the outer bins), missing values in a bin of their own. More bins
+    add sampling noise: with near-unique values, real against real scores about 0.2.
     """
     return {
         name: float(np.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())))
@@ -97,16 +97,17 @@ def hellinger(real: Table, other: Table, bins: int = 20) -> dict[str, float]:
 
 
 def jensen_shannon(real: Table, other: Table) -> dict[str, float]:
-    """Return the Jensen-Shannon divergence of each categorical or boolean column in bits, by name, between 0 and 1.
+    """Return the Jensen-Shannon divergence, in bits, between the two tables' shares of each category, by column name.
 
-    Its square root is the *distance* (:func:`jensen_shannon_distance`), which Fed-TDA's tables (arXiv 2211.13116)
-    report under the name of the divergence.
+    It is computed for categorical and boolean columns and lies between 0 and 1. Its square root is the *distance*
+    (:func:`jensen_shannon_distance`), which Fed-TDA's tables (arXiv 2211.13116) report under the name of the
+    divergence.
     """
     return {name: value**2 for name, value in jensen_shannon_distance(real, other).items()}
 
 
 def jensen_shannon_distance(real: Table, other: Table) -> dict[str, float]:
-    """Return the Jensen-Shannon distance (base 2) of each categorical or boolean column, by name, between 0 and 1."""
+    """Return the square root of :func:`jensen_shannon`, for each categorical or boolean column by name: 0 to 1."""
     discrete = [column for column in range(len(real.codes)) if not is_numeric(real, column)]
     return {
         name: math.sqrt(max(0.0, (_divergence(p, (p + q) / 2) + _divergence(q, (p + q) / 2)) / 2))
@@ -123,8 +124,8 @@ def _divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
 def wasserstein(real: Table, other: Table) -> dict[str, float]:
     """Return the 1-Wasserstein distance of each column of numbers or times, by name, as a fraction of the real range.
 
-    Both tables are scaled by the *real* range, so errors of location and scale count. Missing values are left out; if
-    all are missing in one table only, the distance is 1.
+    Both tables are scaled by the *real* range, so a shifted or stretched column counts as different. Missing values are
+    left out; if all are missing in one table only, the distance is 1.
     """
     distances = {}
     for column in real.numbers:
@@ -136,9 +137,9 @@ def wasserstein(real: Table, other: Table) -> dict[str, float]:
 def wasserstein_on_own_scales(real: Table, other: Table) -> dict[str, float]:
     """Return the 1-Wasserstein distance of each numeric column, by name, each table scaled by its own range.
 
-    Times count as numbers. As published with Fed-TDA (arXiv 2211.13116) and Fed-TGAN. It does not see errors of
-    location and scale: use it only to compare with those publications. Missing values are left out; if all are missing
-    in one table only, the distance is 1.
+    Times count as numbers. As published with Fed-TDA (arXiv 2211.13116) and Fed-TGAN. A column that is only shifted or
+    stretched has distance 0: use this measure only to compare with those publications. Missing values are left out; if
+    all are missing in one table only, the distance is 1.
     """
     distances = {}
     for column in real.numbers:
@@ -187,7 +188,7 @@ def _potentials(one: NDArray[np.float64], two: NDArray[np.float64]) -> tuple[NDA
 def wasserstein_2d(
     real: Table, other: Table, pairs: Iterable[tuple[int, int]], rows: int, seed: int
 ) -> dict[str, float]:
-    """Return the exact 1-Wasserstein distance of pairs of numeric columns, over at most ``rows`` rows a side.
+    """Return the exact 1-Wasserstein distance of pairs of numeric columns, over at most ``rows`` rows of each table.
 
     Times count as numbers. ``pairs`` holds pairs of column positions; keys of the result are "first name × second
     name". ``seed`` draws the rows. Columns are scaled to [0, 1] over both tables, the ground distance is L1, and rows

@@ -51,8 +51,8 @@ def evaluate(
     one line for each of them follows. ``frame.attrs["notes"]`` lists what was sampled, and what was not measured and
     why. The scores are computed from real rows without noise: they are not private.
 
-    Columns that the schema stores relative to another column, or computes from others, are compared by the values that
-    the frames hold, not by those that models store. A computed column that ``real`` lacks is left out.
+    All columns are compared by the values in the frames, also those that the schema computes from others, or that
+    models store as a difference or ratio to another column. A computed column that ``real`` lacks is left out.
     ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
     <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
     nats.

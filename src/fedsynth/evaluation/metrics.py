@@ -86,7 +86,7 @@ class Run(Evidence):
         return self.real.schema.index(self.target)
 
     def shuffled(self, rows: int) -> tuple[Table, Table]:
-        """Return equally many real training rows and synthetic rows in random order, at most ``rows`` of each."""
+        """Return (training rows, synthetic rows), equally many, at most ``rows``, drawn at random by the run's seed."""
         few = min(rows, len(self.real), len(self.synthetic))
         rng = np.random.default_rng(self.seed)
         real, synthetic = (table.take(rng.permutation(len(table))[:few]) for table in (self.real, self.synthetic))
@@ -130,9 +130,10 @@ def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[T
 def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
     """Return (training rows, as many copies of one row): a baseline without any variation.
 
-    The row has each column's commonest category or bin, and the mean of each column of numbers. Like every baseline of
-    a benchmark, the function returns the real rows and the rows to score in place of synthetic ones, and takes the test
-    rows and a generator; it uses neither ``test`` nor ``rng``.
+    The row has each categorical column's commonest category and each numeric column's mean; where bins are compared, a
+    number counts by its column's commonest bin. Like every baseline of a benchmark, the function returns the real rows
+    and the rows to score in place of synthetic ones, and takes the test rows and a generator; it uses neither ``test``
+    nor ``rng``.
     """
     codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
     numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}
@@ -188,7 +189,7 @@ def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
 
 
 def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:
-    """Return the mean absolute error of random range queries: shares of the run's test rows against synthetic rows.
+    """Return the mean absolute error of ``queries`` random range queries on synthetic rows, compared with test rows.
 
     :func:`~fedsynth.evaluation.fidelity.range_query_error` defines a query; each restricts ``order`` columns. Raises
     :class:`Unsupported` without test rows.
@@ -199,8 +200,8 @@ def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:
 def wasserstein_2d(run: Run, rows: int | None = None) -> float:
     """Return the exact 1-Wasserstein distance of test and synthetic rows, as a mean over all pairs of numeric columns.
 
-    At most ``rows`` rows a side are compared (default: as many as there are test rows); the time grows with their cube.
-    See :func:`fedsynth.evaluation.fidelity.wasserstein_2d`. Raises :class:`Unsupported` without test rows.
+    At most ``rows`` rows of each are compared (default: as many as there are test rows); the time grows with their
+    cube. See :func:`fedsynth.evaluation.fidelity.wasserstein_2d`. Raises :class:`Unsupported` without test rows.
     """
     pairs = list(itertools.combinations(sorted(run.test.numbers), 2))
     return _mean(fidelity.wasserstein_2d(run.test, _fresh(run), pairs, rows or len(run.test), run.seed))
@@ -227,7 +228,7 @@ def correlation_difference(run: Run) -> float:
 def propensity(run: Run, rows: int = 30_000) -> float:
     """Return how well a classification tree tells training from synthetic rows: 0 (cannot tell) to 0.25.
 
-    At most ``rows`` rows a side are used. See :func:`fedsynth.evaluation.detection.propensity_mse`.
+    At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.propensity_mse`.
     """
     return detection.propensity_mse(*run.shuffled(rows), run.seed)
 
@@ -235,7 +236,7 @@ def propensity(run: Run, rows: int = 30_000) -> float:
 def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
     """Return the log-cluster metric of training and synthetic rows for a fixed number of ``clusters``; lower is better.
 
-    At most ``rows`` rows a side are used. See :func:`fedsynth.evaluation.detection.log_cluster`.
+    At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.log_cluster`.
     """
     return detection.log_cluster(*run.shuffled(rows), run.seed, clusters)
 

@@ -76,9 +76,9 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 class Caps:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
-    At most ``queries`` rows (twice as many for the share nearer to training rows) search for their nearest neighbours
-    among at most ``points`` rows of another table. Membership inference uses ``suspects`` training rows and as many
-    hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
+    All four are upper bounds. Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training
+    rows) are sought among ``points`` rows of another table. Membership inference attacks ``suspects`` training rows and
+    as many hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000
@@ -99,8 +99,8 @@ class Findings:
 class Attempt:
     """One privacy figure before the correction for multiple testing.
 
-    - ``score``: the figure with its uncorrected p-value, and the verdict that it gets if it is significant; "" if it
-      gets no verdict in any case. ``otherwise``: the verdict if it is not significant.
+    - ``score``: the figure with its uncorrected p-value. Its verdict is the one for a significant figure, or "" if it
+      gets none in any case. ``otherwise``: the verdict if it is not significant.
     - ``excess``, ``calm``: a sentence that is added to the explanation in ``score`` if the figure is significant
       (``excess``) or not (``calm``).
     - ``bound``: a function of epsilon and delta that returns the largest value that such a guarantee allows any attack

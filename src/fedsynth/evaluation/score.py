@@ -29,10 +29,10 @@ class Measured:
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Measured:
-        """Return the mean of repeated measurements of one figure; its interval is that of a single measurement.
+        """Return the mean of repeated measurements (``draws``) of one figure, with a 95 % interval.
 
-        The 95 % interval is 1.96 sample standard deviations of the ``draws`` on each side; it is unknown for a single
-        one.
+        The interval, 1.96 sample standard deviations on each side, shows how much one measurement varies, not the mean.
+        It is unknown (nan) for a single measurement.
         """
         mean = float(np.mean(draws))
         if len(draws) < 2:
@@ -49,9 +49,9 @@ class Score:
       is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, pair, classifier or rule of the schema (combinations of values that no row has) to
-      its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the share of rows that break
-      any).
+    - ``details``: maps each column, pair, classifier or rule of the schema (a combination of values that no row may
+      have) to its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the share of rows
+      that break any).
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
@@ -112,13 +112,14 @@ def _number(value: float | None) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of unseen real rows.
+    """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of other real rows.
 
     All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): the comparison is
     of values as users get them, not as models store them. ``agreed`` is the schema agreed on by the sites; rows are
-    checked against its rules (combinations of values that no row has) and its derived columns (those that depend on
-    other columns), and not at all if it is None. Without a ``holdout``, halves of the real rows replace it where that
-    is sound, and scores that need unseen rows are not computed.
+    checked against its rules (combinations of values that no row may have) and the bounds of its derived columns (those
+    that are computed from other columns or stored relative to one), and not at all if it is None. The synthesizer never
+    saw the rows of ``holdout``. Without one, references of fidelity compare one half of the real rows with the other,
+    and scores that need unseen rows are not computed.
 
     Raises :class:`Unsupported` for a table with fewer than 2 rows or with another schema.
     """
@@ -153,12 +154,12 @@ class Evidence:
         return "the same number of other real rows"
 
     def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Trial]:
-        """Yield ``repeats`` random comparisons of a synthetic and an equally large reference sample with real rows.
+        """Yield ``repeats`` trials: random synthetic rows, and equally many real ones, to compare with other real rows.
 
-        The real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two: the synthetic
-        sample and the reference are both compared with the first part; the second part is the reference, with as many
-        rows as the synthetic sample. So the reference has the score of a perfect synthesizer, and its spread is the
-        noise of the score. No part has more than ``max_rows`` rows.
+        For each trial the real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two. The
+        first part is what both are compared with; the second is the reference, cut to as many rows as the synthetic
+        sample. So the reference has the score of a perfect synthesizer, and its spread is the noise of the score. No
+        part has more than ``max_rows`` rows.
         """
         pool = self.real if self.holdout is None else concatenate([self.real, self.holdout])
         held = len(self.real) // 2 if self.holdout is None else len(self.holdout)

@@ -28,7 +28,8 @@ _ABSENT = 1e-6  # real count that SDMetrics assigns to a category that only the 
 def ks_complement(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Return SDMetrics' KSComplement: ``1 - max |F - G|`` of the distribution functions of two samples of numbers.
 
-    Each sample has at least one value and none that is missing; 1 means equal, 0 that the ranges are disjoint.
+    Each sample, shape ``(values,)``, has at least one value and none that is missing; 1 means equal, 0 that the ranges
+    are disjoint.
     """
     one, two = np.sort(_rounded(real)), np.sort(_rounded(other))
     steps = np.concatenate([one, two])
@@ -45,8 +46,8 @@ def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
     """Return SDMetrics' TVComplement: ``1 - sum |p - q| / 2`` over the categories of two samples of codes.
 
-    A code is the integer that numbers a category, from 0. Each sample has at least one code; 1 means equal shares, and
-    a value near 0 no category in common.
+    A code is the integer that numbers a category, from 0. Each sample, shape ``(values,)``, has at least one code; 1
+    means equal shares, and a value near 0 no category in common.
     """
     size = int(max(real.max(), other.max())) + 1
     p, q = (np.bincount(codes, minlength=size).astype(np.float64) for codes in (real, other))
@@ -57,7 +58,7 @@ def tv_complement(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
 def range_coverage(real: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Return SDMetrics' RangeCoverage: the share of the real range inside the other range, 0 to 1.
 
-    Each sample has at least one value and none that is missing; ``real`` must not be constant.
+    Each sample, shape ``(values,)``, has at least one value and none that is missing; ``real`` must not be constant.
     """
     low, width = real.min(), np.ptp(real)
     return float(max(1 - max((other.min() - low) / width, 0) - max((low + width - other.max()) / width, 0), 0))
@@ -71,7 +72,8 @@ def category_coverage(real: NDArray[Any], other: NDArray[Any]) -> float:
 def contingency_similarity(real: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
     """Return SDMetrics' ContingencySimilarity: 1 - half the L1 distance of the frequencies over ``cells`` cells.
 
-    A sample holds, for each of its rows, the index of the cell of a 2-way table that counts it (0 to ``cells - 1``).
+    The cells are those of a contingency table of two columns. ``real`` and ``other`` hold, for each row of a table, the
+    index of the cell that counts the row (0 to ``cells - 1``), shape ``(rows,)``.
     """
     return 1 - l1_distance(real, other, cells) / 2
 
@@ -131,7 +133,8 @@ def pair_similarity(real: Table, other: Table, pairs: Pairs) -> dict[str, float]
     """Return SDMetrics' "column pair trends" by pair: CorrelationSimilarity of two numbers, else ContingencySimilarity.
 
     ``pairs`` holds pairs of column positions; keys of the result are "first name × second name", and values lie between
-    0 and 1 (equal). CorrelationSimilarity is 1 minus half the difference of the tables' Pearson correlations.
+    0 and 1 (equal). CorrelationSimilarity is 1 minus half the difference of the tables' Pearson correlations;
+    :func:`contingency_similarity` defines the other.
 
     In a pair with a category, a number is binned into ten equal bins over the *real* range, as in
     ContingencySimilarity. (The report of SDMetrics 0.32 bins each table over its own range, which hides errors of

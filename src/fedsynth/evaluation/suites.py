@@ -190,7 +190,10 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Return a context that suppresses two warnings of scikit-learn: no convergence, and many classes for the rows."""
+    """A context manager (for a ``with`` block) that suppresses two warnings of scikit-learn and yields nothing.
+
+    The warnings say that a learner has not converged, and that there are many classes for the number of rows.
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():

@@ -71,11 +71,12 @@ class SiteGroup:
 class RunSummary:
     """One run for a report: its job, its ledger of privacy costs, and the number of its synthetic rows.
 
-    ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` the versions and
-    digests that the run recorded there. ``folder`` is the name of its directory and ``toml`` the text of its run.toml,
-    both for display. ``rows`` is the number of synthetic rows. The ledger (the record of all releases and their privacy
-    costs) must hold the run's privacy statement (:class:`~fedsynth.privacy.statement.Statement`). The guaranteed
-    epsilon and delta are the limit set before the run, which the cost actually spent does not exceed.
+    ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` what the run
+    recorded there: versions of software, digests (hashes) of schema and rows, and names of lost sites. ``folder`` is
+    the name of its directory and ``toml`` the text of its run.toml, both for display. ``rows`` is the number of
+    synthetic rows. The ledger (the record of all releases and their privacy costs) must hold the run's privacy
+    statement (:class:`~fedsynth.privacy.statement.Statement`). The guaranteed epsilon and delta are the limit set
+    before the run, which the cost actually spent does not exceed.
     """
 
     folder: str

@@ -87,12 +87,12 @@ def utility(
     The result has one score for each score of the suite ("ROC AUC", "R2", ...), a mean over its learners, with each
     learner in the details. The reference of each score is the same learner trained on ``real``. A column of numbers or
     times is predicted by regression, any other by classification. Missing categories count as a class of their own;
-    rows in which a number to predict is missing are left out. Both sides train on equally many rows, at most
-    ``max_rows``, drawn ``repeats`` times; ``test`` must not contain rows that a learner or the synthesizer was trained
-    on. If all training rows of a learner have the same class, the learner predicts this class. ``suite`` is a set of
-    learners: a name in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`, or a
-    :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress`` is
-    called with the current task, the number of steps done, and the number of all steps. The intervals show the
+    rows in which a number to predict is missing are left out. The learners to be compared train on equally many rows,
+    all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` must not contain rows that a
+    learner or the synthesizer was trained on. If all training rows of a learner have the same class, the learner
+    predicts this class. ``suite`` is a set of learners: a name in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`,
+    or a :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress``
+    is called with the current task, the number of steps done, and the number of all steps. The intervals show the
     variation over draws of training rows and learners' seeds, but not over test rows.
 
     The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real

@@ -13,7 +13,7 @@ column similarity       more than 0.05 below the reference on    more than 0.25 
 propensity MSE          above the reference's band and 0.05      never: a tree may use a negligible trait
 ======================  =======================================  ====================================================
 
-Anything else is good. There is no verdict if fewer than 100 rows a side were compared.
+Anything else is good. There is no verdict if fewer than 100 synthetic rows were compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_verdict(score: Score, rows: int) -> Score:
     """Return a fidelity score with verdict and explanation, if its metric has a rule; otherwise the score as it is.
 
     Rules exist for the metrics "associations-kept", "column-similarity" and "propensity". ``rows`` is the number of
-    rows a side that were compared; there is no verdict below 100.
+    synthetic rows that were compared; there is no verdict below 100.
     """
     rule = _RULES.get(score.metric)
     if rule is None or rows < _FEW:

@@ -1,11 +1,11 @@
 """One site's privacy account: the questions it was asked, their costs and its replies, in one SQLite file.
 
 A question is one request of a run to the site. Its terms are everything that its answer depends on besides the request
-and the rows: the noise, the unit of protection, the settings of the trust model, the version. An audit row records one
-event, such as a charge or a refusal.
+and the rows: the noise, the unit of protection, the settings of the trust model, the version of fedsynth. An audit row
+records one event, such as a charge or a refusal. The salt of a question is 32 random bytes, one source of its noise.
 
-Rule 1: a question is charged once, in the transaction that also stores its random salt, its terms and its audit row.
-    This is durable before anything is computed (``synchronous = EXTRA``).
+Rule 1: a question is charged once, in the transaction that also stores its salt, its terms and its audit row. This is
+    durable before anything is computed (``synchronous = EXTRA``).
 Rule 2: a second transaction stores the reply, unless there is one already; only stored replies leave the site. A crash
     between the two transactions leaves a charged question without a reply. The reply is then computed again from the
     same salt, under the same terms and on the same rows, or not at all.
@@ -53,14 +53,14 @@ class Charge:
     """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
 
     A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
-    identifies it: a hash of the coordinator's key and the digest of the question. ``step`` is its number in the run.
-    ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy cost,
-    as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
+    identifies it: a hash of the question and of the public key of the server that asks. ``step`` is its number in the
+    run. ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy
+    cost, as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
     :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
     ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
-    the unit of protection, the neighbouring relation, the trust model's settings and the version. ``rows`` is the keyed
-    digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if :meth:`Account.pin`
-    stores it only after the first charge.
+    the unit of protection, the neighbouring relation, the trust model's settings and the version of fedsynth. ``rows``
+    is the keyed digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if
+    :meth:`Account.pin` stores it only after the first charge.
 
     ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
     if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
@@ -97,18 +97,18 @@ class Charge:
 
     @property
     def price(self) -> float:
-        """The cost in the measure of ``slots``: epsilon if ``per_run`` is pure, otherwise rho at its order."""
+        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
         return self.per_run.price(self.cost)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A question's entry in the account, as :meth:`Account.begin` returns it: the question may now be answered.
+    """A question's entry in the site's privacy account, from :meth:`Account.begin`; the question may now be answered.
 
-    ``salt`` is the question's random salt, from which its noise follows; ``row`` and ``chain`` (32 bytes) are the
-    number and the chain value (hash) of its audit row. ``charged`` says whether the question has been charged. It is
-    false at the start of a secure sum, which takes several messages and is charged by the one for which the site reads
-    its rows.
+    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
+    the hash of its audit row, the account's record of the charge. ``charged`` says whether the question has been
+    charged. It is false at the start of a secure sum, which takes several messages: the message that makes the site
+    read its rows charges it.
     """
 
     salt: bytes
@@ -120,19 +120,21 @@ class Opened:
 class Account:
     """One site's privacy account, durable and safe under concurrent requests from threads and processes.
 
-    It charges every question (one request of a run) once and stores its reply, its random salt and, for a protocol of
-    several messages such as a secure sum, its session: what the site has sent in earlier messages. An audit row records
-    each event; its chain value is a SHA-256 hash to which all earlier rows contribute.
+    It charges every question (one request of a run) once and stores its reply, its salt (random bytes, one source of
+    its noise) and, for a protocol of several messages such as a secure sum, its session: what the site must remember of
+    earlier messages. An audit row records each event; its chain value is a SHA-256 hash to which all earlier rows
+    contribute.
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
-    returns the salt of a question (32 bytes) in a seeded simulation; otherwise salts come from the operating system.
-    ``clock()`` returns the time, with a time zone. Messages without cost are those that the site refuses, questions
-    about public facts, and the openings of secure sums. The first ``free_an_hour`` of them in an hour get an audit row
-    each. After that, refused messages share one row, and the other messages without cost are refused, too. A reply of
-    more than ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as in a simulation, where
-    the same question gives the same bytes again.
+    returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
+    operating system. ``clock()`` returns the time, with a time zone. Messages without cost are those that the site
+    refuses, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them in an
+    hour get an audit row each. After that, refused messages share one row, and the other messages without cost are
+    refused, too. A reply of more than ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as
+    in a simulation, where the same question gives the same bytes again.
 
-    All methods raise :class:`FedsynthError` if they find the file damaged, and then return nothing from it.
+    A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
+    returns the fault.
     """
 
     def __init__(
@@ -154,8 +156,8 @@ class Account:
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret.
 
-        An empty ``fresh`` is returned and not stored: no account holds an empty secret.
-        A deployed site has one secret, from which it derives its noise and its identity.
+        If no secret is stored yet, an empty ``fresh`` is returned without being stored. A deployed site has one secret,
+        from which it derives its noise and its identity.
         """
         with self._file.transaction() as records:
             found = records.one(Secret, "name = ?", name)
@@ -171,11 +173,11 @@ class Account:
         """Charge a question, durably, or return the entry of a question that is already charged.
 
         This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
-        session of a secure sum (its state between messages) is opened: salt, terms, rows and an audit row are stored
-        and the limits are checked, but nothing is charged until a call with the same :attr:`Charge.key <Charge>` and
-        ``pay=True``. At most 64 sessions may be open uncharged; opening another one deletes the oldest completely. Set
-        ``resume`` for the later messages of a session: if the session was deleted, the call is then refused, and no new
-        one is begun with another salt.
+        session of a secure sum (its state between messages) is opened: its salt, its terms, the digest of its rows and
+        an audit row are stored, and the limits are checked, but nothing is charged until a call with the same
+        :attr:`Charge.key <Charge>` and ``pay=True``. At most 64 sessions may be open uncharged; opening another one
+        deletes the oldest completely. Set ``resume`` for the later messages of a session: if the session was deleted,
+        the call is then refused, and no new one is begun with another salt.
 
         Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
         :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a plan with costs in
@@ -267,7 +269,8 @@ class Account:
     def pinned(self, run: str) -> str | None:
         """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
 
-        The result is "" if no rows are pinned yet, and ``None`` if the run has asked nothing.
+        A keyed digest is a hash under the site's secret. The result is "" if the run is not bound to any rows yet, and
+        ``None`` if it has asked nothing.
         """
         with self._file.open() as records:
             found = records.one(Run, "run = ?", run)
@@ -276,8 +279,9 @@ class Account:
     def pin(self, run: str, rows: str) -> str:
         """Bind a run to its rows, unless it is bound to some already; return the digest of the rows it is bound to.
 
-        ``rows`` is the keyed digest (hex) of the rows: a hash under the site's secret. The run may read no other rows
-        from then on. Raises :class:`Refused` for a run that is unknown or closed.
+        ``rows`` is the keyed digest (hex) of the rows: a hash under the site's secret. If the result differs from it,
+        the rows have changed since the run began, and :meth:`begin` refuses to charge the run for them. Raises
+        :class:`Refused` for a run that is unknown or closed.
         """
         with self._file.transaction() as records:
             found = records.one(Run, "run = ?", run)
@@ -397,7 +401,7 @@ class Account:
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return the total cost that one person was charged at this site, or the charges of one ``run``.
+        """Return the privacy cost to one person of everything charged at this site, or of one ``run`` alone.
 
         For an unknown run the cost is zero.
         """
@@ -416,8 +420,9 @@ class Account:
     def charges(self) -> list[dict[str, Any]]:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
-        Each has the fields of :class:`Charge` that describe the question, its cost and the totals; ``replays`` counts
-        how often the reply was sent again. The charges that :meth:`restored` makes for lost audit rows are included.
+        Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
+        and of the site; ``replays`` counts how often the reply was sent again. The charges that :meth:`restored` makes
+        for lost audit rows are included.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -468,10 +473,11 @@ class Account:
         The lost charges are unknown, so each open run is charged up to its limit (:meth:`Run.rest
         <fedsynth.privacy.account_file.Run.rest>`) and closed. ``began`` gives the limits, by run name, of runs that
         began after the backup was made, which the account does not know. Later audit rows get numbers above ``row``,
-        and :meth:`holds` accepts what servers have seen up to there. If the account has a charge for releases on
-        samples of rows, lost charges may be such releases, too. What the limit leaves is then charged as their Renyi
-        divergence at the order of the run's limit, which may exceed a limit that has another order. Raises
-        :class:`InvalidParameter` for a row number that cannot exist.
+        and :meth:`holds` accepts what servers have seen up to there. If the account has ever charged a release on
+        random samples of rows, lost charges may be such releases, too. The unspent rest of a run's limit is then
+        charged as the bound that it sets on their Renyi divergence, at the order of this limit; the site's total may
+        then exceed its own limit if that has another order. Raises :class:`InvalidParameter` for a row number that
+        cannot exist.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")

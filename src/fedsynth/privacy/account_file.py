@@ -98,8 +98,8 @@ class Run(NamedTuple):
     def rest(self, *, sampled: bool) -> Cost:
         """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
 
-        For a pure limit it is an epsilon, otherwise a rho of zCDP, unless the lost charges may be for releases on
-        random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at one order
+        For a limit with delta 0 it is an epsilon, otherwise a rho of zCDP, unless the lost charges may be for releases
+        on random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at one order
         (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is left), and
         the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at every lower
         order; nothing is known at higher orders. A site whose own limit has a higher order is then charged more than
@@ -132,8 +132,8 @@ class Question(NamedTuple):
       messages, is open.
     * ``salt``: random bytes for its noise, empty once the run is closed.
     * ``terms``: everything else that the answer depends on, except the rows.
-    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: the privacy cost that the
-      plan grants the planned question (slot) that it uses, 0 without a plan.
+    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: the largest privacy cost
+      that the plan allows the planned question (slot) that it uses up, 0 without a plan.
     * ``replays``: how often its reply was sent again.
     """
 
@@ -215,7 +215,7 @@ class Records:
         return next(iter(self.all(kind, where, *values)), None)
 
     def put(self, record: _Record) -> None:
-        """Write a record with its checksum; it replaces a record with the same key."""
+        """Write a record with its checksum; it replaces a record with the same primary key."""
         marks = ", ".join("?" * (len(record) + 1))
         self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *record, _seal(record))
 
@@ -228,7 +228,7 @@ class Records:
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
     def head(self) -> Head:
-        """Return the last audit row and the totals up to it; an empty head if there is no row."""
+        """Return the last audit row's number and hash, and the totals up to it; all zero if there is no row."""
         last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
             return Head()
@@ -314,9 +314,10 @@ class AccountFile:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Records]:
-        """Return a context with access to the account's records, outside a transaction.
+        """A context manager (for a ``with`` block) that yields the account's :class:`Records`, outside a transaction.
 
-        Raises :class:`FedsynthError` for a damaged file, or one that is busy or not writable at the moment.
+        Use them in the block only. Raises :class:`FedsynthError` for a damaged file, or one that is busy or not
+        writable at the moment.
         """
         try:
             if self._memory is not None:
@@ -337,9 +338,10 @@ class AccountFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Records]:
-        """Return a context with access to the records within one transaction: all changes are made durably, or none.
+        """A context manager (for a ``with`` block) that yields the account's :class:`Records` within one transaction.
 
-        Raises the errors of :meth:`open`; an exception in the block undoes all changes.
+        All changes become durable when the block ends; an exception in the block undoes all. Raises the errors of
+        :meth:`open`.
         """
         with self.open() as records:
             connection = records.connection

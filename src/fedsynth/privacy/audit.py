@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
     * ``row``: number of the row, from 1.
     * ``outcome``: what happened, such as "charged", "opened", "refused", "closed" or "restored".
     * ``total``: all costs charged up to this row; ``exact``: the number of releases without noise up to it.
-    * ``previous``: chain value (hex) of the row before.
+    * ``previous``: chain value (hex), that is the SHA-256 hash, of the row before.
     * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
     * ``run_total``: all costs of the run up to this row, if something was charged.
     * ``seen``: in a row about a restored backup, the last row that a server had seen before; otherwise 0.
@@ -152,7 +152,10 @@ class Chain:
         return ""
 
     def findings(self, broken: int = 0, wrong: str = "") -> Findings:
-        """Return the result so far, with a fault ``wrong`` (a clause) in audit row ``broken`` (0: no single row)."""
+        """Return the result so far, with a fault if ``wrong`` describes one (a clause); ``broken`` is its audit row.
+
+        A fault that concerns no single row has the row number 0.
+        """
         return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
@@ -172,7 +175,7 @@ def verify_export(path: Path, noted: str = "") -> Findings:
 
 
 def short(value: object) -> int | str:
-    """Return a fact about a message (``value``) as an audit row stores it: a 64-bit integer as it is, otherwise text.
+    """Return a fact about a message (``value``) as an audit row stores it: a 64-bit integer as it is, else text.
 
     Text is cut after 200 characters. Control characters are escaped later, when the row is written as JSON.
     """

@@ -68,7 +68,8 @@ class Sensitivity:
 
     ``l1`` and ``l2`` are for adding or removing a record, ``replace_l1`` and ``replace_l2`` for replacing one. A
     replacement is a removal and an addition, so twice ``l1`` and ``l2`` always bound it, and are the default
-    (``None``); a query may state smaller distances (two cells of a table change by one each: sqrt(2) in L2).
+    (``None``); a query may state smaller distances (in a table of counts, one count falls and another rises by one:
+    sqrt(2) in L2).
     """
 
     l1: float
@@ -79,7 +80,7 @@ class Sensitivity:
     def of(self, neighbours: Neighbours) -> Norms:
         """Return how far one record can change the answer (L1 and L2) between neighbouring tables.
 
-        The record is added or removed ("add-remove"), or replaced ("replace").
+        ``neighbours`` says whether the record is added or removed ("add-remove"), or replaced ("replace").
         """
         if neighbours == "add-remove":
             return Norms(self.l1, self.l2)
@@ -121,13 +122,13 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     """Return how many times a release is charged at each site that takes part: 1 if ``pooled``, else ``unit.sites``.
 
     ``pooled`` says whether noise is added to the sum over sites rather than by each site to its own answer; ``unit``
-    bounds the number of a person's sites. If releases are charged that often, no person pays more for all releases
-    together than the most charged site does. Proof: let a person be at s = ``unit.sites`` sites, of which j take part
-    in a release of cost c. If noise is pooled, it is sized for s sites, so the person pays at most c (j / s)^2 of zCDP
-    or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean charge of the
-    person's sites. If each site adds its own noise, the person pays c j; since each of the j sites is charged c s, the
-    release adds c j to that mean. So the mean, hence the largest charge, bounds what the person pays, even if the
-    person's sites take part in different sums. (For a person at fewer sites the mean is larger still.)
+    bounds the number of a person's sites. If releases are charged that often, the cost of all releases to any person is
+    at most the total charged at the most charged site. Proof: let a person be at s = ``unit.sites`` sites, of which j
+    take part in a release of cost c. If noise is pooled, it is sized for s sites, so the person pays at most c (j /
+    s)^2 of zCDP or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean
+    charge of the person's sites. If each site adds its own noise, the person pays c j; since each of the j sites is
+    charged c s, the release adds c j to that mean. So the mean, hence the largest charge, bounds what the person pays,
+    even if the person's sites take part in different sums. (For a person at fewer sites the mean is larger still.)
     """
     return 1 if pooled else unit.sites
 
@@ -171,7 +172,10 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
 
     def at(self, delta: float) -> float:
-        """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; ``delta`` may be 0."""
+        """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; infinite without one.
+
+        For a ``delta`` of 0 it is the epsilon of pure DP.
+        """
         if not delta:
             return self.epsilon
         if not self.curve:
@@ -183,11 +187,12 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return min(self.epsilon, max(0.0, float(converted.min())))
 
     def sampled(self, order: float) -> float:
-        """Return the rho of zCDP whose divergence at a real ``order`` > 1 is at least D, that of the curve: D / order.
+        """Return the rho of zCDP that stands for the curve at a real ``order`` > 1: D / order, for a divergence of D.
 
-        The curve is the cost of releases on random samples of rows; without such releases the result is 0. Log-moments
-        are interpolated linearly between neighbouring orders of :data:`ORDERS` (and order 1, where they are 0). Above
-        the largest order nothing is known, and the result is infinite.
+        D is the curve's bound on the Renyi divergence at this order. The curve is the cost of releases on random
+        samples of rows; without such releases the result is 0. Log-moments are interpolated linearly between
+        neighbouring orders of :data:`ORDERS` (and order 1, where they are 0). Above the largest order nothing is known,
+        and the result is infinite.
 
         Proof that this is an upper bound: let P and Q be the laws of one release under two neighbouring tables. Its
         log-moment (a - 1) D_a(P || Q) = log E_Q (P / Q)^a is convex in a (Hoelder's inequality) and 0 at a = 1. It
@@ -252,22 +257,23 @@ class Budget:
 
     @cached_property
     def order(self) -> float:
-        """The real order of Renyi divergence at which :attr:`rho` gives the budget's epsilon; infinite without delta.
+        """The real order of Renyi divergence at which :attr:`rho` gives the budget's epsilon; infinite for delta 0.
 
-        A limit is a privacy filter at this one order, which is fixed together with the limit. The next question may
-        depend on all previous answers, including answers to questions that overlap in time, and the guarantee still
-        holds, because divergences at a fixed order add up (Feldman & Zrnic, arXiv 2008.11193; concurrent questions:
-        arXiv 2309.05901). A total divergence of at most rho times this order gives (epsilon, delta) by proposition 12
-        of arXiv 2004.00010. So ``cost.rho <= rho`` is the filter for costs that are linear in the order.
+        A limit refuses what would take the total Renyi divergence at this one order, fixed together with the limit,
+        above it: it is a privacy filter. The next question may depend on all previous answers, including answers to
+        questions that overlap in time, and the guarantee still holds, because divergences at a fixed order add up
+        (Feldman & Zrnic, arXiv 2008.11193; concurrent questions: arXiv 2309.05901). A total divergence of at most rho
+        times this order gives (epsilon, delta) by proposition 12 of arXiv 2004.00010. So ``cost.rho <= rho`` is the
+        filter for costs that are linear in the order.
         """
         return _tight(self.rho, self.delta)[1] if self.delta and not self.exact else math.inf
 
     def price(self, cost: Cost) -> float:
         """Return a ``cost`` as one number that adds up: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
 
-        If the cost has a curve (releases on random samples of rows), order * rho is at least its Renyi divergence at
-        the budget's order (:meth:`Cost.sampled`). For such a cost the result is infinite if the budget has no limit, or
-        is so small that its order is above all :data:`ORDERS`.
+        If the cost has a curve (releases on random samples of rows), the result times the order is at least the cost's
+        Renyi divergence at this order (:meth:`Cost.sampled`). For such a cost the result is infinite if the budget has
+        no limit, or is so small that its order is above all :data:`ORDERS`.
         """
         return cost.epsilon if self.pure else cost.rho + cost.sampled(self.order)
 
@@ -339,7 +345,7 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 @lru_cache
 def group_epsilon(budget: Budget, times: int) -> float:
-    """Return an epsilon, at the budget's delta, between tables that are ``times`` neighbouring steps apart.
+    """Return an epsilon, at the budget's delta, for tables that are k = ``times`` steps apart, each between neighbours.
 
     This is group privacy. It holds for all releases that the ``budget`` covers. At the budget's order a
     (:attr:`Budget.order`) the divergence between neighbours is at most a rho, with the budget's rho. This gives (e,

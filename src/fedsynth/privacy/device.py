@@ -48,10 +48,11 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
 
 @contextmanager
 def computing_on(name: Device) -> Iterator[None]:
-    """Return a context in which :func:`device` uses ``name`` ("cpu" or "cuda"); "auto" keeps the environment's setting.
+    """A context manager (for a ``with`` block) in which :func:`device` uses ``name``: "cpu" or "cuda".
 
-    Sets the environment variable ``FEDSYNTH_DEVICE`` for this process and its children, and restores it on exit. Raises
-    :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` for a GPU that is not there.
+    It yields nothing; "auto" keeps the environment's setting. Sets the environment variable ``FEDSYNTH_DEVICE`` for
+    this process and its children, and restores it on exit. Raises :class:`InvalidParameter` for an unknown name, and
+    :class:`Unsupported` for a GPU that is not there.
     """
     before = os.environ.get(VARIABLE)
     if name != "auto":

@@ -157,12 +157,12 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Return a context in which PyTorch uses one thread, full float32 precision, and flushes subnormal numbers to zero.
+    """A context manager (for a ``with`` block) in which PyTorch uses one thread and full float32 precision.
 
-    Clipped sums are computed in it. With several threads, the last bits of a row's result depend on its position.
-    Matrix products could otherwise use shorter floats, if this process configured PyTorch to do so. Subnormal numbers
-    take much longer than others, so a hostile server could learn from the time whether a row has some value. Threads
-    and precision are restored on exit.
+    It yields nothing and also flushes subnormal numbers to zero. Clipped sums are computed in it. With several threads,
+    the last bits of a row's result depend on its position. Matrix products could otherwise use shorter floats, if this
+    process configured PyTorch to do so. Subnormal numbers take much longer than others, so a hostile server could learn
+    from the time whether a row has some value. Threads and precision are restored on exit.
     """
     threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)

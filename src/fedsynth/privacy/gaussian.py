@@ -1,9 +1,9 @@
 """Exact accounting for runs with discrete Gaussian noise only, which gives a smaller epsilon than zCDP.
 
 Setting: releases 1, 2, ..., each an integer vector that one person changes by an integer vector D_i of |D_i|_2 <= l_i,
-with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell, at r_i of zCDP. The choice of
-the next release, and of its price r_i, may depend on everything released before, as long as r_i <= y and the sum of all
-r_i stays within r. It is fixed beforehand that only such releases will be made.
+with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell (number of the vector), which
+costs r_i of zCDP. The choice of the next release, and of its cost r_i, may depend on everything released before, as
+long as r_i <= y and the sum of all r_i stays within r. It is fixed beforehand that only such releases will be made.
 
 1. Continuous noise. Let noise be normal with variances v_i, and m_i^2 = l_i^2 / v_i. Given the past, the log-likelihood
 ratio of a release moves like a Brownian motion with drift 1/2 (under one table, P; -1/2 under the other, Q) for a time
@@ -47,7 +47,7 @@ n_i B_i, of the laws P', Q' under rounded noise:
 
 4. All releases. l_i^2 >= n_i gives v_i >= 1/(2 y_i) - 1/12, and m_i^2 <= 2 r_i / (1 - y/6). t_i depends on y_i alone:
 t_i^2 = 2 log(4r / (c y_i)). So h = sum r_i (B(y_i) / y_i), and since B(y) / y grows with y as long as 4r / (c y) > e^2
-and y < 6, h <= r B(y) / y at the largest price y.
+and y < 6, h <= r B(y) / y at the largest cost y.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
     """Return an epsilon at ``delta`` of a run that makes only discrete Gaussian releases, by exact accounting.
 
     ``rho`` is the zCDP of all releases together, and ``largest`` is the most zCDP that a single release may cost
-    (default: ``rho``). The proof of this module allows the choice and the price of a release to depend on earlier ones.
+    (default: ``rho``). The proof of this module allows the choice and the cost of a release to depend on earlier ones.
 
     The result is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the
     noise is tiny: 0.93 instead of 1 at delta = 1e-6. It is infinite for infinite ``rho``. ``delta`` must lie strictly

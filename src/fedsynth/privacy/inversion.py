@@ -1,10 +1,11 @@
-"""Exact inversion sampling: locates uniform numbers among the cells of a discrete law. Used only by `noise`.
+"""Exact inversion sampling: turns uniform random numbers into draws from a discrete law. Used only by `noise`.
 
-A law is a sequence of cells whose ratios of successive weights are known exactly. `cumulative_bounds` turns
-these ratios into lower and upper bounds of the cumulative probabilities by integer interval arithmetic, so the
-bounds hold at any precision; the precision only determines how rarely a word is undecided. A uniform number, known
-by its first binary digits, is located between those bounds by `Table` (many at once) or, if undecided, refined by
-`decide`. The infinite tail is one such undecided case: the longer the word, the further the bounds reach.
+A law (probability distribution) is a sequence of cells 0, 1, 2, ..., its possible outcomes; the ratios of successive
+cells' probabilities are known exactly. `cumulative_bounds` turns these ratios into lower and upper bounds of the
+cumulative probabilities by integer interval arithmetic, so the bounds hold at any precision. A uniform number is known
+by its first binary digits, a word; `Table` finds the cell between whose bounds it lies, for many numbers at once. If
+the word leaves the cell undecided, which is the rarer the higher the precision, `decide` draws more digits. The
+infinite tail is one such undecided case: the longer the word, the further the bounds reach.
 """
 
 from __future__ import annotations

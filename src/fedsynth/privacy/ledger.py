@@ -62,10 +62,10 @@ class Entry(msgspec.Struct, frozen=True):
 class Ledger:
     """The releases of one run and their cost at each site, limited by ``budget``; kept by the server.
 
-    ``entries`` are the releases in order, and ``per_site`` is the cost so far at each site. No person pays more than
-    the most charged site does: costs add up at a site (sequential composition), and the cost of each entry accounts for
-    one person's rows at several sites. Releases without noise are counted separately, because nothing can be added to
-    an infinite cost: ``per_site`` contains only noisy releases.
+    ``entries`` are the releases in order, and ``per_site`` is the cost so far at each site. The cost to any person is
+    at most that at the most charged site: costs add up at a site (sequential composition), and the cost of each entry
+    accounts for one person's rows at several sites. Releases without noise are counted separately, because nothing can
+    be added to an infinite cost: ``per_site`` contains only noisy releases.
     """
 
     budget: Budget
@@ -213,12 +213,12 @@ class _Limit(msgspec.Struct, frozen=True):
 class LedgerFile(msgspec.Struct, frozen=True):
     """The content of a run's ``ledger.json``, as :meth:`Ledger.to_json` writes it.
 
-    ``limit`` is the budget as the file has it, ``None`` for an infinite epsilon (:attr:`budget` is the same as a
-    :class:`~fedsynth.privacy.cost.Budget`). ``spent`` is an upper bound on the cost to one person, also as an epsilon
-    at the budget's delta, and ``share_spent`` is that cost as a share of the budget (``None``: infinite).
-    ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each site, and ``entries`` are the
-    releases in order. ``statement`` is the run's privacy statement (:meth:`Statement.to_json
-    <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
+    ``limit`` has the budget's ``epsilon`` (``None`` if it is infinite) and ``delta``; :attr:`budget` is the same as a
+    :class:`~fedsynth.privacy.cost.Budget`. ``spent`` is an upper bound on the cost to one person; its field
+    ``epsilon_at_delta`` is that cost as an epsilon at the budget's delta. ``share_spent`` is the cost as a share of the
+    budget (``None``: infinite). ``exact_releases`` counts releases without noise, ``per_site`` is the cost at each
+    site, and ``entries`` are the releases in order. ``statement`` is the run's privacy statement
+    (:meth:`Statement.to_json <fedsynth.privacy.statement.Statement.to_json>`), if the file has one.
     """
 
     limit: _Limit = msgspec.field(name="budget")

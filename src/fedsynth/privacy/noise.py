@@ -120,7 +120,7 @@ def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits)
     """Return one party's part of discrete Laplace noise that several parties add together: int64, shape ``(size,)``.
 
     The sum over parties whose ``shape`` values add up to 1 has the law of :func:`discrete_laplace` with this ``scale``,
-    cell by cell. ``shape`` is this party's part of the noise, above 0 and at most 1, and ``bits`` its own randomness.
+    in each entry. ``shape`` is this party's part of the noise, above 0 and at most 1, and ``bits`` its own randomness.
     An entry is the difference of two Polya (negative binomial) variables.
 
     A geometric variable is the sum of negative binomial ones whose shapes add up to 1 (their generating function is ((1
@@ -145,10 +145,10 @@ def polya_difference(scale: float, shape: Fraction, size: int, bits: RandomBits)
 def discrete_gumbel(scale: float, size: int, bits: RandomBits) -> NDArray[np.int64]:
     """Return ``size`` independent Gumbel variables, rounded down to integers: int64, shape ``(size,)``.
 
-    P(X <= k) = exp(-exp(-(k + 1)/scale)). They serve a draw that several parties make jointly: each party adds such
-    variables from its own secret to the integer utilities of all candidates, and the largest total wins.
-    :func:`gumbel_scale` gives the ``scale`` for an epsilon, in units of the utilities. ``bits`` supplies the
-    randomness.
+    P(X <= k) = exp(-exp(-(k + 1)/scale)). With them, several parties select one of some candidates together: each party
+    adds such variables, made from its own secret, to the candidates' integer utilities, and the candidate with the
+    largest total is selected. :func:`gumbel_scale` gives the ``scale`` for an epsilon, in units of the utilities.
+    ``bits`` supplies the randomness.
 
     Raises:
         ValueError: unless 0 < scale <= 2^50 and size >= 0.
@@ -208,7 +208,7 @@ def exponential_mechanism(utilities: NDArray[np.int64], sensitivity: int, epsilo
     changes by d_i with |d_i| <= Δ. The weight of i changes by exp(ε d_i / (2Δ)), the sum of weights by a factor c
     within exp(±ε/2), and so P(i) by exp(ε d_i / (2Δ)) / c, which is within exp(±ε). Over all i these factors differ by
     a factor of at most exp(ε), because c is common to all: the draw has bounded range ε, so it is ε²/8-zCDP (Cesar and
-    Rogers 2020, arXiv 2004.07223). There is no one-sided variant.
+    Rogers 2020, arXiv 2004.07223). Monotone utilities are not treated specially.
 
     Every vector of int64 is valid, including extreme values: a failure that depends on utilities would itself be an
     answer about them.

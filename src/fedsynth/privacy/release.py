@@ -34,7 +34,7 @@ MOST_DRAWS = 64  # of one selection
 
 
 class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gaussian"):
-    """The release of an integer vector with discrete Gaussian noise in each cell, at a cost of ``rho`` of zCDP.
+    """The release of an integer vector with discrete Gaussian noise in each entry, at a cost of ``rho`` of zCDP.
 
     The noise follows from that cost and the sensitivity (:meth:`sigma`; arXiv 2004.00010, theorem 14).
     """
@@ -58,7 +58,7 @@ class Gaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="gau
 
 
 class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="laplace"):
-    """The release of an integer vector with discrete Laplace noise in each cell, at a cost of ``epsilon`` of pure DP.
+    """The release of an integer vector with discrete Laplace noise in each entry, at a cost of ``epsilon`` of pure DP.
 
     The noise follows from that cost and the sensitivity (:meth:`scale`).
     """
@@ -76,10 +76,10 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
     def cost(self, norms: Norms) -> Cost:
         """Return the cost to one person: ``epsilon`` of pure DP, and the zCDP that the noise implies.
 
-        ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). A cell that
-        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4). Cells are
-        independent, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question costs less
-        than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
+        ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). An entry that
+        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4). Entries have
+        independent noise, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question costs
+        less than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)

@@ -54,8 +54,8 @@ class Statement:
     unit
         The unit of protection: how many rows a person may have at a site, and at how many sites.
     neighbours
-        Whether a person's rows are added or removed, or replaced by others. If numbers of rows are public, only the
-        second is possible.
+        Whether a person's rows are added or removed, or replaced by others. If the sites' numbers of rows are public,
+        rows are replaced: neighbouring tables must then have equal numbers of rows.
     trust
         Name of the trust model ("trusted", "local", "secure", "three-servers"), which determines the adversary.
     assumption
@@ -110,7 +110,10 @@ class Statement:
 
     @property
     def publishable(self) -> bool:
-        """Whether the guarantee covers all that a published table shows: no seed, and no schema drafted from rows."""
+        """Whether there is a guarantee, no seed reproduces the noise, and the schema was not drafted from the rows.
+
+        Only then does the guarantee cover everything that a published table shows.
+        """
         return self.private and not self.seeded and not self.schema_draft
 
     @property

@@ -117,8 +117,8 @@ class SaneMLP:
 
     ``widths`` are the sizes of the hidden layers. In each of ``rounds`` federated rounds, every site takes ``steps``
     steps with batches of ``batch`` rows, regardless of its number of rows, so synthetic rows do not prolong training.
-    Widths and learning rate were tuned on held-out rows of sites without skew. Raises :class:`InvalidParameter` unless
-    rounds, steps and batch are positive.
+    The default widths and learning rate were tuned on held-out rows of sites without skew. Raises
+    :class:`InvalidParameter` unless rounds, steps and batch are positive.
     """
 
     widths: tuple[int, ...] = (128, 64)
@@ -292,10 +292,10 @@ def train(
     """Train one classifier of the column ``target`` federatedly over all sites, and return its scores after each round.
 
     Not private in any way: weights leave the sites without noise. ``sites`` are each site's training rows, including
-    appended synthetic rows. With one site it trains alone; one site with all rows is the pooled reference. A site
+    appended synthetic rows. A single site trains alone; a single site with all rows is the pooled reference. A site
     without rows takes no part. ``test`` holds the rows to score on, ``held`` the rows that each site held out
-    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which
-    :attr:`Course.selected <fedsynth.evaluation.augmentation.scores.Course.selected>` depends.
+    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which :attr:`Course.selected
+    <fedsynth.evaluation.augmentation.scores.Course.selected>` depends.
 
     ``algorithm`` is the result of :func:`fedavg`, :func:`fedprox` or :func:`fedmix`; ``learner`` is the classifier
     (:class:`Learner`); ``weighting`` gives the weights of sites in the average of models (:func:`by_rows`). Classes and
@@ -400,8 +400,9 @@ def one_pass(rows: int, size: int, rng: np.random.Generator) -> list[Tensor]:
 def average(states: Sequence[Mapping[str, Tensor]], weights: NDArray[np.float64]) -> dict[str, Tensor]:
     """Return the weighted mean of the sites' models, given and returned as state dictionaries (name to tensor).
 
-    ``weights`` has shape ``(sites,)`` and sums to 1. BatchNorm's running moments are averaged like weights; sums are in
-    float64. Integer entries (BatchNorm's batch counts) are not averaged: those of the first site are kept.
+    ``states`` has one for each site; ``weights``, shape ``(sites,)``, is in the same order and sums to 1. BatchNorm's
+    running moments are averaged like weights; sums are in float64. Integer entries (BatchNorm's batch counts) are not
+    averaged: those of the first site are kept.
     """
     found = {}
     for name, first in states[0].items():
