@@ -84,6 +84,8 @@ app = typer.Typer(
     cls=_Commands,
     help="""Make one synthetic table from the rows of many sites, without pooling them.
 
+    A site is an organisation that holds rows of its own, such as a hospital.
+
     The table comes with a differential-privacy guarantee and a report of its quality.
 
     To try it, without any file:
@@ -101,7 +103,10 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(
     cls=_SchemaCommands,
-    help="Draft or check the schema that all sites agree on.",
+    help="""Draft or check the schema that all sites agree on.
+
+    A schema lists the columns that every site's table has, with the kind and the bounds or categories of each.
+    """,
     no_args_is_help=True,
     suggest_commands=False,
 )
@@ -196,9 +201,9 @@ def _root(
         Path | None,
         typer.Option(
             "--log-file",
-            help="File to which the log, and the traceback of any bug, is appended; give it before the command. Only "
-            "its owner can read it, since messages may quote values of rows. Without it, warnings go to the terminal "
-            "alone.",
+            help="File to which the log, and the traceback of any bug, is appended; give it before the name of the "
+            "command. Only its owner can read it, since messages may quote values of rows. Without it, warnings go to "
+            "the terminal alone.",
         ),
     ] = None,
 ) -> None:
@@ -442,10 +447,10 @@ def _redrawn(share: float) -> str:
 
 @app.command()
 def methods(json_: Json = False) -> None:
-    """List the methods with their trust models and options.
+    """List the methods that make the table, and their options.
 
-    For each method: what it does, the trust models (--trust) under which it runs, and its options (--set) with their
-    defaults.
+    For each method: how it makes the synthetic table, the trust models under which it runs (--trust: who sees exact
+    counts and who adds the noise), and its options (--set) with their defaults.
 
     Examples:
 

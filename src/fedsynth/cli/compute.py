@@ -45,11 +45,11 @@ def init(
     ],
     json_: Json = False,
 ) -> None:
-    r"""Make a server's folder, its secret key and its public card.
+    r"""Make a compute server's folder, keys and card (a file to send).
 
-    The card is a file with the server's address, public keys and certificate, and no secret. Send it to the two other
-    servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server pin`. An existing key is
-    kept.
+    The card is the file card.toml in the folder, with the server's address, public keys and certificate, and no secret.
+    Send it to the two other servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server
+    pin`. An existing key is kept.
 
     Example:
 
@@ -72,20 +72,25 @@ def init(
 @compute_app.command()
 def pin(
     folder: Annotated[
-        Path, typer.Argument(help="Your folder, as the operator of a compute server, a site or the coordinator.")
+        Path,
+        typer.Argument(help="Folder of your compute server or site, or of the federation if you are its coordinator."),
     ],
     cards: Annotated[
-        list[Path], typer.Argument(help="Files card.toml of the three servers, in the same order everywhere.")
+        list[Path],
+        typer.Argument(
+            help="The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order "
+            "everywhere."
+        ),
     ],
     fingerprint: Fingerprint = None,
     json_: Json = False,
 ) -> None:
-    """Pin the cards of the three servers in a folder.
+    """Trust the keys of the three compute servers, and no others.
 
-    A card holds a server's address and public keys. From then on, the folder's owner trusts these three servers only.
-    The folder is that of a server, a site or the coordinator: each pins all three cards. Asks you to compare the
-    fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of two servers
-    would see all tables.
+    Stores their three cards (files with each server's address and public keys) in your folder. From then on, your site
+    or server accepts these three servers only. Each server, each site and the coordinator must do this. Asks you to
+    compare the fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of
+    two servers would see the tables of all sites.
 
     Example:
 
@@ -123,8 +128,8 @@ def agree(
         typer.Option(
             "--questions",
             min=1,
-            help="Most questions that this server answers about one deposit of all sites' tables: two for each round "
-            "of the method, and one more.",
+            help="Largest number of questions that this server answers about the sites' tables of one run. A method "
+            "needs two for each of its rounds, and one more.",
         ),
     ] = 64,
     public_sizes: Annotated[
@@ -140,10 +145,10 @@ def agree(
 ) -> None:
     r"""Agree to the terms and the sites of a federation.
 
-    The terms are budget, schema, protected person and coordinator. The server will answer this coordinator about these
-    sites, within these terms, and nobody else. Asks you to compare two fingerprints by phone: that of the terms with
-    the coordinator, that of the roster (the list of all sites with their keys) with the sites. Makes the server's
-    ledger, the record of what it releases, if there is none yet.
+    The terms are the coordinator, the schema, the budget, and how many rows of one person are protected together. The
+    server will answer this coordinator about these sites, within these terms, and nobody else. Asks you to compare two
+    fingerprints by phone: that of the terms with the coordinator, that of the roster (the list of all sites with their
+    keys) with the sites. Makes the server's ledger, the record of what it releases, if there is none yet.
 
     Example:
 

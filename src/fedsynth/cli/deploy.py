@@ -45,7 +45,7 @@ class _ServerCommands(CommandGroup):
 class _SiteCommands(CommandGroup):
     panels: ClassVar = {
         "Join and answer": ("join", "check", "serve"),
-        "Keep account": ("account", "close"),
+        "Privacy spending": ("account", "close"),
         "Maintain": ("backup", "restore"),
     }
 
@@ -54,8 +54,8 @@ deploy_app = typer.Typer(
     cls=_ServerCommands,
     help="""Set up and run a real federation: commands of the server.
 
-    The coordinator gives these commands; each site gives those of `fedsynth site`. docs/deploy.md lists the steps in
-    order.
+    The coordinator, who runs the server, gives these commands; each site gives those of `fedsynth site`. docs/deploy.md
+    lists the steps in order.
     """,
     no_args_is_help=True,
     suggest_commands=False,
@@ -64,8 +64,8 @@ site_app = typer.Typer(
     cls=_SiteCommands,
     help="""Join and answer a real federation: commands of a site.
 
-    Each site gives these commands; the coordinator gives those of `fedsynth deploy`. docs/deploy.md lists the steps in
-    order.
+    Each site gives these commands; the coordinator, who runs the server, gives those of `fedsynth deploy`.
+    docs/deploy.md lists the steps in order.
     """,
     no_args_is_help=True,
     suggest_commands=False,
@@ -101,8 +101,9 @@ def deploy_init(
 ) -> None:
     r"""Write the server's folder and an invitation for each site.
 
-    The folder holds the coordinator's keys, the job (job.toml), the app that Flower starts, and the configuration of a
-    proxy. Each site makes its own keys from its invitation, with `fedsynth site join`.
+    The folder holds the coordinator's keys, the settings of the run (job.toml), and files for two programs: Flower,
+    which carries the messages between server and sites, and a proxy (nginx) in front of it. Each site makes its own
+    keys from its invitation, with `fedsynth site join`.
 
     Example:
 
@@ -196,8 +197,8 @@ def site_serve(
         str,
         typer.Option(
             "--supernode",
-            help="HOST:PORT at which the SuperNode, Flower's program on this machine, can be reached: its own --host "
-            "and --port.",
+            help="HOST:PORT at which the SuperNode, Flower's program on this machine, listens: what it was started "
+            "with as --host and --port.",
         ),
     ] = "127.0.0.1:9094",
     secret: Annotated[
@@ -328,10 +329,11 @@ def site_account(
 ) -> None:
     r"""Show a site's privacy spending and its open runs.
 
-    Also prints the head (last hash) of the audit, the record of all questions; write it down elsewhere and check it
-    later with `fedsynth audit --noted`. A site that was restored from a backup refuses every request if the coordinator
-    has seen later audit rows; its log names the last of these rows. Pass it as --restored: the rows up to there are
-    lost, so every open run, and every run given by --began, is charged its whole budget and closed.
+    An open run is one that is not closed yet (`fedsynth site close`). Also prints the head (last hash) of the audit,
+    the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
+    was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
+    last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and every run given by
+    --began, is charged its whole budget and closed.
 
     Examples:
 
@@ -388,11 +390,11 @@ def site_close(
     run: Annotated[str, typer.Argument(help="Name of the run, as `fedsynth site account` lists it.")],
     json_: Json = False,
 ) -> None:
-    """Close a run for good and delete its data.
+    """Close a run for good at this site, and delete its data here.
 
-    Deletes the run's replies, the random salts of its noise, and its copy of the rows; what it has spent of the privacy
-    budget stays spent. A closed run gets no more answers and cannot resume. Runs that ask nothing for keep_runs_days
-    (in [policy] of site.toml, default 90) are closed automatically.
+    Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
+    rows; what the run has spent of the privacy budget stays spent. A closed run gets no more answers and cannot resume.
+    Runs that ask nothing for keep_runs_days (in [policy] of site.toml, default 90) are closed automatically.
 
     Example:
 

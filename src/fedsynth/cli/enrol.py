@@ -24,8 +24,9 @@ Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Fingerprint, 30 digits in quotes, that the other side read out to you by phone: a file with another one "
-        "is refused. Repeat it for several files. Without it, you are shown each fingerprint and asked to compare it.",
+        help="Fingerprint of a received file (30 digits, in quotes), as it was read out to you by phone: a file with "
+        "another fingerprint is refused. Repeat it for several files. Without it, you are shown each fingerprint and "
+        "asked to compare it.",
     ),
 ]
 NewKeys = Annotated[
@@ -41,8 +42,9 @@ NewRoster = Annotated[
     bool,
     typer.Option(
         "--replace",
-        help="Accept a roster (list of all sites with their keys) that differs from the one accepted before. It "
-        "changes on which sites you rely: ask those that changed first. Without it, such an admission is refused.",
+        help="Accept a roster (list of all sites with their keys) that differs from the one accepted before. You then "
+        "rely on other sites or keys than before: phone the changed sites first. Without it, an admission with such a "
+        "roster is refused.",
     ),
 ]
 
@@ -59,14 +61,14 @@ def site_join(
     replace: NewRoster = False,
     json_: Json = False,
 ) -> None:
-    """Join a federation by an invitation, later an admission.
+    """Join a federation, in two steps, by files from the coordinator.
 
-    The invitation makes the site's folder, its keys, and a request, which you send back to the coordinator. The
-    admission, which the coordinator sends then, brings the site's certificate and the roster, the list of all sites
-    with their keys; this step writes the site's signature under the roster, SITE.signed, to send back. Each step asks
-    you to compare a fingerprint by phone: the invitation's with the coordinator, the roster's with all other sites.
-    Private keys are made here and never leave the folder. The command never overwrites keys, so it can be repeated with
-    the same file at any time.
+    Step 1: given the invitation, makes the site's folder, its keys and a request to join, which you send back to the
+    coordinator, who then sends an admission. Step 2: given the admission, stores the site's certificate and the roster
+    (the list of all sites with their keys), and writes the site's signature under the roster, SITE.signed, to send
+    back. Each step asks you to compare a fingerprint by phone: the invitation's with the coordinator, the roster's with
+    all other sites. Private keys are made here and never leave the folder. The command never overwrites keys, so it can
+    be repeated with the same file at any time.
 
     Examples:
 
@@ -158,8 +160,8 @@ def deploy_admit(
     received: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Files that sites have sent: first SITE.request, later SITE.signed (its signature under the roster). "
-            "Without any: show who has joined."
+            help="Files that sites have sent: first SITE.request (to join), later SITE.signed (the site's signature "
+            "under the roster). Without any: show who has joined."
         ),
     ] = None,
     fingerprint: Fingerprint = None,
@@ -174,13 +176,13 @@ def deploy_admit(
     ] = None,
     json_: Json = False,
 ) -> None:
-    r"""Admit sites: sign certificates and write the roster.
+    r"""Admit sites: sign their certificates and list their keys.
 
     Asks you to compare the fingerprint of each request with its site by phone. Once all sites of FOLDER/job.toml have
-    sent their requests, writes the roster (the list of all sites with their keys) and an admission to send to each
-    site, and prints the commands that register the sites' nodes (Flower's programs there) with Flower's server. Each
-    site then sends back its signature under the roster, SITE.signed. If a site never answers, delete it from `sites` in
-    job.toml.
+    sent their requests, writes the roster (the list of all sites with their keys) and for each site an admission, the
+    file to send to it, and prints the commands that register the sites' nodes (Flower's programs there) with Flower's
+    server. Each site then sends back its signature under the roster, SITE.signed. If a site never answers, delete it
+    from `sites` in job.toml.
 
     Examples:
 
@@ -264,12 +266,12 @@ def deploy_try(
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    r"""Rehearse the job on this machine with a test table.
+    r"""Rehearse the run on this machine with a test table.
 
-    Server, Flower's nodes and sites run as processes of this machine, with temporary keys. The test table is split over
-    the sites of job.toml, and each site is set up to accept the job. Nothing leaves this machine; real keys are not
-    read and real budgets not charged. Numbers of the test table are first replaced by random ones in the same bin of
-    the schema. All processes end with the command, also on Ctrl-C.
+    The run is the one that job.toml describes. The server, the sites and Flower's programs run as processes of this
+    machine, with temporary keys. The test table is split over the sites of job.toml, and each site is set up to accept
+    the run. Nothing leaves this machine; real keys are not read and real budgets not charged. Numbers of the test table
+    are first replaced by random ones in the same bin of the schema. All processes end with the command, also on Ctrl-C.
 
     Example:
 

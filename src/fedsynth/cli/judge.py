@@ -135,7 +135,8 @@ def evaluate(
         typer.Option(
             "--max-rows",
             min=100,
-            help="Most rows of each table that a fidelity or utility score uses; more take longer and are more exact.",
+            help="Largest number of rows of each table that a fidelity or utility score uses; more rows take longer "
+            "and give more exact scores.",
         ),
     ] = 20_000,
     seed: ScoreSeed = 0,
@@ -146,11 +147,11 @@ def evaluate(
 ) -> None:
     r"""Score a synthetic table against the real rows.
 
-    Measures fidelity, utility and privacy, each score beside a reference from real rows, and writes scores.json,
-    scores.csv and report.html to --out. The scores are computed from real rows without noise: protect them like the
-    rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of the privacy attacks is
-    compared with what it allows. For a folder that `fedsynth simulate` wrote, `fedsynth report` does the same without
-    any further option.
+    Measures fidelity, utility and privacy, each score beside what real rows reach in place of the synthetic ones, and
+    writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows without noise:
+    protect them like the rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of
+    the privacy attacks is compared with what the guarantee allows. For a folder that `fedsynth simulate` wrote,
+    `fedsynth report` does the same without any further option.
 
     Examples:
 
@@ -215,11 +216,11 @@ def report(
     owner: Owner = "",
     json_: Json = False,
 ) -> None:
-    r"""Write the HTML report of a run, one offline page.
+    r"""Write a report on a run's quality and privacy, as HTML.
 
-    The page is report.html in the run's folder. It describes how the synthetic rows compare with the real ones, and is
-    not private: do not publish it. A simulated run is first measured against the rows of its sites, so its data file
-    must still be in place.
+    The report is one page, report.html in the run's folder, and needs no network. It describes how the synthetic rows
+    compare with the real ones, and is not private: do not publish it. A simulated run is first measured against the
+    rows of its sites, so its data file must still be in place.
 
     Examples:
 
@@ -393,23 +394,25 @@ def bench(
         Path | None,
         typer.Option(
             "--out",
-            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. Each finished "
-            "cell is appended to results.csv; page.md, page.html and plots are written anew at the end.",
+            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of "
+            "each finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.",
         ),
     ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", envvar="FEDSYNTH_DATA", help="Folder of the data files; default: that of the specification."
+            "--data-dir",
+            envvar="FEDSYNTH_DATA",
+            help="Folder of the data files; default: the folder of the specification.",
         ),
     ] = None,
     page: Annotated[
         Path | None,
         typer.Option(
             "--page",
-            help="Markdown page into which the tables are written too: between its comments <!-- begin NAME --> and "
-            "<!-- end NAME -->, where NAME is `section` in the specification, or at the end if the page has none. "
-            "Without --page, the tables are in --out only.",
+            help="Markdown page into which the tables are written too: in place of everything between its comments "
+            "<!-- begin NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in "
+            "the specification. Without --page, the tables are in --out only.",
         ),
     ] = None,
     jobs: Annotated[
@@ -417,15 +420,15 @@ def bench(
         typer.Option(
             "--jobs",
             min=0,
-            help="Number of processes, of one thread each, among which the cells are divided; 0: this process alone.",
+            help="Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.",
         ),
     ] = 1,
     only: Annotated[
         list[str] | None,
         typer.Option(
             "--only",
-            help="Run only cells with these settings, as SETTING=VALUE with commas between, e.g. "
-            "dataset=adult,method=flaim; repeat it to admit further values. Default: all cells.",
+            help="Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. "
+            "dataset=adult,method=flaim; repeat it to admit further values. Default: all runs.",
         ),
     ] = None,
     seeds: Annotated[
@@ -433,18 +436,19 @@ def bench(
         typer.Option(
             "--seeds",
             min=1,
-            help="Number of seeds to run each combination with, the first ones of the specification; default: all.",
+            help="Number of seeds to run each combination of the other settings with, the first ones of the "
+            "specification; default: all.",
         ),
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the cells that would be run, and run nothing.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Print the runs that would be made, and make none.")] = False,
     json_: Json = False,
 ) -> None:
     r"""Run a grid of experiments and write tables and plots.
 
     The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
-    combination is a cell. The same command resumes a stopped grid: it skips the cells in results.csv, except those that
-    a change of the specification affects. Nothing is private: scores come from real rows, the noise from seeds. Exit
-    codes: 0 all cells finished, 8 some failed; they run again next time.
+    combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips the
+    runs in results.csv, except those that a change of the specification affects. Nothing is private: scores come from
+    real rows, the noise from seeds. Exit codes: 0 all runs finished, 8 some failed; they are made again next time.
 
     Examples:
 

@@ -24,13 +24,13 @@ def site_backup(
         bool,
         typer.Option(
             "--with-rows",
-            help="Include the encoded rows of open runs, which are rows of real people. Without it, the site cannot go "
-            "on with these runs after a restore.",
+            help="Include the copies of the site's rows from which runs that are not closed yet are answered: rows of "
+            "real people. Without it, the site cannot go on with these runs after a restore.",
         ),
     ] = False,
     json_: Json = False,
 ) -> None:
-    r"""Write a site's account, configuration and keys to one file.
+    r"""Back up a site: its record of spent budget, settings and keys.
 
     The site may go on answering meanwhile. The file holds the site's secret, with which the noise can be removed from
     everything that the site answered: protect it like the rows themselves. It is not encrypted; only its owner can read
@@ -82,10 +82,10 @@ def site_restore(
     ] = False,
     json_: Json = False,
 ) -> None:
-    r"""Restore a site from a backup, after checking all of it.
+    r"""Restore a site from a backup, which is checked first.
 
-    Stop `fedsynth site serve` first. Answers given after the backup was made are missing from its account, so the site
-    refuses the coordinator until `fedsynth site account --restored` has charged for them.
+    Stop `fedsynth site serve` first. Answers given after the backup was made are missing from its record of spent
+    budget, so the site refuses the coordinator until `fedsynth site account --restored` has charged for them.
 
     Examples:
 
@@ -119,11 +119,11 @@ def site_restore(
 
 
 def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
-    r"""Write the server's folder to one file.
+    r"""Back up the server: write its whole folder to one file.
 
-    A run may go on meanwhile. The file holds the coordinator's secret and, in superlink.db, every message: with --trust
-    trusted, each site's encrypted tables and the key that decrypts them. Protect it like the rows themselves. It is not
-    encrypted; only its owner can read it.
+    A run may go on meanwhile. The file holds the coordinator's secret and, in superlink.db (Flower's database), every
+    message: with --trust trusted, each site's encrypted tables and the key that decrypts them. Protect it like the rows
+    themselves. It is not encrypted; only its owner can read it.
 
     Example:
 
@@ -142,10 +142,10 @@ def deploy_restore(
     folder: Annotated[Path, typer.Argument(help="Folder to restore the server's folder into: new or empty.")],
     json_: Json = False,
 ) -> None:
-    r"""Restore the server's folder from a backup, after checking it.
+    r"""Restore the server's folder from a backup (checked first).
 
-    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise write a new
-    name as `run` into the section [deployment] of FOLDER/job.toml.
+    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise start
+    another one: write a new name as `run` into the section [deployment] of FOLDER/job.toml.
 
     Example:
 

@@ -62,18 +62,19 @@ def deploy_run(
         list[str] | None,
         typer.Option(
             "--without",
-            help="With --exchange: name of a site that cannot answer, to go on without it, as far as min_sites in "
-            "job.toml allows; repeat it for several. Default: all sites are waited for.",
+            help="With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in "
+            "job.toml) sites are left; repeat it for several. Default: all sites are waited for.",
         ),
     ] = None,
     json_: JsonStream = False,
 ) -> None:
     """Start or resume the run, and show its progress.
 
-    The run is the one that job.toml describes. By default, Flower carries the messages and the run goes on at the
-    server: Ctrl-C ends only the view. `deploy status` and `deploy watch` show the run again, and `deploy stop` stops
-    it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's server program. With
-    --exchange, the run goes on in this process: Ctrl-C interrupts it, and the same command resumes it.
+    The run is the one that job.toml describes. By default, Flower (a separate program) carries the messages, and the
+    run goes on at the server: Ctrl-C ends only the view. `deploy status` and `deploy watch` show the run again, and
+    `deploy stop` stops it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's
+    server program. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and the same command resumes
+    it.
 
     Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until files are carried
     (--exchange), 130 ended by Ctrl-C; docs/cli.md lists the others.
@@ -504,9 +505,9 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
 
 
 def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
-    """Delete all messages from the SuperLink's database.
+    """Delete all messages from the database of Flower's server.
 
-    The SuperLink is Flower's server program. Its registrations of sites and its list of runs stay. `deploy run` does
+    Flower's server program is called SuperLink. Its registrations of sites and its list of runs stay. `deploy run` does
     this at the end of a run; use this command after runs that were started by `flwr run` or whose `deploy run` was
     interrupted. The SuperLink may be up or down, but no run may be going on.
 

@@ -41,9 +41,9 @@ _PARTITION_TEXT = (
     "How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts; "
     "label-skew:A: each class of the label (%s) in unequal shares; capped-label-skew:A: the same, but a site that has "
     "its equal share of the rows gets no further classes; column:NAME: all rows with the same value (or bin) of that "
-    "column at one site; values:NAME: one site for each of the most common values of that column, and no other rows; "
-    "cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, the more uneven. docs/cli.md "
-    "explains each."
+    "column at one site; values:NAME: one site for each of the most common values of that column, without the rows of "
+    "other values; cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, the more uneven. "
+    "docs/cli.md explains each."
 )
 _LABEL = "the column --target, else the last one"
 _TABLE_TEXT = (
@@ -57,7 +57,7 @@ ONCE_TEXT = (
     "With --exchange: do what can be done now, say which files to carry where, and exit. Without it, the command waits "
     "for further files."
 )
-_OUT_FOLDER_TEXT = "Folder to write, whole or not at all; it must not exist yet, except with --force."
+_OUT_FOLDER_TEXT = "Folder for the results, written whole or not at all; it must not exist yet, except with --force."
 
 MethodName = Annotated[str, typer.Option("--method", help=f"Method that makes the synthetic table: {_METHOD_TEXT}")]
 SeveralMethods = Annotated[
@@ -207,8 +207,8 @@ TrustSet = Annotated[
         "--trust-set",
         help="Parameter of the trust model as NAME=NUMBER; repeat it for several. Only secure has any: min_honest, the "
         "number of sites assumed not to collude with the server (default: more than half), and dropouts, the number of "
-        "sites that may fail during a secure sum (default: as many as min_honest allows, but with more than 64 "
-        "sites perhaps only a twentieth of them).",
+        "sites that may fail before a sum is complete (default: as many as min_honest allows; with more than 64 sites, "
+        "it can be as few as a twentieth of them).",
     ),
 ]
 Partition = Annotated[
@@ -294,7 +294,8 @@ RowsPerPerson = Annotated[
     typer.Option(
         "--rows-per-person",
         min=1,
-        help="Most rows that one person has at a site; all of them are protected together. More: more noise.",
+        help="Largest number of rows that one person has at a site; all of them are protected together. A larger "
+        "number means more noise.",
     ),
 ]
 SitesPerPerson = Annotated[
@@ -302,7 +303,8 @@ SitesPerPerson = Annotated[
     typer.Option(
         "--sites-per-person",
         min=1,
-        help="Most sites at which one person has rows; all of them are protected together. More: more noise.",
+        help="Largest number of sites at which one person has rows; all of these rows are protected together. A larger "
+        "number means more noise.",
     ),
 ]
 SuperLink = Annotated[
@@ -340,7 +342,8 @@ CheckedSite = Annotated[
 AuditedSite = Annotated[
     Path | None,
     typer.Option(
-        "--site", help="Folder of the site, which holds its site.toml: verifies its account. Give this or FILE."
+        "--site",
+        help="Folder of the site, which holds its site.toml: verifies the record there. Give this or FILE.",
     ),
 ]
 Force = Annotated[
@@ -372,7 +375,7 @@ def say(json_: bool, facts: dict[str, Any], text: str) -> None:
 class JsonLines(logging.Formatter):
     """A formatter of log records as JSON, one object to a line.
 
-    Its entries are time (UTC), level, logger, message, and the traceback if the record has one.
+    The keys of each object are time (UTC), level, logger, message, and traceback if the record has one.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -391,10 +394,11 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
-    """Append fedsynth's log to a file while the context lasts; only its owner may read it (0600).
+    """A context manager (for a ``with`` block) during which fedsynth's log is appended to ``file``; yields nothing.
 
-    Its first line has the versions and the command's ``arguments``. Messages may quote values of rows. Warnings go to
-    standard error as well, as they do without a log file. Raises ``OSError`` if the file cannot be written.
+    Only the file's owner may read it (0600). The first line has the versions and the command's ``arguments``. Messages
+    may quote values of rows. Warnings go to standard error as well, as they do without a log file. Raises ``OSError``
+    if the file cannot be written.
     """
     import fedsynth
 
@@ -421,10 +425,10 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(json_: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Show progress bars on standard error while the context lasts, if that is a terminal and ``json_`` is false.
+    """A context manager (for a ``with`` block) that yields a function which shows progress bars on standard error.
 
-    Yields the function ``progress(what, done, total)``, which moves the bar named ``what``; without a terminal it does
-    nothing.
+    The function, ``progress(what, done, total)``, moves the bar named ``what`` to ``done`` of ``total`` steps. It does
+    nothing if standard error is no terminal or ``json_`` is true.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -460,6 +464,6 @@ def score_table(scores: list[Any]) -> str:
 
 
 def check_text(checks: Sequence[Check]) -> str:
-    """Return preflight checks as lines of text: state, name and finding, and the fix of those that did not pass."""
+    """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass."""
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
     return "\n".join(f"{one.state:8} {one.name}: {one.found}{fix}" for one, fix in zip(checks, fixes, strict=True))

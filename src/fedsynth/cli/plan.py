@@ -77,7 +77,9 @@ def plan(
     repeats: Annotated[
         int,
         typer.Option(
-            "--repeats", min=1, help="Number of trial runs on each of five random tables: more give surer ranges."
+            "--repeats",
+            min=1,
+            help="Number of trial runs on each of five random tables: more make the predicted ranges more reliable.",
         ),
     ] = 3,
     headroom: Annotated[
@@ -97,14 +99,14 @@ def plan(
     force: Force = False,
     json_: Json = False,
 ) -> None:
-    r"""Predict the traffic and noise of a run; write its plan.
+    r"""Predict a run's traffic and noise before it spends budget.
 
     Unless --show is given, --schema, --rows, --sites, --epsilon and --delta are required.
 
-    Predicts messages, bytes, privacy cost and noise before any budget is spent, by trial runs of the method over random
-    rows made from the schema: no data is read. Figures that depend on the data are given as a range. --method, --sites
-    and --epsilon take several values, separated by commas. With --out, the plan of a single run is written: the list of
-    its questions, with the privacy cost of each, which the sites are asked to approve.
+    Predicts messages, bytes, privacy cost and noise by trial runs of the method over random rows made from the schema:
+    no data is read. Figures that depend on the data are given as a range. --method, --sites and --epsilon take several
+    values, separated by commas. With --out, the plan of a single run is written: the list of its questions, with the
+    privacy cost of each, which the sites are asked to approve.
 
     Examples:
 
@@ -190,14 +192,16 @@ def advise(
         float | None,
         typer.Option(
             "--wanted",
-            help="Error of pairs of columns to aim for (0 to 2; at 0.1, 5 % of the rows lie in wrong cells): the "
-            "epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.",
+            help="Error on pairs of columns to aim for (0 to 2; at 0.1, 5 % of the rows have a wrong pair of values): "
+            "the epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.",
         ),
     ] = None,
     tables: Annotated[
         int,
         typer.Option(
-            "--tables", min=1, help="Number of random tables of each of the three kinds: more give surer figures."
+            "--tables",
+            min=1,
+            help="Number of random tables of each of the three kinds: more make the figures more reliable.",
         ),
     ] = 3,
     seconds: Annotated[
@@ -211,9 +215,10 @@ def advise(
     r"""Predict each method's error, to choose method and epsilon.
 
     Runs the methods on random tables made from the schema. Prints for each method its errors on single columns and on
-    pairs (mean L1 distance of the marginals, 0 to 2), the smallest count that stands out from the noise, and in words
-    how good that is. No data is read: your own rows may give smaller or larger errors. The random tables are of three
-    kinds: independent columns, dependence as in most real tables, and strong dependence.
+    pairs of columns, the smallest count that stands out from the noise, and in words how good that is. An error is the
+    mean L1 distance (0 to 2) between the marginals of the random and of the synthetic table: the shares of their rows
+    with each value or pair of values. No data is read: your own rows may give smaller or larger errors. The random
+    tables are of three kinds: independent columns, dependence as in most real tables, and strong dependence.
 
     Methods that train neural networks take minutes each; they run only if --method names them.
 
@@ -268,8 +273,9 @@ def doctor(
         Path | None,
         typer.Option(
             "--state",
-            help="Folder of a site's account, secret and rows, to check that it is writable, has space and is on a "
-            "local disk. Default: that of --site; without either, not checked.",
+            help="Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check "
+            "that it is writable, has space and is on a local disk. Default: that of --site; without either, not "
+            "checked.",
         ),
     ] = None,
     private: Annotated[
@@ -346,8 +352,9 @@ def audit(
         str,
         typer.Option(
             "--noted",
-            help="Head (64 hex digits) that this command or `fedsynth site account` printed earlier. If the chain no "
-            "longer contains it, rows were removed or rewritten. Without it, that is not checked.",
+            help="Head (last hash, 64 hex digits) that this command or `fedsynth site account` printed earlier. If the "
+            "chain of audit rows no longer contains it, rows were removed or rewritten. Without it, that is not "
+            "checked.",
         ),
     ] = "",
     export: Annotated[
@@ -360,13 +367,13 @@ def audit(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Verify the audit trail of a site's account.
+    """Verify a site's record of its charges and refusals.
 
-    The account records each question that the site was charged for or refused, one audit row each. The rows form a hash
-    chain: every row must follow from the one before it. A chain alone cannot show that its last rows were cut off or
-    that all of it was rewritten. So write down the head (last hash) that this command prints from time to time, and
-    pass it as --noted later; the coordinator also remembers the last row that it saw of each site. Exit codes: 0
-    intact, 8 something is wrong.
+    The record, called the site's account, has one audit row for each question that was charged to the site's budget or
+    refused. The rows form a hash chain: every row must follow from the one before it. A chain alone cannot show that
+    its last rows were cut off or that all of it was rewritten. So write down the head (last hash) that this command
+    prints from time to time, and pass it as --noted later; the coordinator also remembers the last row that it saw of
+    each site. Exit codes: 0 intact, 8 something is wrong.
 
     Examples:
 

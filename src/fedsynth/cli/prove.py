@@ -1,4 +1,4 @@
-"""``fedsynth prove``: compare a run's releases, its ledger and the sites' own accounts."""
+"""``fedsynth prove``: compare a run's releases, the server's ledger and the sites' own records of charges."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ def prove(
         list[str] | None,
         typer.Option(
             "--identity",
-            help="Identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its --extract "
-            "must be signed with it. Repeat it for several sites. Without it, the key is printed for you to compare.",
+            help="Public identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its "
+            "--extract must be signed with it. Repeat it for several sites. Without it, the key is printed for you to "
+            "compare.",
         ),
     ] = None,
     json_: Json = False,
 ) -> None:
-    r"""Recompute the privacy cost of a run and compare ledgers.
+    r"""Recompute a run's privacy cost and check its records.
 
     Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
-    cost to one person, all recomputed from the questions asked and compared with the run's ledger, in which the server
-    recorded them. With --extract, the sites' own accounts are compared too; a site makes its extract with `fedsynth
-    site account --extract RUN`. Without extracts, the sheet relies on the server's records alone.
+    privacy cost for one person, all recomputed from the questions asked and compared with the run's ledger, in which
+    the server recorded them. With --extract, the sites' own records of their charges are compared too; a site makes its
+    extract with `fedsynth site account --extract RUN`. Without extracts, the sheet relies on the server's records
+    alone.
 
     Exit codes: 0 everything agrees, 8 something does not.
 

@@ -408,7 +408,7 @@ def _outcome(case: Case, folder: Path) -> Outcome:
 class Line(NamedTuple):
     """One line of the results: the ``value`` of one figure of one cell (one run).
 
-    ``metric`` is the name of the figure: that of its metric, or "metric: part".
+    ``metric`` is the name of the figure: that of its metric, or "metric: part" if the metric has several figures.
     """
 
     cell: Cell
@@ -421,8 +421,8 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 
     The digest (:meth:`Case.digest <fedsynth.runs.bench_spec.Case.digest>`) identifies a cell with its settings and its
     data file. A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left
-    out. A missing file holds none. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a table of
-    results.
+    out. The result is empty if the file is missing. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a
+    table of results.
     """
     found: dict[str, list[list[str]]] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
@@ -437,11 +437,11 @@ def read_lines(file: Path) -> dict[str, list[list[str]]]:
 
 @contextmanager
 def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
-    """Open ``results.csv`` in a folder for appending; a context manager for one benchmark at a time.
+    """A context manager (for a ``with`` block) that yields ``results.csv`` in ``folder``, open to append CSV lines.
 
-    Yields the open file and the lines of the cells (runs) that were finished before, by the digest that identifies the
-    cell, as :func:`read_lines` returns them. Lines of interrupted or failed cells are removed first. Raises
-    :class:`~fedsynth.errors.FedsynthError` while another process writes there.
+    Yields a pair: the open file, and the lines of the cells (runs) that were finished before, by the digest that
+    identifies the cell, as :func:`read_lines` returns them. Lines of interrupted or failed cells are removed first.
+    Raises :class:`~fedsynth.errors.FedsynthError` while another process writes there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
@@ -461,9 +461,9 @@ def run_grid(
 ) -> tuple[int, dict[Cell, str]]:
     """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
 
-    ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one). ``progress(what, done, total)``
-    is called after each cell. Returns how many of the cells were finished before, and the error text of each failed
-    cell.
+    ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one alone). ``progress(what, done,
+    total)`` is called after each cell. Returns how many of the cells were finished before, and the error text of each
+    failed cell.
     """
     digests = {case.cell: case.digest(folder) for case in todo}
     with results(out) as (table, kept):

@@ -32,9 +32,9 @@ Parts = Mapping[str, str]
 class Figure:
     """One figure of one run, to be grouped and averaged in a table or plot.
 
-    ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their texts, "value" to the figure's name,
-    and "metric" and "part" to what stands before and after the colon in that name (without a colon, both to the whole
-    name); ``number`` is the figure.
+    ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their values as text, "value" to the
+    figure's name, and "metric" and "part" to what stands before and after the colon in that name (without a colon, both
+    to the whole name); ``number`` is the figure.
     """
 
     parts: Parts

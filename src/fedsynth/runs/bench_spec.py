@@ -43,8 +43,8 @@ class Rules(Entry, frozen=True):
     no more than it has distinct values. If it has at most ``categories`` distinct values it is a category instead, and
     so are the target if ``target_is_category``, the columns in ``codes``, and all columns of text, where missing text
     is the category "?". ``integers`` marks columns of whole numbers as such; ``decimals`` rounds the others to so many
-    digits. The bins of the columns in ``doubling`` end at powers of two. Columns of one value are dropped unless
-    ``constants`` is true.
+    digits after the point. The bins of the columns in ``doubling`` end at powers of two. Columns of one value are
+    dropped unless ``constants`` is true.
 
     ``missing_values`` are texts that mean a missing value. ``domain`` takes the place of the rules above: it names a
     JSON file with the number of values of each column; the data file must then hold integer codes, from 0 on.
@@ -95,15 +95,15 @@ class Dataset(Entry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
     ``file`` is a CSV or Parquet file in the folder of the data, and ``target`` the column to predict. The columns in
-    ``drop`` are left out. Of the rows, those of the ``labels`` commonest values of the target stay, then those of
-    ``sample``, then ``rows`` of them at random. ``schema`` is the name of a schema file, ``""`` to draft one, or
-    :class:`Rules` to make one from the whole file. A schema file allows no ``drop``, ``labels``, ``sample`` or
-    ``rows``. ``split`` separates the test rows.
+    ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
+    those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
+    ``""`` to draft one, or :class:`Rules` to make one from the whole file. A schema file allows no ``drop``,
+    ``labels``, ``sample`` or ``rows``. ``split`` separates the test rows.
 
-    To measure costs, ``train_rows`` rows are drawn from the training rows with replacement. Synthetic rows are
-    ``synthetic_share`` times as many as the sites have together. ``metrics`` gives options of metrics for this data set
-    alone; its keys are the metrics' names in the specification, or the functions that these stand for. ``note`` is a
-    remark for the page of results.
+    With ``train_rows``, the method gets so many rows, drawn from the training rows with replacement, to measure running
+    times at any size. Synthetic rows are ``synthetic_share`` times as many as the sites have together. ``metrics``
+    gives options of metrics for this data set alone; its keys are the metrics' names in the specification, or the
+    functions that these stand for. ``note`` is a remark for the page of results.
     """
 
     file: str
@@ -159,11 +159,11 @@ class PartitionEntry(Entry, frozen=True):
 
 
 class MetricEntry(Entry, frozen=True):
-    """A metric of a specification, and how its figures are shown.
+    """A metric of a specification, a function that scores each run, and how its figures are shown.
 
     ``metric`` is a name that fedsynth knows or ``package.module:function``; if it is empty, the entry's own name is
-    meant. ``options`` are its arguments. ``better`` says whether lower or higher figures are better ("": neither),
-    ``digits`` how many decimals a page shows.
+    meant. ``options`` are passed to the function by name. ``better`` says whether lower or higher figures are better
+    ("": neither), ``digits`` how many decimals a page shows.
     """
 
     metric: str = ""
@@ -175,15 +175,16 @@ class MetricEntry(Entry, frozen=True):
 class Grid(Entry, frozen=True):
     """An entry of a specification's grid: lists of settings, of which all combinations are run.
 
-    Each field takes one value or several; ``None`` takes the one in ``[defaults]``. ``data``, ``methods``,
-    ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the command line).
-    ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust model, with
-    parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is the number of seeds
-    (0, 1, ...), or a list of them.
+    Each field takes one value or several. ``None`` takes that of ``[defaults]`` or, if it has none either, all data
+    sets and metrics, no noise, trusted server, random equal parts (iid), 5 sites, and ``federated``. ``data``,
+    ``methods``, ``partition`` and ``metrics`` are names of entries of the specification (partitions also as on the
+    command line). ``epsilon`` and ``delta`` are the budget, with the epsilon "none" for no noise; ``trust`` is a trust
+    model, with parameters after a colon ("secure:min_honest=9"); ``sites`` is the number of sites. ``seeds`` is the
+    number of seeds (0, 1, ...), or a list of them.
 
     An ``arm`` selects the rows that a method sees: those of all sites (``federated``), of all in one place
-    (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one of a
-    number (``site:2``). Every arm is evaluated on the rows of all sites.
+    (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one with a
+    number, counted from 1 (``site:2``). Every arm is evaluated on the rows of all sites.
     """
 
     data: Texts | None = None
@@ -217,9 +218,10 @@ class TableEntry(Entry, frozen=True):
     """A table of the page of results: which cells (runs) it shows, and what its rows and columns are.
 
     ``text`` stands above it. It shows the cells whose settings have the values in ``where``, with a row for each
-    combination of the settings in ``rows`` (empty: data set, method and all that differ) and a column for each of those
-    in ``columns``; means are taken over everything else. Beside settings, "value" stands for a figure's name, "metric"
-    and "part" for what stands before and after the colon in that name. ``values`` restricts the table to these figures.
+    combination of the settings in ``rows`` (empty: data set, method and each setting that differs between the cells)
+    and a column for each of those in ``columns``; means are taken over everything else. Beside settings, "value" stands
+    for a figure's name, "metric" and "part" for what stands before and after the colon in that name. ``values``
+    restricts the table to these figures.
 
     With ``reached``, the table compares means over seeds with published figures: for each combination of the settings
     in ``reached``, it gives the share of means that are at least as good as the published figure. If ``reference``
@@ -241,10 +243,10 @@ class Spec(Entry, frozen=True, kw_only=True):
 
     ``datasets``, ``methods``, ``partitions`` and ``metrics`` describe these by name; ``defaults`` are settings for
     entries of the grid that leave them out. ``seeds`` is the number of seeds (0, 1, ...) that each combination is run
-    with, or a list of them. ``workload`` goes to methods that have one (as ``--workload``). ``hold_out`` is the share
-    of its rows that each site keeps from the method. ``noise_seed`` seeds everything inside a run, ``rows_seed`` the
-    drawing of synthetic rows; if that is empty, they are drawn with the generator that drew the partition. Both list
-    numbers, and names of settings of the cell, whose values are used.
+    with, or a list of them. ``workload``, the marginals to preserve (as ``--workload``), goes to methods that take one.
+    ``hold_out`` is the share of its rows that each site keeps from the method. ``noise_seed`` seeds everything inside a
+    run, ``rows_seed`` the drawing of synthetic rows; if ``rows_seed`` is empty, they are drawn with the generator that
+    drew the partition. Both list numbers, and names of settings of the cell, whose values are used.
 
     ``title``, ``text``, ``tables`` and ``published`` make the page of results, and ``section`` is the marker of its
     place in another page (``--page``).
@@ -350,9 +352,9 @@ def entry_named(what: str, name: str, known: Mapping[str, Any]) -> Any:
 def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     """Expand a specification into its runs, each once, ordered by seed.
 
-    ``seeds`` is the largest number of seeds for each entry of the grid, of which the first are taken. Combinations that
-    a method cannot run under are left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an
-    epsilon without a delta, and an entry without methods.
+    Of each entry of the grid, only the first ``seeds`` seeds are taken (``None``: all). Combinations that a method
+    cannot run under are left out. Raises :class:`~fedsynth.errors.FedsynthError` for an unknown name, an epsilon
+    without a delta, and an entry without methods.
     """
     found: dict[Cell, Case] = {}
     for entry in spec.grid:

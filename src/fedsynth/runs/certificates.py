@@ -1,7 +1,7 @@
 """A federation's certificate authority, which issues certificates to the server, the sites and the administrator.
 
-A certificate's OU (server, site or admin) defines its role, and is set only here: from a signing request, only the
-public key is used, never the name.
+The field OU (organizational unit) of a certificate defines its role (server, site or admin), and is set only here: from
+a signing request, only the public key is used, never the name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Enrolment at the coordinator: issues certificates for requests, and makes the roster of all sites.
 
 The federation's folder holds what was admitted: ``admitted/NAME.request`` with the certificate ``NAME.pem`` and the
-node's key ``NAME.pub`` beside it, ``roster.toml``, and ``admissions/NAME.toml``, which goes to the site.
+public key ``NAME.pub`` of the site's node (Flower's program there) beside it, ``roster.toml``, and
+``admissions/NAME.toml``, which goes to the site.
 
 Rule 1: a site is admitted by its request, whose signatures prove that the sender has the keys; a person verifies whose
 they are, by the fingerprint. Rule 2: an admitted site gets other keys only if that is requested explicitly.
@@ -45,8 +46,8 @@ class Enrolment:
     """The state of a federation's enrolment: which sites have asked to join, as kept in the coordinator's ``folder``.
 
     ``terms`` are what a site accepts when it joins (coordinator, schema, method, budget), the same in all invitations.
-    ``sites`` are the names of all sites of the job, ``admitted`` maps those whose certificates are issued to their
-    requests to join.
+    ``sites`` are the names of all sites of the job, ``admitted`` maps the name of each site that has its certificate to
+    the site's request to join.
     """
 
     folder: Path
@@ -142,8 +143,9 @@ class Enrolment:
     def admit(self, request: JoinRequest, authority: Authority) -> Enrolment:
         """Issue the certificate for a request that :meth:`check` passed; return the enrolment with this site admitted.
 
-        ``authority`` signs it. Certificate, node key and request are written to ``admitted/`` in the federation's
-        folder. Only the public key is taken from the request; name and role (OU) of the certificate are set here.
+        ``authority`` signs it. Certificate, request and the key of the site's node (Flower's program there) are written
+        to ``admitted/`` in the federation's folder. Only the public key is taken from the request; name and role (OU)
+        of the certificate are set here.
         """
         home = private_folder(self.folder / "admitted")
         write_whole(home / f"{request.site}.pem", authority.issue(request.tls_key, request.site, "site"))

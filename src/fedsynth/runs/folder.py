@@ -213,9 +213,11 @@ class RunFolder:
         return found
 
     def synthetic(self) -> Table:
-        """Return the synthetic rows, encoded under the run's schema as published.
+        """Return the published synthetic rows, encoded under the plain form of the run's schema.
 
-        Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by hand.
+        The plain form (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`) has each column by itself, without
+        relations to others. Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by
+        hand.
         """
         return read_whole(self.table_file, self.schema.plain())
 
@@ -255,9 +257,9 @@ class RunFolder:
     ) -> None:
         """Write the files of a complete run except its transcript.
 
-        ``synthetic`` holds the rows to publish, ``federation`` the ledger and the schema. ``target`` is the path that
-        this directory will have in the end: relative paths in ``run.toml`` start there. ``made`` are further entries of
-        its section ``[made]``, such as the digest of the rows.
+        ``synthetic`` holds the rows to publish; ledger and schema are taken from ``federation``. ``target`` is the path
+        that this directory will have in the end: relative paths in ``run.toml`` start there. ``made`` are further
+        entries of its section ``[made]``, such as the digest of the rows.
         """
         from fedsynth.data.read import write_frame
 
@@ -318,10 +320,11 @@ class RunFolder:
 
 @contextmanager
 def new_folder(out: Path, *, force: bool = False, mode: int = 0o755) -> Iterator[RunFolder]:
-    """Yield an empty directory that becomes ``out`` when the block ends, and is deleted if the block raises an error.
+    """A context manager (for a ``with`` block) that yields an empty directory, to be filled with the files of a run.
 
-    ``mode`` are the permissions of the finished directory. An existing ``out`` is replaced only with ``force``, only if
-    a run wrote it, and only once the new one is complete; otherwise :class:`~fedsynth.errors.FedsynthError` is raised.
+    It becomes ``out`` when the block ends, and is deleted if the block raises an error. ``mode`` are the permissions of
+    the finished directory. An existing ``out`` is replaced only with ``force``, only if a run wrote it, and only once
+    the new one is complete; otherwise :class:`~fedsynth.errors.FedsynthError` is raised.
     """
     refuse_existing(out, force=force)
     out.parent.mkdir(parents=True, exist_ok=True)

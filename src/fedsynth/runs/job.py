@@ -74,12 +74,12 @@ class Job:
     """All settings of a run, as in ``run.toml`` and ``job.toml``; only rows and noise are not determined by them.
 
     ``method`` names a method (or ``package.module:Class``), and ``options`` are its options. ``epsilon`` and ``delta``
-    limit the cost of all releases together; ``epsilon = inf`` releases everything without noise: NOT PRIVATE. ``trust``
-    names the trust model, which decides who adds the noise, and ``trust_options`` are its parameters. The unit of
-    protection is a person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites; ``public_sizes``
-    treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the marginals to
-    preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic rows
-    (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
+    limit the privacy cost of all releases together; ``epsilon = inf`` releases everything without noise: NOT PRIVATE.
+    ``trust`` names the trust model, which decides who adds the noise, and ``trust_options`` are its parameters. The
+    unit of protection is a person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites;
+    ``public_sizes`` treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the
+    marginals to preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic
+    rows (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
     table that comes with the demo extra; without a ``schema`` one is drafted from it. ``sites`` is the number of sites,
@@ -254,7 +254,7 @@ def parse_workload(text: str, columns: int) -> Workload:
     """Return the marginals that a text such as ``3:64`` asks for, as tuples of column positions.
 
     The text is ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``: all sets of ORDER columns, or COUNT of them drawn at
-    random by SEED (default 0). ``columns`` is the number of columns; a larger ORDER counts as that. Raises
+    random by SEED (default 0). ``columns`` is the number of columns; a larger ORDER counts as ``columns``. Raises
     :class:`~fedsynth.errors.Unsupported` for any other text.
     """
     try:

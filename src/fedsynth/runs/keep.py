@@ -26,9 +26,10 @@ _JOURNALS = ("-journal", "-wal", "-shm")
 def back_up_server(folder: Path, to: Path) -> Contents:
     """Write a backup of the whole folder of a federation's server to the new file ``to``; return its table of contents.
 
-    A run may go on meanwhile: the backup may lack the end of its transcript (the record of its messages), and a run
-    resumed from the backup asks for the missing answers again. Raises :class:`~fedsynth.errors.FedsynthError` for a
-    folder without the coordinator's secret, and if ``to`` exists.
+    A run may go on meanwhile: the backup then lacks the end of the run's transcript (the record of its messages). A run
+    that has asked more since must not be resumed from the backup: it would ask for the missing answers again, maybe of
+    other sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder without the coordinator's secret, and if
+    ``to`` exists.
     """
     refuse_existing(to)
     load_coordinator(folder)

@@ -53,11 +53,11 @@ class Planned:
     """The public facts of a planned run, for advice on it: schema, sizes, budget and privacy terms, but no rows.
 
     ``rows`` is the number of rows of all sites together, ``sites`` the number of sites, ``budget`` the (epsilon, delta)
-    limit, ``trust`` the trust model (who adds the noise), and ``unit`` the protected person's numbers of rows and
-    sites. ``public_sizes`` treats the sites' numbers of rows as public. ``partition`` says how rows are spread over
-    sites, as ``--partition`` of ``fedsynth simulate`` does. Raises :class:`~fedsynth.errors.InvalidParameter` for fewer
-    rows than sites, and :class:`~fedsynth.errors.Unsupported` for a budget without limit and a partition that cannot
-    split a table.
+    limit, ``trust`` the trust model (who adds the noise), and ``unit`` who is protected: a person with at most so many
+    rows at each of so many sites. ``public_sizes`` treats the sites' numbers of rows as public. ``partition`` says how
+    rows are spread over sites, as ``--partition`` of ``fedsynth simulate`` does. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for fewer rows than sites, and :class:`~fedsynth.errors.Unsupported` for
+    a budget without limit and a partition that cannot split a table.
     """
 
     schema: Schema
@@ -119,11 +119,12 @@ class Planned:
 class Trial:
     """Result of one simulated run over a random table: its errors and its noise.
 
-    All errors are mean L1 distances (0 to 2) between the marginals of the random table and those of other rows:
-    ``one_way`` and ``two_way`` for the synthetic rows, over single columns and pairs. For comparison, ``uniform`` is
-    the error over pairs of uniform random rows, and ``single`` that of the synthetic rows with each column shuffled,
-    which removes all dependence. ``shape`` names the kind of table (a key of :data:`SHAPES`). ``std`` is the noise's
-    standard deviation in a cell of a released table, in rows of the planned run; NaN if no table was released.
+    All errors are mean L1 distances (0 to 2) between the marginals (shares of rows with each value or pair of values)
+    of the random table and those of other rows: ``one_way`` and ``two_way`` for the synthetic rows, over single columns
+    and pairs. For comparison, ``uniform`` is the error over pairs of uniform random rows, and ``single`` that of the
+    synthetic rows with each column shuffled, which removes all dependence. ``shape`` names the kind of table (a key of
+    :data:`SHAPES`). ``std`` is the noise's standard deviation in a cell of a released table, in rows of the planned
+    run; NaN if no table was released.
     """
 
     shape: str
@@ -139,11 +140,11 @@ class Advice:
     """Expected results of one method in a planned run, estimated on ``tables`` random tables.
 
     ``method`` is its name. ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs: mean L1
-    distances (0 to 2) between the marginals of the rows and of the synthetic ones. ``least_cell`` is twice the noise's
-    standard deviation in a cell of a released table, in rows: smaller counts carry no information; ``None`` if no table
-    is released. ``epsilon`` is the epsilon needed for a wanted error; ``None`` if none was wanted or found. ``verdict``
-    and ``search`` say in words how good the results are and how that search ended. If the method could not run, there
-    are no errors, and ``verdict`` gives the reason.
+    distances (0 to 2) between the marginals (shares of rows with each value or pair of values) of the rows and of the
+    synthetic ones. ``least_cell`` is twice the noise's standard deviation in a cell of a released table, in rows:
+    smaller counts carry no information; ``None`` if no table is released. ``epsilon`` is the epsilon needed for a
+    wanted error; ``None`` if none was wanted or found. ``verdict`` and ``search`` say in words how good the results are
+    and how that search ended. If the method could not run, there are no errors, and ``verdict`` gives the reason.
     """
 
     method: str

@@ -91,7 +91,7 @@ class Expected(_Event, frozen=True, kw_only=True, tag="expected"):
 
 
 class Told(_Event, frozen=True, kw_only=True, tag="site"):
-    """Event: the transport reports that a site is connected, is away, or has answered."""
+    """Event: the transport, which carries the messages, reports that a site is connected, is away, or has answered."""
 
     site: str
     state: SiteState
@@ -265,10 +265,10 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
     """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
-    ``connect(job, tell)`` opens the transport to the sites, as a context manager; the transport calls ``tell(site,
-    state)`` when a site is connected, is away or has answered. ``attempt`` is a text that identifies this start or
-    resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the
-    errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
+    ``tell(site, state)`` when a site is connected, is away or has answered. ``attempt`` is a text that identifies this
+    start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
+    and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     job = Job.load(path)
     deployment = job.deployment
@@ -429,7 +429,7 @@ class RunView:
     last: float = 0.0
 
     def hear(self, event: Event) -> None:
-        """Update the view with an event. Of several ends the first counts, unless a later one is a success."""
+        """Update the view with an event. The first :class:`Ended` counts; only a later success replaces it."""
         self.last = event.time
         if isinstance(event, Begun):
             self.begun = event
@@ -502,7 +502,7 @@ class RunView:
     def left(self, now: float) -> float | None:
         """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated.
 
-        ``now`` is the Unix time. The mean of the finished rounds is taken for each expected round.
+        ``now`` is the Unix time. Each remaining round is expected to take the mean time of the finished ones.
         """
         if not self.expected or not self.rounds or self.asked is None:
             return None
@@ -514,8 +514,9 @@ class RunView:
         """Return the state of the run as JSON values by name, as ``fedsynth deploy status --json`` prints them.
 
         ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); ``now`` is the Unix time,
-        by default the clock's. Times and durations (``began``, ``elapsed``, ``left``) are in seconds, sizes in bytes;
-        ``left`` and ``rounds`` are ``None`` if unknown, ``end`` holds the fields of :class:`Ended` or ``None``.
+        by default the clock's. ``began`` is a Unix time; ``elapsed`` and ``left`` are in seconds, sizes in bytes.
+        ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if unknown;
+        ``end`` holds the fields of :class:`Ended` or ``None``.
         """
         now = time.time() if now is None else now
         state = self.state(alive)

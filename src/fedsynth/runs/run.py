@@ -38,8 +38,8 @@ class Outcome:
     """The results of a run, and the directory that holds them.
 
     ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
-    published. ``ledger`` lists every released answer with its noise and cost, ``statement`` says what is guaranteed.
-    ``lost`` names the sites that missed a round.
+    published. ``ledger`` lists every released answer with its noise and privacy cost; ``statement`` says what is
+    guaranteed. ``lost`` names the sites that missed a round.
     """
 
     folder: Path

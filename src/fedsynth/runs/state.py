@@ -46,7 +46,7 @@ def load_coordinator(folder: Path) -> Coordinator:
 
 @contextmanager
 def claimed(state: Path) -> Iterator[None]:
-    """Return a context manager that locks a run for this process, so that no second server asks for the same run.
+    """A context manager (for a ``with`` block) that locks a run for this process until the block ends; yields nothing.
 
     ``state`` is the run's state folder; it is created if it is missing. If two servers asked under one run name, the
     sites would be charged for the questions of both. Raises :class:`~fedsynth.errors.FedsynthError` if another process

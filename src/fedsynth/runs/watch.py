@@ -1,6 +1,6 @@
 """A local web page that shows a run's progress, served on the loopback interface under a secret path.
 
-Only the page and the view as JSON are served, and only under the path; the page loads nothing else.
+Only the page and the state of the run (JSON) are served, and only under that path; the page loads nothing else.
 """
 
 from __future__ import annotations
