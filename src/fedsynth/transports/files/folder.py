@@ -133,7 +133,7 @@ class Folder:
 
 @dataclass
 class Known:
-    """Remembers when each file of a folder was last read, so that useless files are not read at every search."""
+    """Remembers when each file of a folder was last read, so that a search reads only files that may have changed."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 

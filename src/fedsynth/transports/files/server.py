@@ -104,10 +104,11 @@ class FileTransport:
         return tuple(self._keys)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Write the requests, and yield one reply per message in the order of the messages, each read when needed.
+        """Write ``messages``, each a request to one site, as files, and yield one reply per message, in their order.
 
-        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`RepliesMissing` if
-        this transport does not wait, and :class:`FedsynthError` if the folder of the files does not exist.
+        Each reply is read only when it is needed. For a site without a valid reply in time, the reply is one with the
+        code ``lost``. Raises :class:`RepliesMissing` if replies are missing and this transport does not wait, and
+        :class:`FedsynthError` if the folder of the files does not exist.
         """
         self._going_on = self._replies(messages)
         return self._going_on
@@ -115,7 +116,7 @@ class FileTransport:
     def close(self) -> None:
         """End a call of :meth:`exchange` that was interrupted by an error.
 
-        Requests that were refused are withdrawn, so that a resumed run sends them again as new ones.
+        Requests that a site refused are withdrawn: their files are removed, so that a resumed run writes new ones.
         """
         if self._going_on is not None:
             self._going_on.close()
@@ -335,12 +336,12 @@ def run_over_files(
 def over_files(
     folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Provide the transport to the sites of ``folder/job.toml`` for a ``with`` block that makes the run.
+    """Return a context manager that yields the transport to a run's sites; the ``with`` block makes the run.
 
-    ``job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the folder
-    that carries the files; ``wait`` and ``without`` are those of :class:`FileTransport`. If the block ends without an
-    error, the run is complete, and its requests and replies are removed from ``exchange``; copies of them elsewhere are
-    not needed any more.
+    ``folder/job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
+    for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
+    replies are removed from ``exchange``; copies of them elsewhere are not needed any more.
 
     Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
     :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``
