@@ -174,10 +174,11 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByValue:
-    """A partition with one simulated site for each of the commonest values of a column; other rows are dropped.
+    """A partition in which each simulated site gets all rows with one value of a column; other rows are dropped.
 
-    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
-    encode them. The chosen values are assigned to sites in the schema's order, as in FedTabDiff (arXiv 2401.06263).
+    The values are the commonest ones, as many as there are sites, and are assigned to sites in the schema's order, as
+    in FedTabDiff (arXiv 2401.06263). ``column`` is the column's position in :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them.
     """
 
     column: int
@@ -249,10 +250,10 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
     """Parse a partition as written on the command line, such as ``iid``, ``label-skew:0.5`` or ``column:NAME``.
 
-    ``schema`` resolves column names; without it, the default label is the last column and partitions by a column are
-    refused. ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last
-    one). In ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew
-    leaves a site.
+    ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last one).
+    ``schema`` resolves column names; without it, partitions by a column are refused and ``label`` is ignored. In
+    ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew leaves a
+    site.
 
     Raises :class:`Unsupported`, with a list of the forms, for anything else, and :class:`SchemaError` for an unknown
     column.

@@ -1,8 +1,9 @@
 """Reading a site's rows (CSV and Parquet files, PostgreSQL tables) in chunks, and writing files.
 
-Every function accepts a :class:`~fedsynth.rows.Source` or the path of a file. Cells of a CSV file are read as text and
-interpreted by the schema, so that "007" keeps its zeros. No row stops the reading of a table: a row that does not fit
-the schema is clipped, recoded or left out, as the schema declares, and a malformed line of a CSV file is left out.
+Functions that read accept a :class:`~fedsynth.rows.Source`, and most also the path of a file or the address of a
+database table. Cells of a CSV file are read as text and interpreted by the schema, so that "007" keeps its zeros. No
+row stops the reading of a table: a row that does not fit the schema is clipped, recoded or left out, as the schema
+declares, and a malformed line of a CSV file is left out.
 """
 
 from __future__ import annotations

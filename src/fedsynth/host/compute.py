@@ -160,7 +160,7 @@ def open_ledger(folder: Path) -> BookFile:
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
-    ``cards`` are the cards (address, keys) of the three servers that the operator pinned (:func:`pin`), and
+    ``cards`` are the cards (address, keys) of the three servers that the operator decided to trust (:func:`pin`), and
     ``position`` (0, 1 or 2) is this server's own place among them.
     """
     publics = tuple(card.keys for card in cards)

@@ -169,9 +169,10 @@ def public_part(private: bytes) -> str:
 
 
 class Answers(NamedTuple):
-    """A site's replies to messages, as bytes in the messages' order, and when they may leave.
+    """A site's replies to messages, as bytes in the messages' order, and the time to allow for making them.
 
-    ``seconds`` is the time to allow for making them, for :func:`wait_until_due`; it depends on public numbers alone.
+    ``seconds`` is that time, from which :func:`wait_until_due` computes when the replies may leave; it depends on
+    public numbers alone, never on rows.
     """
 
     replies: list[bytes]

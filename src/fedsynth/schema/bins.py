@@ -309,5 +309,8 @@ class Grid:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
-        """Return the cells stored in ``arrays``; ``None`` if there are none, as for a categorical column."""
+        """Return the cells in ``arrays``, as :meth:`to_arrays` names them; ``None`` if there are none.
+
+        A model file has none for a categorical column, for example.
+        """
         return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None

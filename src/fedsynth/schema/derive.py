@@ -264,11 +264,11 @@ class Link:
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
-    """Return a :class:`Link` for each column that is stored by its relation to another one, by position in ``asked``.
+    """Return a :class:`Link` for each column stored as its difference from, or ratio to, another; by position.
 
-    ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (:attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` if the other column does not exist, is itself
-    stored by a relation and comes later, or cannot be subtracted or divided.
+    Positions are those in ``asked``, the columns that sites read from their rows (:attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` if
+    the other column does not exist, is itself stored in this way and comes later, or cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}

@@ -21,10 +21,10 @@ from fedsynth.schema.columns import Column
 
 @dataclass(frozen=True)
 class RowFile(ABC):
-    """A file of rows as a :class:`~fedsynth.rows.Source`: the common part of CSV and Parquet files.
+    """A file of rows as a :class:`~fedsynth.rows.Source`: the base class of CSV and Parquet files.
 
-    ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read returns the rows in the
-    same order.
+    ``file`` is its path. ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read
+    returns the rows in the same order.
     """
 
     file: Path

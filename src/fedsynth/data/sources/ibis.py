@@ -40,7 +40,7 @@ class Counting(Protocol):
 
     @property
     def dialect(self) -> str:
-        """The dialect's name in ibis, such as "postgres"."""
+        """The name that ibis gives to the database's SQL dialect, such as "postgres"."""
 
     @property
     def fence(self) -> str:

@@ -1,12 +1,13 @@
-"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC or counted in the database.
+"""A site's rows in a PostgreSQL database, counted there or read in Arrow batches through ADBC (Arrow's driver).
 
 Counting statements are compiled by ibis (:mod:`fedsynth.data.sources.ibis`) and run here: ibis' own PostgreSQL backend
 sets neither the transaction nor its timeout and search path, and its error messages quote values. The reading of each
 PostgreSQL type, which ibis does not know, is written by hand (:data:`_READS`).
 
 Rule 1: nothing is written: every statement runs in a read-only, repeatable-read transaction with a timeout.
-Rule 2: no password is held, so none can be disclosed. libpq takes passwords from their usual places (a PGPASSFILE, a
-    service of PGSERVICEFILE, or the environment), and an address with a password is refused.
+Rule 2: no password is held, so none can be disclosed. PostgreSQL's client library, libpq, takes passwords from their
+    usual places (a PGPASSFILE, a service of PGSERVICEFILE, or the environment), and an address with a password is
+    refused.
 Rule 3: names and texts enter SQL only through :func:`quote_name` and :func:`quote_text`.
 Rule 4: only the database's messages about names, roles and connections are passed on, because a message about a value
     could quote a row.
@@ -317,7 +318,7 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 
 
 def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
-    """Return the SQL expression that stands for a schema ``column``'s value in counting statements, and its ibis type.
+    """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
     ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them.
     Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands

@@ -51,7 +51,7 @@ class FileTransport:
     It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
     ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
     reply within ``deadline`` seconds, :meth:`exchange` yields a reply with the code ``lost`` in its place, and the
-    request is withdrawn.
+    request is withdrawn: its file is removed, and a late reply to it is ignored.
 
     Parameters
     ----------
@@ -322,11 +322,11 @@ def run_over_files(
     """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
 
     ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
-    folder that carries the files, and ``progress`` is called with what is done, how much of it, and of how much.
-    Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes
-    when it is called again. ``without`` names the sites to leave out. Returns the results
-    (:class:`~fedsynth.runs.run.Outcome`); raises what :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed`
-    raise.
+    folder that carries the files. ``progress(task, done, total)`` is called as the run proceeds, with the name of a
+    task and the numbers of its steps that are done and of all its steps. Without ``wait``, it raises
+    :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes when it is called again.
+    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.Outcome`); raises what
+    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:
         return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)

@@ -89,7 +89,7 @@ class FlowerTransport:
     seconds. When it is back, it gets its messages again; to those that it has already answered it sends its stored
     replies, which costs it no privacy budget. A site that has missed a deadline is passed over while it is not
     connected. When it is back, it has :data:`GRACE` seconds to answer; once it has answered, the deadline applies
-    again. An absent site therefore delays a run by one deadline at most.
+    again. A site that stays away therefore delays a run by one deadline.
 
     ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
     ``connected``, ``away`` or has ``answered``.
