@@ -94,13 +94,13 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 
 @contextmanager
 def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
-    """Unpack a backup into a temporary folder in ``beside``, and yield its table of contents and this folder.
+    """Return a context manager that unpacks a backup for the ``with`` block, in which the caller restores its files.
 
-    A context manager, for restoring: the caller moves the files to their places in the ``with`` block. ``kind`` is
-    ``site`` or ``server``. ``beside`` should be on the disk of the restored files, and is created if missing. On exit
-    the folder is deleted, and so is ``beside`` if this function created it and it is empty. Raises
-    :class:`FedsynthError` unless ``archive`` is a complete backup of this kind and this format version, with the right
-    digest of every file.
+    It yields the backup's table of contents, and the temporary folder in ``beside`` that holds the files; the caller
+    moves them to their places. ``kind`` is ``site`` or ``server``. ``beside`` should be on the disk of the restored
+    files, and is created if missing. On exit the folder is deleted, and so is ``beside`` if this function created it
+    and it is empty. Raises :class:`FedsynthError` unless ``archive`` is a complete backup of this kind and this format
+    version, with the right digest of every file.
     """
     made = not beside.exists()
     partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))

@@ -102,8 +102,9 @@ def weights(candidates: Sequence[Clique], workload: Sequence[Clique]) -> list[fl
 def integer_weights(weights: ArrayLike) -> NDArray[np.int64]:
     """Scale the positive weights of candidates to integers from 1 to ``MOST_WEIGHT`` (255), in the same shape.
 
-    The largest becomes 255; the others are rounded, to at least 1. A candidate's score is multiplied by its weight, and
-    the sensitivity of an integer score is exact.
+    The largest becomes 255; the others are scaled by the same factor and rounded, to at least 1. A candidate's score,
+    an integer, is multiplied by its weight; the product is then an integer, too, whose sensitivity is exact, since it
+    is computed without rounding.
     """
     scaled = np.asarray(weights, dtype=np.float64) * (MOST_WEIGHT / np.max(weights))
     found: NDArray[np.int64] = np.maximum(np.rint(scaled), 1).astype(np.int64)

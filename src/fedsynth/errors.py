@@ -51,7 +51,7 @@ class InvalidParameter(FedsynthError, ValueError):
 
 
 class SiteLost(FedsynthError):
-    """Too few sites, or not all three compute servers, answered for the run to continue."""
+    """Too few sites answered for the run to continue, or not all three compute servers of trust ``three-servers``."""
 
 
 class Incomplete(FedsynthError):
@@ -104,7 +104,7 @@ def listed(known: Iterable[str], before: str = "choose one of") -> str:
 
 
 def positive(**numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless every number is positive and finite; ``None`` (the default) is accepted.
+    """Raise :class:`InvalidParameter` unless every number is positive and finite; ``None`` (not given) is accepted.
 
     Numbers are passed by keyword; the keyword is the parameter's name in the message. NaN is not positive.
     """
@@ -114,7 +114,7 @@ def positive(**numbers: float | None) -> None:
 
 
 def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> None:
-    """Raise :class:`InvalidParameter` unless numbers are whole and from ``first`` to ``last``; ``None`` is accepted.
+    """Raise :class:`InvalidParameter` unless every number is whole and from ``first`` to ``last``, or ``None``.
 
     Numbers are passed by keyword; the keyword is the parameter's name in the message. A whole number is an integer:
     3.0 is not one.

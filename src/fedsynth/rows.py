@@ -56,7 +56,7 @@ class Rows(Protocol):
 
 
 class NoSingleRows:
-    """Base class of rows that can be counted but not read one by one, and whose ``repr`` discloses nothing."""
+    """Base class of :class:`Rows` that can be counted but not read one by one; ``repr`` shows none of them."""
 
     def __repr__(self) -> str:
         """Show neither rows nor their number."""
@@ -125,16 +125,18 @@ class Source(Protocol):
         """
 
     def snapshot(self) -> AbstractContextManager[Source]:
-        """Return a context with a snapshot of the source: later changes are invisible, or raise an error.
+        """Return a context manager (for a ``with`` block) that yields the source as it is at this moment.
 
-        A file that changed while it was read raises :class:`FedsynthError` when the context ends.
+        Reads of the yielded source do not see later changes of a database. A file that changes during the block raises
+        :class:`FedsynthError` at its end.
         """
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context with a snapshot of the rows that can be counted but not read one by one.
+        """Return a context manager (for a ``with`` block) that yields the rows, to be counted but not read one by one.
 
-        They are counted where they are stored: the database counts its own table, and DuckDB scans a file. Rows are
-        encoded under ``schema``. Raises :class:`SchemaError` if the source does not fit the schema.
+        They are counted where they are stored: the database counts its own table, and DuckDB scans a file. All counts
+        within the block refer to one snapshot. Rows are encoded under ``schema``. Raises :class:`SchemaError` if the
+        source does not fit the schema.
         """
 
 
@@ -174,7 +176,7 @@ class Table:
         """
 
     def opened(self, run: str) -> AbstractContextManager[Table]:
-        """Return a context with this table, which is available to every run; ``run`` is the run's name.
+        """Return a context manager that yields this table, whatever the name ``run`` of the run that asks.
 
         Part of the interface by which a site opens its rows (:class:`~fedsynth.federation.site.RowStore`).
         """
@@ -225,9 +227,10 @@ class Table:
         return [table.reshape(shape) for table, shape in zip(counted, shapes, strict=True)]
 
     def flat_codes(self, clique: Sequence[int]) -> NDArray[np.int64]:
-        """Return each row's cell in the contingency table of a clique, as its position in C order, shape ``(rows,)``.
+        """Return each row's cell in the contingency table of a clique: its position in C order, shape ``(rows,)``.
 
-        ``clique`` lists positions of stored columns; along each dimension, the table's cells are the codes of a column.
+        ``clique`` lists positions in ``schema.stored``, one for each dimension of the table, which has a cell for each
+        combination of codes of these columns.
         """
         first, *rest = clique
         flat = self.codes[first].astype(np.int64)
@@ -260,9 +263,10 @@ class Table:
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
-    """Pool the rows of tables under one schema, in order, for central baselines and tests, never at a deployed site.
+    """Return one table with the rows of several ``tables`` under one schema, in order.
 
-    ``left_out`` is the sum of the tables' own.
+    The tables are the batches of one site's rows, or those of all sites in a central baseline or test; sites of a
+    deployment never pool rows. ``left_out`` is the sum of the tables' own.
     """
     first = tables[0]
     return Table(

@@ -82,7 +82,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
       distinct values exceed both ``max_categories`` and half the rows, is left out as an identifier or free text.
     * ``true`` and ``false`` become boolean.
     * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical. Other numbers get
-      ``bins`` bins between bounds rounded outwards, and integers that look like row numbers (over 100 values, all
+      ``bins`` bins between bounds rounded outwards. Integers that look as if they number the rows (over 100 values, all
       different and close together) are left out.
     * Times get ``bins`` bins between whole years.
 

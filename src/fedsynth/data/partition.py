@@ -38,9 +38,10 @@ class IID:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A partition over simulated sites: random rows in parts of Dirichlet(``alpha``) sizes, never empty.
+    """A partition over simulated sites of unequal sizes: each gets random rows, at least one.
 
-    A smaller alpha gives more unequal sizes.
+    The sites' shares of the rows are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a
+    smaller alpha gives more unequal sizes.
     """
 
     alpha: float
@@ -57,12 +58,13 @@ class Quantity:
 
 @dataclass(frozen=True)
 class LabelSkew:
-    """A partition over simulated sites with label skew: a Dirichlet(``beta``) draw distributes each class over sites.
+    """A partition over simulated sites with label skew: each class of rows has its own shares of the sites.
 
-    It is from Li et al., ICDE 2022 (arXiv 2102.02079). A class is a value of the label, the column at position
-    ``column`` of :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them
-    (default: the last). A smaller beta gives more skew. A site with fewer than ``minimum`` rows takes single rows from
-    the largest sites.
+    A class is all rows with the same value of the label, the column at position ``column`` of :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). The sites' shares of
+    a class are drawn from the symmetric Dirichlet distribution with parameter ``beta``; a smaller beta gives more skew
+    (Li et al., ICDE 2022, arXiv 2102.02079). A site with fewer than ``minimum`` rows takes single rows from the largest
+    sites.
     """
 
     beta: float
@@ -94,12 +96,12 @@ class LabelSkew:
 class CappedLabelSkew:
     """A partition over simulated sites with label skew, in which a full site gets no rows of further classes.
 
-    A site is full once it has N / K rows, where N is the number of rows and K the number of sites. Each class is
-    distributed over the remaining sites by its own Dirichlet(``beta``) draw. The whole assignment is redrawn until
-    every site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
-    A class is a value of the label, the column at position ``column`` of :attr:`Schema.stored
-    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). A smaller beta gives
-    more skew.
+    A class is all rows with the same value of the label, the column at position ``column`` of :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). Classes are
+    distributed one after the other over the sites that are not full; a site is full once it has N / K rows, where N is
+    the number of rows and K the number of sites. The sites' shares of a class are drawn from the symmetric Dirichlet
+    distribution with parameter ``beta``; a smaller beta gives more skew. The whole assignment is redrawn until every
+    site has ``minimum`` rows (Li et al., ICDE 2022, arXiv 2102.02079; also used by Fed-TDA and the FedBN thesis).
     """
 
     beta: float
@@ -172,10 +174,11 @@ class ByColumn:
 
 @dataclass(frozen=True)
 class ByValue:
-    """A partition with one simulated site for each of the commonest values of a column; other rows are dropped.
+    """A partition in which each simulated site gets all rows with one value of a column; other rows are dropped.
 
-    ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
-    encode them. The chosen values are assigned to sites in the schema's order, as in FedTabDiff (arXiv 2401.06263).
+    The values are the commonest ones, as many as there are sites, and are assigned to sites in the schema's order, as
+    in FedTabDiff (arXiv 2401.06263). ``column`` is the column's position in :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them.
     """
 
     column: int
@@ -199,9 +202,9 @@ class ByValue:
 class Cluster:
     """A partition over simulated sites by similarity: k-means in a 2-dimensional UMAP embedding of the encoded rows.
 
-    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. Codes (the integers that
-    encode values) are used as numbers, unscaled and including the label, so columns with many values dominate. Needs
-    the extra ``cluster``.
+    It is that of FLAIM (arXiv 2310.06447). ``neighbours`` is UMAP's number of neighbours. The codes (the integers that
+    encode values) of all columns are used as numbers, unscaled, so columns with many values dominate. Needs
+    ``pip install 'fedsynth[cluster]'``.
     """
 
     neighbours: int = 15
@@ -209,7 +212,8 @@ class Cluster:
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
 
-        Raises :class:`Unsupported` if there are too few rows, or the extra ``cluster`` is not installed.
+        Raises :class:`Unsupported` if there are fewer rows than ``sites``, or at most ``neighbours`` of them, or if
+        UMAP is not installed.
         """
         _enough_rows(table, max(sites, self.neighbours + 1))
         try:
@@ -246,10 +250,10 @@ Partition = IID | Quantity | LabelSkew | CappedLabelSkew | ByColumn | ByValue | 
 def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partition | SynthFS:
     """Parse a partition as written on the command line, such as ``iid``, ``label-skew:0.5`` or ``column:NAME``.
 
-    ``schema`` resolves column names; without it, the default label is the last column and partitions by a column are
-    refused. ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last
-    one). In ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew
-    leaves a site.
+    ``label`` names the column whose values a label skew distributes unevenly over the sites (default: the last one).
+    ``schema`` resolves column names; without it, partitions by a column are refused and ``label`` is ignored. In
+    ``label-skew:A:ROWS``, A is the Dirichlet parameter and ROWS the smallest number of rows that the skew leaves a
+    site.
 
     Raises :class:`Unsupported`, with a list of the forms, for anything else, and :class:`SchemaError` for an unknown
     column.

@@ -17,12 +17,12 @@ from fedsynth.schema.columns import distinct_values, is_missing
 def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:
     """Return a mask of the rows to keep, shape ``(rows,)``: at most ``most`` rows of each person.
 
-    ``ids`` has the person of each row, and ``key`` is a secret that the choice depends on. A person's rows are numbered
-    in their order, and the rows with the smallest HMAC-SHA256 under ``key`` of (number, person) are kept. Which rows of
-    a person are kept therefore depends only on how many rows that person has, and one person's rows never displace
-    those of another. Identifiers with the same spelling (``7``, ``7.0`` and ``"7"``) are one person, whatever the type
-    of the column. Rows without an identifier (missing, or empty text) are left out, because nothing would limit how
-    many of them belong to one person.
+    ``ids`` has the identifier of each row's person, and ``key`` is a secret that the choice depends on. A person's rows
+    are numbered in their order, and the rows with the smallest HMAC-SHA256 (a keyed hash) of number and person are
+    kept. Under one key, which numbers are kept therefore depends only on the person and on how many rows that person
+    has, and one person's rows never displace those of another. Identifiers with the same spelling (``7``, ``7.0`` and
+    ``"7"``) are one person, whatever the type of the column. Rows without an identifier (missing, or empty text) are
+    left out, because nothing would limit how many of them belong to one person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """

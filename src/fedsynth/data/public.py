@@ -12,7 +12,7 @@ from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 def rand_hie() -> pd.DataFrame:
     """Return the RAND Health Insurance Experiment, a public table: 20,190 person-years (rows), 8 columns.
 
-    The data come from statsmodels (extra ``demo``), which took them from Deb & Trivedi (2002, doi
+    The data come from statsmodels (``pip install 'fedsynth[demo]'``), which took them from Deb & Trivedi (2002, doi
     10.1016/S0167-6296(02)00008-5). Logarithms are undone, the indicators of self-rated health are merged into one
     ordered column, and imputed values of physical limitations (fractions) become missing. Raises :class:`Unsupported`
     without statsmodels.

@@ -1,8 +1,9 @@
 """Reading a site's rows (CSV and Parquet files, PostgreSQL tables) in chunks, and writing files.
 
-Every function accepts a :class:`~fedsynth.rows.Source` or the path of a file. Cells of a CSV file are read as text and
-interpreted by the schema, so that "007" keeps its zeros. No row stops the reading of a table: a row that does not fit
-the schema is clipped, recoded or left out, as the schema declares, and a malformed line of a CSV file is left out.
+Functions that read accept a :class:`~fedsynth.rows.Source`, and most also the path of a file or the address of a
+database table. Cells of a CSV file are read as text and interpreted by the schema, so that "007" keeps its zeros. No
+row stops the reading of a table: a row that does not fit the schema is clipped, recoded or left out, as the schema
+declares, and a malformed line of a CSV file is left out.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
     :class:`~fedsynth.rows.Source`. At most about ``chunk_rows`` rows (or 4 MiB of CSV text) are held as values at a
     time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
-    column. Rows of a database are returned in an order that depends on the rows alone; NULL and NaN are missing values.
+    column. Rows of a database are sorted by content (:func:`in_canonical_order`); NULL and NaN are missing values.
     Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
     lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
     :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
@@ -107,10 +108,11 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
     The result is a :class:`Check`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
     <fedsynth.schema.schema.Schema.problems>`). ``place`` is a file's path, a table's address
     (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
-    of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. Row numbers
-    start at 0, without the header and malformed lines. A database table has no row order, so its rows are numbered as
-    the database returned them. Rows that break a rule of the schema, or a bound of a derived column, are counted in one
-    more pass; they are not left out. Raises :class:`FedsynthError` for a source that cannot be read at all.
+    of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. The sentences
+    number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
+    rows are numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived
+    column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out. Raises
+    :class:`FedsynthError` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()
@@ -377,13 +379,13 @@ def _limited(
 
 
 def in_canonical_order(table: Table) -> Table:
-    """Return the same rows in an order that depends on the rows alone, for rows of a database.
+    """Return the rows of a ``table`` sorted by content, so that equal sets of rows give equal tables.
 
-    A database does not keep a row order, but a table's digest depends on that order. Runs and reports compare digests
-    to find out whether rows have changed: without a canonical order, unchanged rows would seem to change whenever the
-    database rewrites them. Columns of codes are packed into as few sort keys as possible. Numbers are sorted by their
-    bits, because the digest covers those bits; the codes of numeric columns need no key because the numbers determine
-    them.
+    It is for rows of a database, which keeps no row order. A table's digest depends on the order, and runs and reports
+    compare digests to find out whether rows have changed: unsorted rows would seem to change whenever the database
+    rewrites them. Codes (integers that encode values) are packed into as few sort keys as possible. Numbers are sorted
+    by their bits, because the digest covers those bits; the codes of numeric columns need no key because the numbers
+    determine them.
     """
     keys: list[np.ndarray[Any, Any]] = [values.view(np.int64) for values in table.numbers.values()]
     room = 1

@@ -133,11 +133,12 @@ def check_entropy() -> Check:
 def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[Check]:
     """Check the environment variables about proxies and TLS, which can break connections or give away their keys.
 
-    ``host`` is the SuperLink's host name, without a port; if it is empty, only connections to this host itself are
-    considered. ``environment`` holds the variables by name. Returns the check ``proxy`` and, if such a variable is set,
-    ``tls environment``. A proxy that would catch connections of Flower's processes to this host itself is a failure,
-    and so is SSLKEYLOGFILE, which writes the keys of all connections to a file. A proxy in front of ``host``, and a
-    variable that replaces the system's certificate authorities, are warnings.
+    ``host`` is the name, without a port, of the host of the SuperLink (Flower's server process); if it is empty, only
+    connections to this host itself are considered. ``environment`` holds the variables by name. Returns the check
+    ``proxy`` and, if a variable about TLS is set, ``tls environment``. A proxy that would carry connections of Flower's
+    processes to this host itself is a failure, and so is SSLKEYLOGFILE, which writes the keys of all connections to a
+    file. A proxy that would carry connections to ``host``, and a variable that replaces the system's certificate
+    authorities, are warnings.
     """
     proxies = {
         name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
@@ -192,12 +193,13 @@ def check_private(name: str, path: Path) -> Check:
 
 
 def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
-    """Check the folder of a site's state (account, secret, copies of rows): it is writable, roomy and on a local disk.
+    """Check that the folder of a site's state is writable, roomy and on a local disk.
 
-    ``mounts`` lists the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not
-    checked. Returns the checks ``state``, ``disk`` and, only if it fails, ``file system``. Less than 100 MiB of free
-    space is a failure, less than 1 GiB a warning; a network file system is a failure, since its locks are not reliable.
-    If the folder is missing or cannot be written to, that failure is the only result.
+    The state is the site's account (its record of spent budget), its secret and its copies of rows. ``mounts`` lists
+    the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not checked. Returns
+    the checks ``state``, ``disk`` and, only if it fails, ``file system``. Less than 100 MiB of free space is a failure,
+    less than 1 GiB a warning; a network file system is a failure, since its locks are not reliable. If the folder is
+    missing or cannot be written to, that failure is the only result.
     """
     if not folder.is_dir():
         return [Check("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
@@ -364,12 +366,13 @@ def examine(
 ) -> list[Check]:
     """Run the preflight checks of ``fedsynth doctor`` that its arguments ask for; a failure does not stop the others.
 
-    ``superlink`` is HOST:PORT of Flower's server process; without it, certificate and clock are not compared. ``roots``
-    is a file (PEM) of certificate authorities, by default the system's are used. ``state`` is a site's state folder,
-    ``private`` maps names of checks to files that only their owner may read, ``bind`` holds addresses (HOST:PORT) that
-    servers on this host need, and ``lockstep`` is the version of flwr at the SuperLink (:func:`check_packages`).
-    Versions, random source and environment are always checked. Returns the results in this order; raises
-    :class:`~fedsynth.errors.InvalidParameter` for an address that is not HOST:PORT.
+    ``superlink`` is HOST:PORT of the SuperLink, Flower's server process; without it, its certificate is not checked,
+    nor this host's clock compared with its own. ``roots`` is a file (PEM) of certificate authorities, by default the
+    system's are used. ``state`` is a site's state folder, ``private`` maps names of checks to files that only their
+    owner may read, ``bind`` holds addresses (HOST:PORT) that servers on this host need, and ``lockstep`` is the version
+    of flwr (Flower) at the SuperLink (:func:`check_packages`). Versions, random source and environment variables are
+    always checked, and come first in the result. Raises :class:`~fedsynth.errors.InvalidParameter` for an address that
+    is not HOST:PORT.
     """
     host = parse_address(superlink)[0] if superlink else ""
     checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
@@ -391,10 +394,11 @@ def examine(
 def check_site(config: SiteConfig) -> Iterator[Check]:
     """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
 
-    The checks are: rows, privacy account, policy (what the site answers), coordinator, roster (the signed list of all
-    sites with their keys), root certificates, the site's own certificate and its key if they exist, and the key of its
-    Flower node. The ``code`` of a failure is 3 if rows and schema do not fit, 4 if no budget is left, else 8. Nothing
-    is sent or charged. The rows are read; those of a file are kept, encoded, in the cache of the state folder.
+    The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
+    requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
+    certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
+    schema do not fit, 4 if no budget is left, else 8. Nothing is sent, and no budget is spent. The rows are read; those
+    of a file are kept, encoded, in the cache of the state folder.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)
@@ -475,9 +479,9 @@ def _account(config: SiteConfig) -> str:
 def account_text(config: SiteConfig, account: Account) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
-    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12", where audit rows are the
-    numbered entries of the account. It also says so if answers without noise were given, after which nothing is
-    guaranteed.
+    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12". ``account`` is the site's
+    record of spent budget, and audit rows are its numbered entries; ``config`` has the limit. The clause also says
+    whether answers without noise were given, after which nothing is guaranteed.
     """
     limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""

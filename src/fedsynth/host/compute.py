@@ -1,8 +1,8 @@
 """A compute server's host: its folder, the terms that its operator accepted, and the server made from them.
 
-Rule 1: the secret and the ledger are created once (:func:`make`, :func:`agree`) and never again: a new ledger would
-forget what was released. Rule 2: both are readable by their owner only. Rule 3: terms come from files whose
-fingerprints the operator compared by phone, never over the network.
+Rule 1: the server's secret and its ledger (the record of what it released) are created once (:func:`make`,
+:func:`agree`) and never again: a new ledger would forget past releases. Rule 2: both are readable by their owner only.
+Rule 3: terms come from files whose fingerprints the operator compared by phone, never over the network.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
     A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
-    ``questions`` is the largest number of questions that the server answers about one deposit of all sites' tables.
-    ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of its sites.
-    ``public_sizes`` says that the sites' numbers of rows are public, so that neighbouring tables differ by a replaced
-    person.
+    ``questions`` is the largest number of questions that the server answers about one deposit, the shares of all sites'
+    tables in one run. ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of
+    its sites. ``public_sizes`` says that the sites' numbers of rows are public. As such numbers show whether a person
+    was added or removed, the guarantee then hides whether a person's rows were replaced by others (neighbouring
+    tables), otherwise whether they were added or removed.
     """
 
     questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
@@ -99,9 +100,10 @@ def pin(folder: Path, cards: Sequence[Card]) -> None:
 def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
     """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
 
-    ``invitation`` is the invitation of any site, which holds the terms; ``roster`` is the coordinator's
-    ``roster.toml``, the list of all sites with their keys. Raises :class:`~fedsynth.errors.FedsynthError` for files
-    that are not these, a roster of other terms, and one that the coordinator of the terms did not sign.
+    Terms are what all parties accept, such as coordinator, schema and budget. ``invitation`` is the file with which any
+    one site was invited, which holds the terms; ``roster`` is the coordinator's ``roster.toml``, the list of all sites
+    with their keys. Raises :class:`~fedsynth.errors.FedsynthError` for files that are not these, a roster of other
+    terms, and one that the coordinator named in the terms did not sign.
     """
     terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
     if members.roster.terms != terms.digest:
@@ -113,8 +115,9 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
 def agree(folder: Path, agreed: Agreed) -> None:
     """Store the terms that a compute server's operator accepted, and create the server's ledger if there is none yet.
 
-    ``folder`` is the one of :func:`make`. Earlier terms are replaced; a ledger, which records what the server has
-    released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid secret.
+    ``folder`` is the server's, which :func:`make` created. Earlier terms are replaced; a ledger, which records what the
+    server has released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid
+    secret.
     """
     server_secret(folder)
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
@@ -128,8 +131,8 @@ def agree(folder: Path, agreed: Agreed) -> None:
 def load_agreed(folder: Path) -> Agreed:
     """Return the terms that a compute server's operator accepted, as :func:`agree` stored them.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if the file is missing, of another version, or holds a wrong
-    signature.
+    ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the file of the terms is missing or of
+    another version, or if the coordinator's or a site's signature of the list of sites in it is wrong.
     """
     path = folder / TERMS
     if not path.is_file():
@@ -143,10 +146,10 @@ def load_agreed(folder: Path) -> Agreed:
 
 
 def open_ledger(folder: Path) -> BookFile:
-    """Open the ledger of a compute server: the file of all questions that it charged; the caller closes it.
+    """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if the ledger or the accepted terms are missing or damaged, or the
-    ledger is readable by others.
+    ``folder`` is the server's; the caller closes the ledger. Raises :class:`~fedsynth.errors.FedsynthError` if the
+    ledger or the accepted terms are missing or damaged, or the ledger is readable by others.
     """
     path = folder / LEDGER
     if path.is_file() and is_exposed(path):
@@ -157,7 +160,7 @@ def open_ledger(folder: Path) -> BookFile:
 def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
-    ``cards`` are the cards (address, keys) of the three servers that the operator pinned (:func:`pin`), and
+    ``cards`` are the cards (address, keys) of the three servers that the operator decided to trust (:func:`pin`), and
     ``position`` (0, 1 or 2) is this server's own place among them.
     """
     publics = tuple(card.keys for card in cards)

@@ -39,11 +39,12 @@ _SECTIONS = {  # required and optional entries
 class SiteConfig:
     """The configuration of a deployed site, read from its ``site.toml``; all paths are absolute.
 
-    ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account and its
-    copies of rows. ``data`` is the source of its rows, a file or a database table, encoded under the schema in the file
-    ``schema``. Rows are read and encoded once per run, unless they are ``counted`` (the database, or DuckDB for a file,
-    counts them for every question) or ``streamed`` (every question reads all of them batch by batch, and none is kept).
-    ``person`` is the column that identifies a row's person; if it is empty, each row counts as another person.
+    ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account (its
+    record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file or a database table,
+    encoded under the schema in the file ``schema``. Rows are read and encoded once per run, unless they are ``counted``
+    (the database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question reads all of
+    them batch by batch, and none is kept). ``person`` is the column that identifies a row's person; if it is empty,
+    each row counts as another person.
 
     ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
     that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the
@@ -88,7 +89,7 @@ class SiteConfig:
 
     @property
     def account(self) -> Path:
-        """File (SQLite) of the site's privacy account: charges, audit rows, replies, and the site's secret."""
+        """File (SQLite) of the site's privacy account: spent budget, questions, replies, and the site's secret."""
         return self.state / "account.sqlite"
 
     @property

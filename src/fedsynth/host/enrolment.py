@@ -1,4 +1,7 @@
-"""Enrolment at a site: makes its folder and keys from an invitation, installs certificate and roster from an admission.
+"""Enrolment at a site: makes its folder and keys, and installs what the coordinator sends when it admits the site.
+
+The invitation, the coordinator's first file, has the terms. The admission, its second, has the site's certificate and
+the roster: the list of all sites with their keys.
 
 Rule 1: private keys are made here, stay here and are never replaced. Rule 2: a received file is not used before a
 person compared its fingerprint; the caller asks for that. Rule 3: a folder belongs to one site of one federation, by
@@ -42,9 +45,9 @@ INVITATION = "invitation.toml"  # in the site's folder: the invitation that it w
 def check_folder(invitation: Invitation, folder: Path) -> bool:
     """Return whether a site's folder exists and was made by :func:`join` from this invitation.
 
-    ``False`` means that the folder is missing or empty, so that :func:`join` would make it. Raises
-    :class:`~fedsynth.errors.FedsynthError` for a folder made from another invitation, one that holds other files, and a
-    path that is no folder.
+    ``invitation`` is the coordinator's, with the site's name and the federation's terms. ``False`` means that the
+    folder is missing or empty, so that :func:`join` would make it. Raises :class:`~fedsynth.errors.FedsynthError` for a
+    folder made from another invitation, one that holds other files, and a path that is no folder.
     """
     if not folder.is_dir():
         if folder.exists():
@@ -70,9 +73,10 @@ def check_folder(invitation: Invitation, folder: Path) -> bool:
 def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tuple[JoinRequest, Path]:
     """Create a site's folder, account and keys from an invitation; return its request to join, and the request's file.
 
-    ``files`` maps names to the texts of the configuration files to write; it must contain ``site.toml``. Existing
-    files, keys above all, are left unchanged, so that the call can be repeated. The request holds public keys only; the
-    coordinator answers it by an admission. Raises :class:`~fedsynth.errors.FedsynthError` for a folder of another site
+    The account is the site's record of spent budget. ``files`` maps names to the texts of the configuration files to
+    write; it must contain ``site.toml``. Existing files, keys above all, are left unchanged, so that the call can be
+    repeated. The request holds public keys only; the coordinator answers it by an admission, a file with the site's
+    certificate and the list of all sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder of another site
     or federation, one that others can enter, one whose account is lost, and an invalid schema, policy or certificate in
     the invitation.
     """

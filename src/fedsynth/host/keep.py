@@ -1,8 +1,9 @@
 """Backup and restoration of a site: everything that it needs to run elsewhere, in one file.
 
-Rule 1: account and secret are backed up together, as a snapshot of one file; a damaged account is not backed up. Rule
-2: a restoration deletes nothing: replaced files are kept under other names. Rule 3: a restored account may be outdated.
-The site refuses a coordinator that saw later audit rows, until its steward has written them off
+Rule 1: the site's account (its record of spent budget) and its secret are backed up together, as a snapshot of one
+file; a damaged account is not backed up. Rule 2: a restoration deletes nothing: replaced files are kept under other
+names. Rule 3: a restored account may lack charges that were made after the backup. If a coordinator has seen later
+entries than the account has, the site refuses its requests until the steward has the account charged for what it lacks
 (:meth:`~fedsynth.privacy.account.Account.restored`).
 """
 
@@ -52,7 +53,8 @@ class Backup:
 def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Backup:
     """Write a backup of a site to the new file ``to``, also while the site answers; return its contents and its gaps.
 
-    The backup holds account, secret, keys and configuration: protect it like the rows. With ``with_rows``, it also
+    Its gaps are the files that the site needs and that lie elsewhere (:class:`Backup`). The backup holds the account
+    (the record of spent budget), secret, keys and configuration: protect it like the rows. With ``with_rows``, it also
     holds the encoded rows that open runs read; without them, those runs cannot go on after a restore. Raises
     :class:`~fedsynth.errors.FedsynthError` if the account is missing, damaged or readable by others, and if ``to``
     exists.
@@ -82,9 +84,9 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
 
     ``folder`` must be new or empty. With ``replace``, existing files are replaced as well, also in a state folder that
     the backup's ``site.toml`` places elsewhere; they are kept under new names beside the restored ones. Digests, format
-    and the account are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised for any of them, nothing has
-    changed. Charges made after the backup are missing in the restored account
-    (:meth:`~fedsynth.privacy.account.Account.restored` adds them).
+    and the account (the record of spent budget) are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised
+    for any of them, nothing has changed. The restored account lacks the charges made after the backup; in their place,
+    :meth:`~fedsynth.privacy.account.Account.restored` charges each open run up to its limit.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:

@@ -1,9 +1,10 @@
 """A site's rows for its questions: one encoded copy for each run, or counts by the database.
 
-Rule 1: every file with rows is readable by its owner only. Rule 2: a run reads only the copy of the rows that its first
-question made after it was charged. A missing or damaged copy ends the run at this site; it is never compared with the
-current source, so that no run learns whether a row has changed since. Rule 3: copies are named by their content. Runs
-over the same rows share one, so that a server that invents run names cannot fill the disk.
+Rule 1: every file with rows is readable by its owner only. Rule 2: a run reads only the copy of the rows that is made
+for its first question, after the question's privacy cost was charged. A missing or damaged copy ends the run at this
+site; it is never compared with the current source, so that no run learns whether a row has changed since. Rule 3:
+copies are named by their content. Runs over the same rows share one, so that a server that invents run names cannot
+fill the disk.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class RunRows:
-    """The rows of a deployed site, opened for each question that its account has admitted and charged.
+    """The rows of a deployed site, opened for each question once its privacy cost is charged to the site's account.
 
-    ``secret`` (32 bytes) is the site's; it keys the digests of rows, and the choice among the rows of one person. The
-    first question of a run reads the source under a lock and makes the run's copy; later questions of the run read the
-    copy. Rows that are counted in the database, or streamed, have no copy: each question reads their current version,
-    and the guarantee covers a person's rows in every version that the run read. Versions are not compared, since the
-    result would reveal whether rows changed.
+    ``account`` is the site's record of spent budget, and ``secret`` (32 bytes) the key of the digests of rows and of
+    the choice among the rows of one person. The first question of a run reads the source under a lock and makes the
+    run's copy; later questions of the run read the copy. Rows that are counted in the database, or streamed, have no
+    copy: each question reads their current version, and the guarantee covers a person's rows in every version that the
+    run read. Versions are not compared, since the result would reveal whether rows changed.
     """
 
     config: SiteConfig
@@ -70,9 +71,10 @@ class RunRows:
 
     @property
     def digest(self) -> str:
-        """Keyed digest (hex), the same for all runs, if rows are counted or streamed; empty if each run has a copy.
+        """Digest (hex) that stands for the rows in the site's account; empty if each run has a copy of them.
 
-        The digest of a run's copy is stored in the account.
+        The account then stores the digest of the run's copy. Rows that are counted or streamed may change, and have one
+        digest for all runs, which does not depend on the rows.
         """
         return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
 
@@ -88,10 +90,12 @@ class RunRows:
 
     @contextlib.contextmanager
     def opened(self, run: str) -> Iterator[Rows]:
-        """Return a context manager that yields the rows for a question of the run of this name.
+        """Return a context manager (for a ``with`` block) that yields the rows for a question of the run named ``run``.
 
-        The first call for a run makes its copy. Raises :class:`~fedsynth.errors.FedsynthError` if the copy is missing,
-        damaged or of another version, and all errors of :func:`load_rows`.
+        The block may count the yielded rows (:class:`~fedsynth.rows.Rows`), or read them if they are from the run's
+        copy (:class:`~fedsynth.rows.Table`). The first call for a run makes its copy. Raises
+        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged or of another version, and all errors of
+        :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -136,7 +140,8 @@ class RunRows:
 def delete_copies(config: SiteConfig, account: Account) -> int:
     """Delete the copies of rows that no open run reads; return how many were deleted.
 
-    Copies of the last hour are kept, since they may belong to a run that is just starting.
+    ``account``, the site's record of spent budget, also knows the open runs and their copies. Copies of the last hour
+    are kept, since they may belong to a run that is just starting.
     """
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
@@ -149,10 +154,12 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
 
 
 def close_run(config: SiteConfig, account: Account, run: str) -> int:
-    """Close a run for good: delete its replies, salts of noise and copy of rows; return its number of questions.
+    """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
-    ``run`` is its name. What it has spent stays charged; a run that was closed before gives 0. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
+    Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
+    another run shares it. ``run`` is its name, and ``account`` the site's record of spent budget. What the run has
+    spent stays charged; a run that was closed before gives 0. Raises :class:`~fedsynth.errors.InvalidParameter` for a
+    run that the account does not know.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
@@ -224,10 +231,12 @@ def _require_file(config: SiteConfig, path: Path) -> None:
 
 
 def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
-    """Return a context manager of the current rows if a site counts or streams them; ``None`` for a site with copies.
+    """Return a context manager that yields the current rows of a site that counts or streams them.
 
-    The rows are valid for one question. ``config`` says how they are read: if it is ``counted``, the database counts
-    them; if it is ``streamed``, they are read batch by batch.
+    It is ``None`` for a site that makes copies of its rows instead. Within the ``with`` block, which should answer one
+    question, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables under
+    ``schema``. If ``config`` is ``counted``, the database (or DuckDB for a file) counts them; if it is ``streamed``,
+    they are read batch by batch.
     """
     if config.counted:
         return config.data.counted(schema)

@@ -1,10 +1,10 @@
 """A site's state on its own disk, from which commands and transports make the :class:`Site` that answers.
 
-Rule 1: the account and the secret are created by :func:`create_state` alone. A missing account is an error, since a new
-one would forget what was spent. Rule 2: account and secret are in one file, so that no backup can restore one without
-the other: old charges with a new secret would release the same rows twice. Rule 3: all files with rows or secrets are
-readable by their owner only. Rule 4: transports pass bytes in and out (:func:`answer`); an error here leaves the site
-only as a reply's code, never as text.
+Rule 1: the account (the site's record of spent budget) and the secret are created by :func:`create_state` alone. A
+missing account is an error, since a new one would forget what was spent. Rule 2: account and secret are in one file, so
+that no backup can restore one without the other: old charges with a new secret would release the same rows twice. Rule
+3: all files with rows or secrets are readable by their owner only. Rule 4: transports pass bytes in and out
+(:func:`answer`); an error here leaves the site only as a reply's code, never as text.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 
 def create_state(config: SiteConfig) -> bool:
-    """Create the state folder, the account and the secret of a new site; return whether there was no account yet.
+    """Create the state folder of a new site, with its account (the record of spent budget) and its secret.
 
-    An existing account is never changed.
+    Returns ``False`` if there was an account already, which is never changed.
     """
     private_folder(config.state)
     if config.account.exists():
@@ -65,10 +65,12 @@ def open_account(config: SiteConfig) -> Account:
 
 
 def open_site(config: SiteConfig) -> Site:
-    """Return the site of a configuration, ready to answer; its rows are opened only for a charged question.
+    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or readable by others or the roster holds
-    another key than the site's own, and :class:`~fedsynth.errors.SchemaError` for an unreadable schema.
+    A question's privacy cost is charged to the site's account, its record of spent budget. Raises
+    :class:`~fedsynth.errors.FedsynthError` if the account is missing or readable by others, or if the roster (the list
+    of all sites with their keys) holds another key than the site's own, and :class:`~fedsynth.errors.SchemaError` for
+    an unreadable schema.
     """
     account = open_account(config)
     secret = site_secret(config, account)
@@ -79,8 +81,8 @@ def open_site(config: SiteConfig) -> Site:
 def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
     """Return the secret (32 bytes) that :func:`create_state` drew: the key of the site's noise, and of its identity.
 
-    ``account`` is the site's account if it is open already. Raises :class:`~fedsynth.errors.FedsynthError` if the
-    account is missing or holds no secret.
+    The secret lies in the file of the site's account, its record of spent budget; ``account`` is the account if it is
+    open already. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or holds no secret.
     """
     secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
     if not secret:
@@ -91,7 +93,10 @@ def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
 
 
 def require_state(config: SiteConfig) -> None:
-    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it."""
+    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it.
+
+    The account is the file with the site's record of spent budget and its secret.
+    """
     if not config.account.is_file():
         raise FedsynthError(
             f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
@@ -164,9 +169,10 @@ def public_part(private: bytes) -> str:
 
 
 class Answers(NamedTuple):
-    """A site's replies to messages, as bytes in the messages' order, and when they may leave.
+    """A site's replies to messages, as bytes in the messages' order, and the time to allow for making them.
 
-    ``seconds`` is the time to allow for making them, for :func:`wait_until_due`; it depends on public numbers alone.
+    ``seconds`` is that time, from which :func:`wait_until_due` computes when the replies may leave; it depends on
+    public numbers alone, never on rows.
     """
 
     replies: list[bytes]
@@ -177,8 +183,8 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> A
     """Return a site's reply to each message that a transport received; never raises.
 
     ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
-    all messages are refused for that reason. A reason, or an error, is written to the site's own log and account only;
-    the reply holds no text but the site's name.
+    all messages are refused for that reason. A reason, or an error, is written only to the site's own log and account
+    (its record of spent budget and of all questions); the reply holds no text but the site's name.
     """
     try:
         if refuse:
@@ -227,12 +233,13 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
-    """Return a site's policy with the keys of the other parties filled into its trust models.
+    """Return a site's policy with the keys of the other parties, which some of its trust models need.
 
-    These are the identity keys of all sites, from the roster (the list of sites with their keys), and for the trust
-    model ``three-servers`` the compute servers' keys, from the cards in the site's folder. A site without a roster gets
-    its policy unchanged. ``secret`` is the site's own; :class:`~fedsynth.errors.FedsynthError` is raised if the roster
-    holds another key under its name, or these cards are missing.
+    A trust model says who adds noise and who sees exact counts. The keys are the identity keys of all sites, from the
+    roster (the list of sites with their keys), and for the trust model ``three-servers`` the compute servers' keys,
+    from the cards (files with addresses and keys) in the site's folder. A site without a roster gets its policy
+    unchanged. ``secret`` is the site's own, from which its key follows; :class:`~fedsynth.errors.FedsynthError` is
+    raised if the roster holds another key under the site's name, or if these cards are missing.
     """
     if not config.peers:
         return config.policy

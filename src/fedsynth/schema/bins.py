@@ -42,16 +42,16 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def cells(self, codes: int, admits_missing: bool) -> int:
         """Return the number of fine cells, into which the axis divides the column's values before groups merge any.
 
-        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
-        may be missing.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether the
+        column may have missing values.
         """
         return codes if self.cuts is None else len(self.cuts) + admits_missing
 
     def size(self, codes: int, admits_missing: bool) -> int:
         """Return the length of this axis in a table: its number of groups, or of fine cells if there are no groups.
 
-        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether it
-        may be missing.
+        ``codes`` is the number of codes (encoded values) of the axis' column, and ``admits_missing`` says whether the
+        column may have missing values.
         """
         return self.cells(codes, admits_missing) if self.groups is None else int(self.groups.max()) + 1
 
@@ -65,8 +65,9 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
         """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group of this axis.
 
-        ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether it may be
-        missing, and ``is_number`` whether it is numeric or datetime, so that cut points apply.
+        ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether the
+        column may have missing values, and ``is_number`` whether it is numeric or datetime: only such a column may be
+        divided by cut points.
         """
         if self.cuts is not None:
             if not is_number:
@@ -85,8 +86,8 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def places(self, codes: NDArray[np.generic], numbers: Floats | None) -> Integers:
         """Return the position of each row on this axis (group, or fine cell without groups): int64, shape ``(rows,)``.
 
-        ``codes`` are the rows' codes of the axis' column. If the axis has cut points, ``numbers`` are used instead: the
-        column's values as float64 (NaN: missing), in the units of the cut points.
+        ``codes`` are the codes of the rows' values in the axis' column, shape ``(rows,)``. If the axis has cut points,
+        ``numbers`` are used instead: these values as float64 (NaN: missing), in the units of the cut points.
         """
         if self.cuts is None:
             found = codes.astype(np.int64)
@@ -100,10 +101,10 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
     """Return the ascending edges of ``bins`` bins of equal width from ``low`` to ``high``: shape ``(bins + 1,)``.
 
-    ``whole`` says that values are whole numbers, which get at most one bin per value, hence fewer edges. Equal bounds
-    give one bin of width zero. The column's values are multiples of ``1 / per_unit`` (0: arbitrary real numbers). An
-    edge that differs from such a multiple only by rounding (25.000000000000004) is set to it, so that this value is the
-    lower end of a bin.
+    ``whole`` says that the column's values are whole numbers; if there are at most ``bins`` of them, each gets a bin of
+    its own, and there are fewer edges. Equal bounds give one bin of width zero. Values are multiples of
+    ``1 / per_unit``, or arbitrary real numbers if ``per_unit`` is 0. An edge that differs from such a multiple only by
+    rounding (25.000000000000004) is set to it, so that this value is the lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -155,11 +156,12 @@ def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Public cells of numbers or times, in ascending order: cell i holds the values from ``lower[i]`` to ``upper[i]``.
+    """The range of a numeric or datetime column, divided into cells (intervals) without a look at any row.
 
-    A cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
-    ``1 / per_unit``; 0 stands for arbitrary real numbers. ``lower`` and ``upper`` are float64, shape ``(cells,)``;
-    times are in the column's units since 1970 (UTC).
+    Cells ascend: cell i holds the values from ``lower[i]`` to ``upper[i]`` (both arrays float64, shape ``(cells,)``). A
+    cell of width zero is an atom: it holds a single value. If ``per_unit`` is positive, all values are multiples of
+    ``1 / per_unit``; 0 stands for arbitrary real numbers. Times are counted in the column's unit, such as seconds, from
+    1970 (UTC).
     """
 
     lower: Floats
@@ -168,11 +170,11 @@ class Grid:
 
     @classmethod
     def of_bins(cls, edges: Floats, per_unit: int) -> Grid:
-        """Return the bins between ``edges`` as cells.
+        """Return a column's bins as cells, one for each pair of neighbouring ``edges`` (ascending).
 
-        The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. With multiples, a cell starts half
-        a step below the first multiple in its bin; a bin without any multiple gets a width of zero or less. A last bin
-        of width zero holds only the highest value.
+        The column admits multiples of ``1 / per_unit``, or all numbers if ``per_unit`` is 0. With multiples, a cell
+        starts ``0.5 / per_unit`` below the first multiple in its bin; the cell of a bin without any multiple gets a
+        width of zero or less. A last bin of width zero holds only the highest value.
         """
         if not per_unit:
             return cls(edges[:-1], edges[1:], 0)
@@ -307,5 +309,8 @@ class Grid:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
-        """Return the cells stored in ``arrays``; ``None`` if there are none, as for a categorical column."""
+        """Return the cells in ``arrays``, as :meth:`to_arrays` names them; ``None`` if there are none.
+
+        A model file has none for a categorical column, for example.
+        """
         return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None

@@ -54,8 +54,8 @@ class Encoded:
     """An encoded column: its codes, its numbers if it is numeric or datetime, and its faults (values that do not fit).
 
     ``codes`` are int64, shape ``(rows,)``, with -1 where the row is left out. ``numbers`` are the values of a numeric
-    or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are in the
-    column's units since 1970 (UTC).
+    or datetime column (float64, clipped to the bounds, NaN: missing), ``None`` for other columns. Times are counted in
+    the column's unit, such as seconds, from 1970 (UTC).
     """
 
     codes: Codes
@@ -92,7 +92,7 @@ class Categorical:
     determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
     ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
     looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
-    list, mixed types, duplicates or a contradictory ``unknown``.
+    list, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for integers.
     """
 
     name: str
@@ -379,10 +379,12 @@ class Datetime:
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. ``edges`` or ``bins`` give the bins, ``missing`` admits missing
-    values, ``outside`` says how times outside the bounds are handled, and ``stored`` declares that the column is stored
-    as a difference from another one; these, and decoding, are as for :class:`Numeric`. Raises :class:`SchemaError` for
-    invalid bounds, edges, units or options.
+    times are then time-zone aware, and binned in UTC. ``edges`` (ISO 8601 text) are the bin edges from ``low`` to
+    ``high``; without them there are ``bins`` bins of equal width. A code decodes to a time drawn uniformly from its
+    bin. ``missing`` admits missing values. A time outside the bounds is moved to the nearer bound, or its row is left
+    out (``outside``: ``"clip"`` or ``"drop"``). ``stored`` declares that the column is stored as its difference from
+    another one (:class:`~fedsynth.schema.forms.Stored`). Raises :class:`SchemaError` for invalid bounds, edges, units
+    or options.
     """
 
     name: str
@@ -427,7 +429,7 @@ class Datetime:
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins in units since 1970 (UTC), float64, ascending, shape ``(bins + 1,)``."""
+        """Edges of the bins, float64, ascending, shape ``(bins + 1,)``: times in the column's unit from 1970 (UTC)."""
         if self.edges is not None:
             return np.array([self._bound(edge) for edge in self.edges])
         return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
@@ -440,8 +442,8 @@ class Datetime:
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return ``values`` in encoded form: bins as codes, the times as float64 numbers, and faults.
 
-        Numbers are in the column's units since 1970 (UTC). ``missing`` (bool, same length) marks the missing values,
-        which have the last code. Times are clipped to the bounds. Faults are values that do not fit. Raises
+        A time's number counts the column's unit from 1970 (UTC). ``missing`` (bool, same length) marks the missing
+        values, which have the last code. Times are clipped to the bounds. Faults are values that do not fit. Raises
         :class:`SchemaError` for values with a dtype of numbers, durations, periods, intervals or complex numbers, and
         for a dtype with a time zone if ``timezone`` is not set.
         """
@@ -469,9 +471,10 @@ class Datetime:
         return self.series(self.bins_as_cells.values(codes, rng.random(len(codes))))
 
     def series(self, numbers: Floats) -> pd.Series[Any]:
-        """Convert numbers of units since 1970 (UTC) that the column admits to pandas times; NaN stands for missing.
+        """Return pandas times from ``numbers`` that count the column's unit from 1970 (UTC); NaN stands for missing.
 
-        The times are in the column's ``timezone``, if it has one.
+        The numbers must be among those that the column admits: whole, and within the bounds. The times are in the
+        column's ``timezone``, if it has one.
         """
         import pandas as pd
 

@@ -2,17 +2,18 @@
 
 Values such as a length of stay, a total or an age depend on other columns more tightly than noisy tables can express.
 A column may be *stored* as its difference from, or ratio to, another column. It may be *computed* from other columns,
-and then sites are never queried about it. A *rule* declares combinations of values that no row has.
+and then sites are never queried about it. Both are called *forms* of a column. A *rule* declares combinations of values
+that no row has.
 
-Rule 1: stored forms and rules neither drop nor move a row during encoding. A row's stored codes are a function of that
-    row and the schema alone, so one row of a site is one row of the stored table, for any values. Adding or removing a
+Rule 1: stored forms and rules leave out no row during encoding. A row's stored codes are a function of that row and the
+    schema alone, so one row of a site is one row of the table that it stores, for any values. Adding or removing a
     row therefore changes one cell of every contingency table by one, exactly as without derived columns, and every
     sensitivity proved for tables of plain columns also holds for tables of stored columns. Encoding ignores rules: a
     row that breaks a rule is counted like any other. Forbidden cells are removed from *released* tables only, which is
     post-processing.
-Rule 2: encoding is total. A missing operand, or a division by zero (a divisor below 1e-200 in absolute value), gives a
-    missing value; values outside the form's bounds are clipped. A column whose form may give a missing value must admit
-    missing values.
+Rule 2: encoding never fails. A missing operand, or a division by zero (a divisor below 1e-200 in absolute value), gives
+    a missing value; values outside the form's bounds are clipped. A column whose form may give a missing value must
+    admit missing values.
 Rule 3: forms consist of subtractions and divisions of doubles whose bounds exclude overflow, so that a database
     computes the same numbers (:mod:`fedsynth.data.sources.ibis`).
 """
@@ -91,11 +92,12 @@ class Rule:
         )
 
     def members(self, schema: Schema) -> dict[int, Mask]:
-        """Return, for each column of the rule, a mask of the codes that the rule lists: bool, shape ``(codes,)``.
+        """Return, for each column of the rule, a mask of the values that the rule lists: bool, shape ``(codes,)``.
 
-        The key is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks
-        the rule if the mask of every such column contains its code. Raises :class:`SchemaError` for a column that is
-        not stored or is neither categorical nor boolean, and for a value that the column does not list.
+        The mask has an entry for each code, the integer that encodes a value. The key is the column's position in
+        :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`. A row breaks the rule if, in all columns of the
+        rule, the mask is true at the row's code. Raises :class:`SchemaError` for a column that sites do not encode or
+        that is neither categorical nor boolean, and for a value that the column does not list.
         """
         found = {}
         for name, values in self.never.items():
@@ -132,11 +134,12 @@ class Grouped(Protocol):
 def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> dict[Clique, Mask]:
     """Return the cells of contingency tables that the schema's rules forbid, for methods that fit tables.
 
-    Each key is a clique (ascending positions in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`) with a
-    forbidden cell, and its value a mask of the clique's table, true for a forbidden cell. ``axes`` are the axes of a
-    model's tables, one for each stored column (default: a position for each code, the integer that encodes a value or
-    bin). If axes group codes, a cell is forbidden only if all combinations of codes in it are forbidden. Raises
-    :class:`SchemaError` if all cells of a table are forbidden, or a rule does not fit the schema.
+    Each key is a clique, a tuple of ascending positions in :attr:`Schema.stored
+    <fedsynth.schema.schema.Schema.stored>`; its value is a mask with the shape of the clique's table, true for a
+    forbidden cell. Cliques without such a cell are left out. ``axes`` are the axes of a model's tables, one for each
+    column of ``Schema.stored`` (default: a position for each code, the integer that encodes a value or bin). If axes
+    group codes, a cell is forbidden only if all combinations of codes in it are forbidden. Raises :class:`SchemaError`
+    if all cells of a table are forbidden, or a rule does not fit the schema.
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
@@ -172,9 +175,9 @@ class Link:
 
     ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
     <fedsynth.schema.schema.Schema.asked>`, ``column`` is the column as it is published, ``form`` its declaration in the
-    schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` times (the value minus
-    the other value), divided by ``step``: the length of the form's unit of time in units of both columns, 1 for
-    numbers. :func:`links_of` makes the links of a schema.
+    schema, and ``held`` the column that is stored in its place. A stored difference is ``sign`` (1 or -1) times (the
+    value minus the other value), divided by ``step``: the length of the form's unit of time in the columns' own unit
+    (86,400 for days between times in seconds), 1 for numbers. :func:`links_of` makes the links of a schema.
     """
 
     own: int
@@ -261,11 +264,11 @@ class Link:
 
 
 def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
-    """Return a :class:`Link` for each column that is stored by its relation to another one, by position in ``asked``.
+    """Return a :class:`Link` for each column stored as its difference from, or ratio to, another; by position.
 
-    ``columns`` are all columns of a schema, and ``asked`` those that sites read from their rows (:attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`). Raises :class:`SchemaError` if the other column does not exist, is itself
-    stored by a relation and comes later, or cannot be subtracted or divided.
+    Positions are those in ``asked``, the columns that sites read from their rows (:attr:`Schema.asked
+    <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` if
+    the other column does not exist, is itself stored in this way and comes later, or cannot be subtracted or divided.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -453,7 +456,8 @@ def _computed(column: Column, form: Computed, values: Values, columns: Mapping[s
 def with_numbers(table: Table, rng: np.random.Generator) -> Table:
     """Return a table of encoded rows with numbers (float values beside the codes) for all numeric and datetime columns.
 
-    For a column without them, they are drawn with ``rng``, uniformly from each value's bin.
+    Numbers that ``table`` lacks are drawn with ``rng``, uniformly from the bin of each row's code (the integer that
+    encodes its value).
     """
     numbers = dict(table.numbers)
     for at, column in enumerate(table.schema.stored):
@@ -469,9 +473,9 @@ def published(table: Table) -> Values:
     Published values are those of the synthetic table: columns stored as a difference or ratio
     (:class:`~fedsynth.schema.forms.Stored`) are recovered, and computed columns
     (:class:`~fedsynth.schema.forms.Computed`) computed. They are returned as arrays by column name: numbers (float64,
-    NaN: missing), or codes of categories. Numeric columns for which the table holds no numbers give their codes. Raises
-    :class:`Unsupported` if the schema derives columns, but the table lacks the numbers (values beside the codes) of
-    some numeric or datetime column; :func:`with_numbers` draws them.
+    NaN: missing), or codes (the integers that encode values) of categories. If the table lacks the numbers of a numeric
+    or datetime column, a schema that derives no column gives the column's codes instead, and one that derives columns
+    raises :class:`Unsupported`; :func:`with_numbers` draws the numbers.
     """
     schema = table.schema
     numbers = [at for at, column in enumerate(schema.stored) if isinstance(column, Numeric | Datetime)]
@@ -492,10 +496,10 @@ def published(table: Table) -> Values:
 def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     """Return, for each rule of a schema and each bound of a derived column, a mask of the rows that violate it.
 
-    The keys are sentences. ``values`` are published values (:func:`published`), of a model or of real rows. A row
-    violates a computed column if the value computed from its other columns lies outside the column's bounds, or if its
-    own value differs. Missing numbers, and computed columns that are not in ``values``, violate nothing. A derived
-    column is one that is computed, or stored as a difference or ratio.
+    The keys are sentences that state the rule or bound. ``values`` are published values (:func:`published`), of a model
+    or of real rows. A derived column is one that is computed, or stored as a difference or ratio. A row violates the
+    bounds of a computed column if the value computed from its other columns lies outside them, or differs from the
+    row's own value in that column. Missing numbers, and computed columns that are not in ``values``, violate nothing.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -545,8 +549,8 @@ def any_broken(table: Table) -> Mask:
 def values_of(plain: Table) -> Values:
     """Return the values of published rows by column name: float64 numbers if the table has them, otherwise codes.
 
-    Published rows have the columns of the synthetic table; ``plain`` holds them under a schema without derived columns
-    (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`).
+    Codes are the integers that encode values. Published rows have the columns of the synthetic table; ``plain`` holds
+    them under a schema without derived columns (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`).
     """
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
 

@@ -44,10 +44,10 @@ def microseconds_of(unit: str) -> int:
 class Stored:
     """Declares that a numeric or datetime column is stored as its ``difference`` from, or ``ratio`` to, another column.
 
-    Give one of the two, as a pair of column names in order; one of them is the column itself, which comes first in a
-    ratio. Sites encode, and models represent, this difference or ratio between ``lower`` and ``upper``; decoding
-    recovers the value from it. Differences of times are in a ``unit``: day, hour, minute or second. Raises
-    :class:`SchemaError` for invalid operands or bounds.
+    Give one of the two, as a pair of column names: the first minus the second, or the first divided by the second. One
+    of them is the column itself, which must be the first in a ratio. Sites encode, and models represent, this
+    difference or ratio between ``lower`` and ``upper``; decoding recovers the value from it. Differences of times are
+    in a ``unit``: day, hour, minute or second. Raises :class:`SchemaError` for invalid operands or bounds.
     """
 
     difference: tuple[str, str] | None = None
@@ -76,10 +76,10 @@ class Stored:
 class Computed:
     """Declares that a column is computed from other columns when rows are decoded; sites are never queried about it.
 
-    The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (of times in a
-    ``unit``: day, hour, minute or second), or the entry of ``table`` for the value (as text) of the category
-    ``lookup``. Give one of the four (``lookup`` together with ``table``); columns are given by name. Raises
-    :class:`SchemaError` for invalid operands.
+    The value is the ``sum`` or ``product`` of numeric columns, the ``difference`` of two columns (the first minus the
+    second; of times in a ``unit``: day, hour, minute or second), or looked up: ``table`` maps each value (as text) of
+    the column ``lookup``, categorical or boolean, to the result. Give one of the four (``lookup`` together with
+    ``table``); columns are given by name. Raises :class:`SchemaError` for invalid operands.
     """
 
     sum: tuple[str, ...] | None = None

@@ -117,12 +117,12 @@ class Schema:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether published rows equal stored rows: there are no derived columns, identifiers or rules."""
+        """Whether sites encode just the columns that are published: none is derived or an identifier; and no rules."""
         return not (self.links or self.rules or len(self.columns) > len(self.asked))
 
     @cached_property
     def derives(self) -> bool:
-        """Whether some published column is derived from others, so that real rows may violate its bounds."""
+        """Whether some published column is computed, or stored as a difference from, or ratio to, another one."""
         return bool(self.links) or any(computed_form(column) is not None for column in self.columns)
 
     def plain(self, names: Iterable[str] | None = None) -> Schema:
@@ -255,8 +255,9 @@ class Schema:
     def decode(self, table: Table | Sequence[NDArray[Any]], rng: np.random.Generator) -> pd.DataFrame:
         """Decode rows to a data frame with the columns' dtypes; numbers and times are drawn uniformly from their bins.
 
-        ``table`` holds the codes, or is the list of the :attr:`stored` columns' codes; the numbers (values beside the
-        codes) that a table may hold are not used. ``rng`` draws the values and the identifiers.
+        ``table`` is a :class:`~fedsynth.rows.Table`, or only its codes: a list with an integer array of shape
+        ``(rows,)`` for each column of :attr:`stored`. The numbers (values beside the codes) that a table may hold are
+        not used. ``rng`` draws the values and the identifiers.
         """
         from fedsynth.rows import Table
         from fedsynth.schema.derive import frame_of, published, with_numbers

@@ -1,6 +1,7 @@
 """Sources of rows: files and database tables, each a :class:`~fedsynth.rows.Source`.
 
-Creating a source imports no reader, so a site's process that already has an encoded copy of its rows loads none.
+Creating the source of a file does not import the libraries that read it, such as pyarrow. A site's process that already
+has an encoded copy of the file's rows therefore never loads them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ def open_source(text: str, folder: Path = Path()) -> Source:
 
     ``text`` is the path of a .csv or .parquet file, relative to ``folder``, or a table's address,
     ``postgresql://user@host/database?table=schema.name``, without a password
-    (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme are opened by the entry point
-    of that name in the group ``fedsynth.sources``. Raises :class:`Unsupported` for anything else, and
-    :class:`FedsynthError` for an invalid address. Nothing is read yet.
+    (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme (the part before ``://``) are
+    opened by a plugin: what an installed package offers under the scheme's name, as an entry point in the group
+    ``fedsynth.sources``. Raises :class:`Unsupported` for anything else, and :class:`FedsynthError` for an invalid
+    address. Nothing is read yet.
     """
     scheme, mark, _ = text.partition("://")
     if mark and scheme in _DATABASES:

@@ -31,8 +31,8 @@ _NULLABLE: dict[Any, Any] = {
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
     """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
 
-    Columns are converted by :func:`readable`; ``strict`` keeps their types and refuses text that is not UTF-8 with
-    :class:`SchemaError`.
+    Columns are first converted by :func:`readable` to types that a schema's columns can read. With ``strict`` they keep
+    their Arrow types, and text that is not UTF-8 raises :class:`SchemaError`.
     """
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
@@ -43,11 +43,11 @@ def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
 
 
 def readable(name: str, column: Any, *, strict: bool = False) -> Any:
-    """Convert an Arrow ``column`` called ``name`` to a type that the schema's columns can read.
+    """Convert an Arrow ``column`` (a chunked array) called ``name`` to a type that the columns of schemas can read.
 
     Dictionary-encoded columns are replaced by their values. Times with a time zone are converted to UTC, because pandas
     crashes on times before a zone's first transition. In text that is not UTF-8, invalid bytes are replaced by U+FFFD;
-    other cells are unaffected. ``strict`` keeps the types, and refuses such text with :class:`SchemaError`.
+    other texts are unaffected. ``strict`` keeps the types, and refuses such text with :class:`SchemaError`.
     """
     if not strict and pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -72,12 +72,12 @@ def encode(schema: Schema, table: Any) -> Table:
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return codes and numbers of the column at position ``at`` among the columns as stored, from an Arrow ``table``.
+    """Return one column of an Arrow ``table`` in the encoded form that a site stores: codes and numbers.
 
-    The columns as stored are :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, some of them a difference
-    from, or ratio to, another column. Numbers are the values beside the codes, in numeric and datetime columns only.
-    The code -1 leaves a row out. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
-    read.
+    The column is the one at position ``at`` of :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, which may
+    be a difference from, or ratio to, another column. Codes are the integers that encode values; -1 leaves a row out.
+    Numbers are the values themselves, in numeric and datetime columns only. Raises :class:`SchemaError` for a column of
+    a type that the schema's column cannot read.
     """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
@@ -88,10 +88,10 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     """Return one column of an Arrow ``table`` in encoded form, before any difference or ratio is formed.
 
-    ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`); the
-    code -1 leaves a row out. The result has codes and, in numeric and datetime columns, numbers (the values). Faulty
-    values are encoded, but not listed as faults. Each distinct text is encoded only once. Raises :class:`SchemaError`
-    for a type that ``column`` cannot read.
+    ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`). The
+    result has codes (the integers that encode values; -1 leaves a row out) and, in numeric and datetime columns,
+    numbers (the values). Faulty values are encoded, but not listed as faults. Each distinct text is encoded only once.
+    Raises :class:`SchemaError` for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

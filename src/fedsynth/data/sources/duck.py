@@ -3,7 +3,8 @@
 Rule 1: DuckDB opens no file and loads no extension. It receives the batches of fedsynth's own reader, so it counts the
     same rows as that reader, and a row that DuckDB could not read stops nothing.
 Rule 2: values for which SQL would need special rules (times, text that stands for numbers, and columns stored by their
-    relation to another column) are converted to positions on the axes of the tables before DuckDB receives them.
+    relation to another column) are converted to positions on the axes of the contingency tables before DuckDB receives
+    them.
 Rule 3: the codes of half a million rows are held in memory at a time; nothing is written to disk.
 """
 
@@ -32,10 +33,13 @@ _BATCH, _AT_ONCE = 1 << 16, 8  # rows per batch, and number of batches whose cod
 
 @contextmanager
 def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
-    """Return a context with a file's rows under ``schema``, counted by DuckDB, which scans the file for every query.
+    """Return a context manager (for a ``with`` block) that yields a file's rows, to be counted by DuckDB.
 
-    Raises :class:`SchemaError` for a column that is missing or cannot be read, :class:`Unsupported` without DuckDB, and
-    :class:`FedsynthError` if DuckDB fails, or at the end if the file has changed.
+    ``source`` is the file, such as a :class:`~fedsynth.data.sources.files.CsvRows`, and ``schema`` encodes its rows.
+    Within the block, the yielded :class:`~fedsynth.rows.Rows` gives their number and their contingency tables, but no
+    single rows; DuckDB scans the file anew for every such query. Raises :class:`SchemaError` for a column that is
+    missing or cannot be read, :class:`Unsupported` without DuckDB, and :class:`FedsynthError` if DuckDB fails, or at
+    the end of the block if the file has changed.
     """
     try:
         import duckdb

@@ -21,10 +21,10 @@ from fedsynth.schema.columns import Column
 
 @dataclass(frozen=True)
 class RowFile(ABC):
-    """A file of rows as a :class:`~fedsynth.rows.Source`: the common part of CSV and Parquet files.
+    """A file of rows as a :class:`~fedsynth.rows.Source`: the base class of CSV and Parquet files.
 
-    ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read returns the rows in the
-    same order.
+    ``file`` is its path. ``is_text`` says whether all values are read as text, and ``keeps_order`` that every read
+    returns the rows in the same order.
     """
 
     file: Path
@@ -71,9 +71,9 @@ class RowFile(ABC):
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:
-        """Return a context in which the file must not change.
+        """Return a context manager that yields this file, which must not change during the ``with`` block.
 
-        Raises :class:`FedsynthError` at its end if it has changed.
+        Raises :class:`FedsynthError` at the end of the block if the file has changed.
         """
         before = self.stamp()
         yield self
@@ -81,9 +81,11 @@ class RowFile(ABC):
             raise FedsynthError(f"{self.file} changed while it was read; try again when it is complete")
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context with the rows, encoded and counted by DuckDB, which scans the file for every query.
+        """Return a context manager (for a ``with`` block) that yields the file's rows, to be counted by DuckDB.
 
-        Rows are encoded under ``schema``. Raises the errors of :func:`~fedsynth.data.sources.duck.count_file`.
+        The rows are encoded under ``schema``. Within the block, the yielded :class:`~fedsynth.rows.Rows` gives their
+        number and their contingency tables, but no single rows; DuckDB scans the file anew for every such query. Raises
+        the errors of :func:`~fedsynth.data.sources.duck.count_file`.
         """
         from fedsynth.data.sources.duck import count_file
 

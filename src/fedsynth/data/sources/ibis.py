@@ -40,7 +40,7 @@ class Counting(Protocol):
 
     @property
     def dialect(self) -> str:
-        """The dialect's name in ibis, such as "postgres"."""
+        """The name that ibis gives to the database's SQL dialect, such as "postgres"."""
 
     @property
     def fence(self) -> str:
@@ -48,10 +48,11 @@ class Counting(Protocol):
 
     @property
     def types(self) -> Mapping[int, str]:
-        """ibis types of the columns' values, by position in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`.
+        """ibis types (such as "int64") of the columns whose values are compared in SQL, by position.
 
-        These are the columns that sites read. A column without a type is not compared in SQL: the database receives the
-        rows' positions on its axes (partitions of its values) in place of values.
+        Positions are those in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`, the columns that sites read.
+        Of any other column, the database receives no values, but each row's position on an axis (a partition of the
+        column's values).
         """
 
     @property
@@ -61,14 +62,15 @@ class Counting(Protocol):
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield the replies to counting statements, as Arrow tables (number of the statement, cell, rows).
+        """Run the counting statements ``counts`` (SQL), and yield their replies as Arrow tables.
 
-        ``counts`` are the statements. They read a relation that is also called ``coded`` and has the positions of rows
-        on axes; the SQL ``coded`` defines it, as the end of ``WITH rows AS (...), {coded}``, and is computed once, not
-        for every statement. The database provides ``rows``, with columns ``v{j}`` for the values of the ``columns`` j
-        (positions in :attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`) and, for each key i of ``places``, a
-        column ``p{i}`` of the rows' positions on the axis ``places[i]``. Counts of equal cells in several replies add
-        up.
+        A reply has three columns: the number of the statement, the cell of its contingency table (the position in C
+        order), and the number of rows in that cell. If several replies have the same statement and cell, their numbers
+        of rows add up. All statements read one relation, the rows' positions on axes, which is computed only once. It
+        is called ``coded``, like the SQL that defines it: the end of ``WITH rows AS (...), {coded}``. The relation
+        ``rows`` is provided here: it has the values of each of ``columns``, positions j in :attr:`Schema.asked
+        <fedsynth.schema.schema.Schema.asked>`, in a column ``v{j}``. For each key i of ``places``, it has the rows'
+        positions on the axis ``places[i]`` in a column ``p{i}``.
         """
 
     def rows_read(self) -> int:
@@ -112,11 +114,12 @@ class CountedRows(NoSingleRows):
         return self._database.rows_read()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique, in one scan: int64, with one dimension for each of its axes.
+        """Return one contingency table of counts for each of ``cliques``, in order, all from one scan of the rows.
 
         A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
-        values). Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of
-        one table under add/remove adjacency is 1. Raises :class:`FedsynthError` if the database fails.
+        values), one for each dimension of its table (int64). Adding or removing one record changes one cell of each
+        table by one, so the L2 (and L1) sensitivity of one table under add/remove adjacency is 1. Raises
+        :class:`FedsynthError` if the database fails.
         """
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
@@ -245,7 +248,11 @@ def _blocks(cliques: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[tupl
 
 
 def can_place(column: Column) -> bool:
-    """Return whether SQL literals can express a column's bounds: doubles cannot distinguish times beyond 2^53 units."""
+    """Return whether a ``column``'s bounds can be written exactly as SQL literals; only those of times may not.
+
+    The bounds of a datetime column are doubles that count its unit of time, such as microseconds, from 1970 (UTC).
+    Beyond 2^53, doubles do not represent every whole number; the result is ``False`` if a bound reaches 2^53 or -2^53.
+    """
     return not isinstance(column, Datetime) or bool(np.abs(column.bin_edges[[0, -1]]).max() < LARGEST_INTEGER)
 
 
@@ -269,9 +276,9 @@ def place(
 
     An axis is a partition of the values of a ``column``. The position equals :meth:`Axis.places
     <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine cell without groups), and
-    NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the column's value: text for
-    labels, a number, a boolean, or a time without a time zone (UTC). ``missing_values`` are the spellings of missing
-    values in text. ``orders_text`` says whether the database orders text as Python does.
+    NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the column's value: a text, a
+    number, a boolean, or a time without a time zone (UTC). ``missing_values`` are the spellings of missing values in
+    text. ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 
@@ -319,9 +326,10 @@ def place(
 def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
     """Return the ibis expression of a stored difference or ratio, for a database that counts rows.
 
-    It equals :meth:`Link.held_numbers <fedsynth.schema.derive.Link.held_numbers>` of ``link``, a column stored by its
-    relation to another one in ``schema``. ``own`` and ``other`` are the expressions of the values of both columns. It
-    performs the same subtractions and divisions of doubles in the same order, and is NULL for a missing value.
+    ``link`` describes a column of ``schema`` that is stored as its difference from, or ratio to, another one. ``own``
+    is the expression of that column's value, ``other`` that of the other column's. The result performs the same
+    subtractions and divisions of doubles as :meth:`Link.held_numbers <fedsynth.schema.derive.Link.held_numbers>`, in
+    the same order, and is NULL for a missing value.
     """
     import ibis
 

@@ -1,12 +1,13 @@
-"""A site's rows in a PostgreSQL database, read as Arrow batches through ADBC or counted in the database.
+"""A site's rows in a PostgreSQL database, counted there or read in Arrow batches through ADBC (Arrow's driver).
 
 Counting statements are compiled by ibis (:mod:`fedsynth.data.sources.ibis`) and run here: ibis' own PostgreSQL backend
 sets neither the transaction nor its timeout and search path, and its error messages quote values. The reading of each
 PostgreSQL type, which ibis does not know, is written by hand (:data:`_READS`).
 
 Rule 1: nothing is written: every statement runs in a read-only, repeatable-read transaction with a timeout.
-Rule 2: no password is held, so none can be disclosed. libpq takes passwords from their usual places (a PGPASSFILE, a
-    service of PGSERVICEFILE, or the environment), and an address with a password is refused.
+Rule 2: no password is held, so none can be disclosed. PostgreSQL's client library, libpq, takes passwords from their
+    usual places (a PGPASSFILE, a service of PGSERVICEFILE, or the environment), and an address with a password is
+    refused.
 Rule 3: names and texts enter SQL only through :func:`quote_name` and :func:`quote_text`.
 Rule 4: only the database's messages about names, roles and connections are passed on, because a message about a value
     could quote a row.
@@ -97,10 +98,11 @@ _COUNTED = {
 class PostgresTable:
     """A site's rows in a table or view of a PostgreSQL database, as a :class:`~fedsynth.rows.Source`.
 
-    ``address`` is the database's libpq URI without a password, and ``relation`` the schema and the name of the table.
-    No statement may run longer than ``timeout`` seconds; reading the whole table is one statement. ``cursor`` is the
-    database cursor of a :meth:`snapshot`'s transaction, ``None`` otherwise, and ``file`` is always ``None``. Rows that
-    row-level security hides from the role do not belong to the site's rows.
+    ``address`` is the database's URI, as PostgreSQL's client library libpq reads it, without a password. ``relation``
+    is the table's schema (in PostgreSQL's sense) and name. No statement may run longer than ``timeout`` seconds;
+    reading the whole table is one statement. ``cursor`` is the database cursor of a :meth:`snapshot`'s transaction,
+    ``None`` otherwise, and ``file`` is always ``None``. Rows that row-level security hides from the database role that
+    reads do not belong to the site's rows.
     """
 
     address: str
@@ -149,8 +151,8 @@ class PostgresTable:
         A table has about 4 MiB; rows come in an arbitrary order. ``wanted`` maps each name to the schema column that
         its values are read for, or to ``None`` to read values of any kind; ``chunk_rows`` is ignored. Raises
         :class:`SchemaError` if a column's SQL type cannot be read by its schema column (or at all, if that is
-        ``None``). Times at infinity or outside the range of 64-bit microseconds become the first or last time in the
-        range; but ``strict`` refuses them in a column without a schema column.
+        ``None``). Times at infinity, or outside the range of 64-bit microseconds (4713 BC to the year 294000), become
+        the first or last time in the range; but ``strict`` refuses them in a column that ``wanted`` maps to ``None``.
         """
         with session(self) as cursor:
             found = types_of(self, cursor, wanted)
@@ -170,18 +172,22 @@ class PostgresTable:
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTable]:
-        """Return a context with the table at this moment: everything is read in one transaction."""
+        """Return a context manager (for a ``with`` block) that yields the table as it is at this moment.
+
+        The yielded source reads everything in one transaction, so that later changes are invisible to it.
+        """
         with session(self) as cursor:
             yield replace(self, cursor=cursor)
 
     @contextmanager
     def counted(self, schema: Schema) -> Iterator[Rows]:
-        """Return a context with one snapshot of the table, to be counted in the database under ``schema``.
+        """Return a context manager (for a ``with`` block) that yields the rows, which the database counts.
 
-        Use it for rows that must not leave the database. An open snapshot keeps the database from cleaning up old row
-        versions: open one for each message that the site answers, not one for a whole run. Raises :class:`SchemaError`
-        if the table, its columns or their types do not fit, and :class:`Unsupported` for text that stands for numbers
-        or times, which only a reader can interpret.
+        Use it for rows that must not leave the database. Within the block, the yielded :class:`~fedsynth.rows.Rows`
+        gives the number of rows and their contingency tables under ``schema``, all from one snapshot of the table. An
+        open snapshot keeps the database from cleaning up old row versions: open one for each message that the site
+        answers, not one for a whole run. Raises :class:`SchemaError` if the table, its columns or their types do not
+        fit, and :class:`Unsupported` for text that stands for numbers or times, which only a reader can interpret.
         """
         from fedsynth.data.sources.ibis import CountedRows
 
@@ -192,9 +198,10 @@ class PostgresTable:
 def parse_address(text: str) -> PostgresTable:
     """Parse an address such as ``postgresql://user@host:port/database?table=schema.name``; nothing is opened.
 
-    Schema and name are taken literally, without folding to lower case or look-up; the schema defaults to ``public``. A
-    name that contains a dot must be in double quotes. ``timeout`` is in seconds (default: 3600); all other options are
-    libpq's. Raises :class:`FedsynthError`, which never repeats the address because it may hold a password.
+    PostgreSQL's schema (default: ``public``) and the table's name are taken literally, without folding to lower case or
+    a search path. A name that contains a dot must be in double quotes. The option ``timeout`` is in seconds (default:
+    3600); all others are those of libpq, PostgreSQL's client library. Raises :class:`FedsynthError`, which never
+    repeats the address because it may hold a password.
     """
     scheme, _, rest = text.partition("://")
     place, _, query = rest.partition("?")
@@ -233,17 +240,18 @@ def quote_name(name: str) -> str:
 def quote_text(text: str) -> str:
     """Quote a text for SQL, whatever characters it contains; raises :class:`SchemaError` for a NUL character.
 
-    Sessions use standard strings, without escapes.
+    The result fits a :func:`session`, in which a backslash is an ordinary character (``standard_conforming_strings``).
     """
     return "'" + _without_zero(text).replace("'", "''") + "'"
 
 
 @contextmanager
 def session(source: PostgresTable) -> Iterator[Any]:
-    """Return a context with a cursor in a read-only transaction that sees one state of the database.
+    """Return a context manager (for a ``with`` block) that yields a database cursor, for reading one state of it.
 
-    Everything is closed on exit. If ``source`` is a snapshot (:meth:`PostgresTable.snapshot`), its own cursor is
-    returned and stays open. Raises :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if
+    The cursor is in a read-only transaction of the database of ``source``, which later changes do not affect; it is
+    closed at the end of the block. If ``source`` is a snapshot (:meth:`PostgresTable.snapshot`), its own cursor is
+    yielded and stays open. Raises :class:`Unsupported` without the database's driver, and :class:`FedsynthError` if
     the database cannot be reached.
     """
     if source.cursor is not None:
@@ -289,11 +297,11 @@ def run(source: PostgresTable, cursor: Any, sql: str) -> pa.Table:
 
 
 def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> dict[str, tuple[str, str]]:
-    """Return, for each column in order, the family of its SQL type and the type as written in SQL.
+    """Return the family of each column's SQL type, and the type as written in SQL, by column name.
 
-    The family ("integer", "text", "timestamp", ...) determines how values are read, and is empty for an unreadable
-    type. ``cursor`` is that of a :func:`session`. Raises :class:`SchemaError` if the table, or one of its ``needed``
-    columns, does not exist.
+    The columns are those of ``source`` in their order. The family ("integer", "text", "timestamp", ...) determines how
+    values are read, and is empty for an unreadable type. ``cursor`` is that of a :func:`session`. Raises
+    :class:`SchemaError` if the table, or a column named in ``needed``, does not exist.
     """
     schema, table = (quote_text(part) for part in source.relation)
     rows = run(source, cursor, _CATALOGUE.format(schema=schema, table=table)).to_pylist()
@@ -310,10 +318,11 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
 
 
 def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
-    """Return the SQL expression of a schema ``column``'s values, as they are compared to count rows, and its ibis type.
+    """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
-    ``family`` and ``typed`` are the column's SQL type, as :func:`types_of` returns it. Raises :class:`SchemaError` for
-    a type that the column cannot read, and :class:`Unsupported` for text that stands for numbers or times.
+    ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them.
+    Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands
+    for numbers or times.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
@@ -372,7 +381,8 @@ class _Counting:
 def role_of(column: Column | None) -> str:
     """Return the role of a schema column, which determines how SQL values are read for it.
 
-    It is "label", "number", "boolean", "time", "aware time" (with a time zone), or "anything" without a schema column.
+    It is "label" (text categories), "number" (also for integer categories), "boolean", "time", "aware time" (with a
+    time zone), or "anything" if ``column`` is ``None``.
     """
     match column:
         case None:
@@ -412,10 +422,10 @@ def as_double(value: str, family: str) -> str:
 
 
 def bounded_time(value: str, family: str) -> str:
-    """Return the SQL of a time or date, clipped (infinity included) to the range of 64-bit microseconds.
+    """Return the SQL of a time or date, clipped (infinity included) to 4713 BC and the year 294000.
 
-    ``value`` is the SQL of the time, and ``family`` that of its type (:func:`types_of`); other types are returned
-    unchanged.
+    Times in this range fit 64-bit microseconds. ``value`` is the SQL of the time, and ``family`` that of its type
+    (:func:`types_of`); other types are returned unchanged.
     """
     if family not in ("date", "timestamp", "timestamptz"):
         return value

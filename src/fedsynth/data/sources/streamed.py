@@ -18,10 +18,11 @@ from fedsynth.schema.bins import Axis
 
 @contextmanager
 def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterator[Rows]:
-    """Return a context with a snapshot of a ``source``, whose rows are read anew and counted for every query.
+    """Return a context manager (for a ``with`` block) that yields the rows of a ``source``, read anew for every query.
 
-    Rows are encoded under ``schema``, ``chunk_rows`` at a time. Raises :class:`SchemaError` for a column that is
-    missing or cannot be read.
+    Within the block, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables,
+    but no single rows; all queries see one snapshot of the source. Rows are encoded under ``schema``, ``chunk_rows`` at
+    a time. Raises :class:`SchemaError` for a column that is missing or cannot be read.
     """
     check_columns(source, schema)
     with source.snapshot() as held:
@@ -56,11 +57,11 @@ class StreamedRows(NoSingleRows):
         return self._read
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return one contingency table for each clique: int64, with one dimension for each of its axes.
+        """Return one contingency table of counts for each of ``cliques``, in order.
 
         A clique lists positions in ``axes`` (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its
-        values). Adding or removing one record changes one cell of each table by one, so the L2 (and L1) sensitivity of
-        one table under add/remove adjacency is 1.
+        values), one for each dimension of its table (int64). Adding or removing one record changes one cell of each
+        table by one, so the L2 (and L1) sensitivity of one table under add/remove adjacency is 1.
         """
         found: list[NDArray[np.int64]] = []
         for part in self._parts():

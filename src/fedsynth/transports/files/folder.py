@@ -28,9 +28,9 @@ Stamp = tuple[int, int, int]
 class Folder:
     """The folder ``EXCHANGE/SITE/PART`` of exchanged files, where ``part`` is ``requests`` or ``replies``.
 
-    Server and site may each hold a copy of ``exchange``, between which somebody carries the files. Reading a folder
-    works even if it does not exist; writing creates it. The folder ``exchange`` itself must exist: all methods raise
-    ``OSError`` otherwise, or if it cannot be used.
+    Server and site may each hold a copy of ``exchange``, between which somebody carries the files. A folder that does
+    not exist is read as an empty one, and created by writing. The folder ``exchange`` itself must exist: all methods
+    raise ``OSError`` otherwise, or if it cannot be used.
     """
 
     exchange: Path
@@ -52,7 +52,7 @@ class Folder:
     def stamp(self, file: str) -> Stamp | None:
         """Return inode, size in bytes and modification time in nanoseconds of a file, by which a change is noticed.
 
-        ``file`` is a name in this folder; ``None`` if it is not a regular file.
+        ``file`` is the file's name in this folder. Returns ``None`` if there is no regular file of that name.
         """
         with self._opened() as folder:
             if folder is None:
@@ -64,7 +64,7 @@ class Folder:
     def read(self, file: str, largest: int) -> bytes | None:
         """Return the bytes of the file named ``file`` in this folder.
 
-        ``None`` if it is not a regular file or has more than ``largest`` bytes.
+        Returns ``None`` if there is no regular file of that name, or if it has more than ``largest`` bytes.
         """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._opened() as folder:
@@ -133,7 +133,7 @@ class Folder:
 
 @dataclass
 class Known:
-    """Remembers when each file of a folder was last read, so that useless files are not read at every search."""
+    """Remembers when each file of a folder was last read, so that a search reads only files that may have changed."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
 

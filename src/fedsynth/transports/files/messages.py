@@ -4,9 +4,9 @@ Rule 1: a file is one frame: a magic string, the content's length and SHA-256, a
     may copy them piece by piece, so the reader waits until a frame is complete. The checksum only tells a half-copied
     file from a complete one; it proves nothing else.
 Rule 2: the content is a signature and the encoded struct that it signs. The coordinator signs a request, together with
-    its site, its name and the last row of the site's audit trail that the coordinator saw; the site's identity key
-    signs a reply. A reply names the digest of the signed request file, so an older reply to the same message is not
-    mistaken for the one to this file.
+    its site, its name and the last row that the coordinator saw of the site's audit trail (the numbered record of what
+    the site was asked); the site's identity key signs a reply. A reply names the digest of the signed request file, so
+    an older reply to the same message is not mistaken for the one to this file.
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
     no file is ever overwritten, and an old refusal cannot come back.
 """
@@ -76,8 +76,8 @@ class Name:
     """The name of a request or reply file without its ending: which message of which run it holds.
 
     ``run`` is the run's name, ``step`` numbers the run's questions and ``turn`` the messages of a question, both from
-    0, and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 hex digits) tells apart
-    files of the same message that was sent again, so that no name is used twice; it is empty for the message itself.
+    0, and ``digest`` is the first half of the message's digest (32 hex digits). ``attempt`` (16 random hex digits)
+    gives a message that is sent again another file name; it is empty in a name that stands for all files of a message.
     """
 
     run: str

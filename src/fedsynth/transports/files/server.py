@@ -51,7 +51,7 @@ class FileTransport:
     It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
     ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
     reply within ``deadline`` seconds, :meth:`exchange` yields a reply with the code ``lost`` in its place, and the
-    request is withdrawn.
+    request is withdrawn: its file is removed, and a late reply to it is ignored.
 
     Parameters
     ----------
@@ -104,10 +104,11 @@ class FileTransport:
         return tuple(self._keys)
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Write the requests, and yield one reply per message in the order of the messages, each read when needed.
+        """Write ``messages``, each a request to one site, as files, and yield one reply per message, in their order.
 
-        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`RepliesMissing` if
-        this transport does not wait, and :class:`FedsynthError` if the folder of the files does not exist.
+        Each reply is read only when it is needed. For a site without a valid reply in time, the reply is one with the
+        code ``lost``. Raises :class:`RepliesMissing` if replies are missing and this transport does not wait, and
+        :class:`FedsynthError` if the folder of the files does not exist.
         """
         self._going_on = self._replies(messages)
         return self._going_on
@@ -115,7 +116,7 @@ class FileTransport:
     def close(self) -> None:
         """End a call of :meth:`exchange` that was interrupted by an error.
 
-        Requests that were refused are withdrawn, so that a resumed run sends them again as new ones.
+        Requests that a site refused are withdrawn: their files are removed, so that a resumed run writes new ones.
         """
         if self._going_on is not None:
             self._going_on.close()
@@ -321,11 +322,11 @@ def run_over_files(
     """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
 
     ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
-    folder that carries the files, and ``progress`` is called with what is done, how much of it, and of how much.
-    Without ``wait``, it raises :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes
-    when it is called again. ``without`` names the sites to leave out. Returns the results
-    (:class:`~fedsynth.runs.run.Outcome`); raises what :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed`
-    raise.
+    folder that carries the files. ``progress(task, done, total)`` is called as the run proceeds, with the name of a
+    task and the numbers of its steps that are done and of all its steps. Without ``wait``, it raises
+    :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes when it is called again.
+    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.Outcome`); raises what
+    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:
         return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
@@ -335,12 +336,12 @@ def run_over_files(
 def over_files(
     folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
-    """Provide the transport to the sites of ``folder/job.toml`` for a ``with`` block that makes the run.
+    """Return a context manager that yields the transport to a run's sites; the ``with`` block makes the run.
 
-    ``job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the folder
-    that carries the files; ``wait`` and ``without`` are those of :class:`FileTransport`. If the block ends without an
-    error, the run is complete, and its requests and replies are removed from ``exchange``; copies of them elsewhere are
-    not needed any more.
+    ``folder/job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
+    for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
+    replies are removed from ``exchange``; copies of them elsewhere are not needed any more.
 
     Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
     :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``

@@ -125,7 +125,7 @@ class Answerer:
         return answered
 
     def requests(self, config: SiteConfig) -> Folder:
-        """Return the folder of the requests to the site that ``config``, the content of its ``site.toml``, names."""
+        """Return the folder of the requests to this site; ``config`` is the content of its ``site.toml``."""
         return Folder(self._exchange, config.name, "requests")
 
     def _replies(self, config: SiteConfig) -> Folder:

@@ -44,19 +44,20 @@ def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
 
 
 def toml_file(file: str, **values: str | float) -> str:
-    """Return a template in which each ``"@VALUE@"``, quotes included, has become that value as TOML writes it.
+    """Return the text of a template in which each ``"@NAME@"``, quotes included, is replaced by a value in TOML.
 
-    ``file`` is the template's name in the folder ``templates`` beside this module; ``values`` are by lower-case name.
+    ``file`` is the template's name in the folder ``templates`` beside this module; each of ``values`` is passed by its
+    name in lower case.
     """
     literals = {key: tomli_w.dumps({"value": value}).removeprefix("value = ").strip() for key, value in values.items()}
     return re.sub('"@([A-Z]+)@"', lambda mark: literals[mark[1].lower()], _template(file))
 
 
 def nginx_file(file: str, **values: str | int) -> str:
-    """Return a template in which each ``@VALUE@`` has become that value, a word that nginx reads as nothing else.
+    """Return the text of a template for nginx in which each ``@NAME@`` is replaced by a value, a single word.
 
-    ``file`` is the template's name in the folder ``templates`` beside this module; ``values`` are by lower-case name.
-    Raises :class:`InvalidParameter` for a value with characters that mean something to nginx.
+    ``file`` is the template's name in the folder ``templates`` beside this module; each of ``values`` is passed by its
+    name in lower case. Raises :class:`InvalidParameter` for a value with characters that mean something to nginx.
     """
     for key, value in values.items():
         if not _NGINX_WORD.fullmatch(str(value)):

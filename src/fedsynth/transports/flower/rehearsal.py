@@ -52,9 +52,10 @@ def rehearse(
     """Make a federation's run over test tables, with real servers and sites as processes of this machine.
 
     ``folder`` is the federation's, with the run's settings in ``job.toml``. ``tables`` holds a test table for each
-    site; ``place`` is an empty folder for keys, logs and databases; ``out`` becomes the folder of the result (an
-    existing one is replaced with ``force``). ``tell`` is called with sentences on the progress. The sites are enrolled,
-    connected and queried like real ones, but are independent of those. All started processes are ended, also on errors.
+    site, by its name; ``place`` is an empty folder for keys, logs and databases; ``out`` becomes the folder of the
+    result (an existing one is replaced with ``force``). ``tell`` is called with sentences on the progress. The sites
+    are enrolled, connected and queried like real ones, but are independent of those. All started processes are ended,
+    also on errors.
 
     Raises :class:`FedsynthError` with the reason if the run fails, :class:`Unsupported` for a run without sites or with
     three servers, and ``TimeoutError`` if a process does not start or the run does not end in time.

@@ -82,13 +82,14 @@ class FlowerTransport:
     """Transport over Flower: sends requests to the sites' nodes (SuperNodes) and yields the sites' replies.
 
     It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
-    go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` is the
-    agreed roster of names; a node is the site of the name that it was registered under
+    go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` are the
+    names of all sites of the federation; a node is the site of the name that it was registered under
     (``flwr supernode register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the
     code ``lost`` is returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline``
-    seconds, and gets its messages again when it is back; it sends its stored replies, and charges nothing. A site that
-    missed a deadline is not waited for until it is connected, and then for :data:`GRACE` seconds until it has answered
-    once, so that an absent site costs one deadline per run.
+    seconds. When it is back, it gets its messages again; to those that it has already answered it sends its stored
+    replies, which costs it no privacy budget. A site that has missed a deadline is passed over while it is not
+    connected. When it is back, it has :data:`GRACE` seconds to answer; once it has answered, the deadline applies
+    again. A site that stays away therefore delays a run by one deadline.
 
     ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
     ``connected``, ``away`` or has ``answered``.
@@ -131,7 +132,7 @@ class FlowerTransport:
         return found
 
     def wait(self, least: int) -> tuple[str, ...]:
-        """Wait for all sites, at most until the transport's deadline; return the names of those that are connected.
+        """Wait until all sites are connected, at most for the transport's deadline; return the names of those that are.
 
         Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
         """

@@ -22,20 +22,22 @@ _WORD = re.compile(r"[A-Za-z0-9/._-]+")  # without any character that systemd or
 
 
 def server_services(root: Path, port: int) -> dict[str, str]:
-    """Return texts that keep the server's processes running: systemd units, and a compose file with its Dockerfile.
+    """Return the files that keep the server's processes running: systemd units, and a compose file with a Dockerfile.
 
-    Keys are file names in the folder ``server``. ``root`` is the folder of the federation, ``port`` the one that sites
-    reach the proxy on. The result is empty for a folder whose path systemd or YAML would not read as it stands;
+    The result maps names of files, to be written to the federation's folder ``server``, to their texts. ``root`` is the
+    folder of the federation, ``port`` the port at which sites reach the server's proxy. The result is empty for a
+    folder whose path contains characters with a meaning of their own in systemd's files or YAML, such as a space;
     :data:`NO_UNITS` is what to tell the user then.
     """
     return _rendered(_SERVER, root=str(root), folder=str(root / "server"), port=str(port), version=__version__)
 
 
 def site_services(name: str, folder: str) -> dict[str, str]:
-    """Return texts that keep a site's processes running: systemd units, and a compose file with its Dockerfile.
+    """Return the files that keep a site's processes running: systemd units, and a compose file with a Dockerfile.
 
-    Keys are file names in the site's ``folder`` (an absolute path); ``name`` is the site's. The result is empty for a
-    folder whose path systemd or YAML would not read as it stands (:data:`NO_UNITS`).
+    The result maps names of files, to be written to the site's ``folder`` (an absolute path), to their texts. ``name``
+    is the site's. The result is empty for a folder whose path contains characters with a meaning of their own in
+    systemd's files or YAML, such as a space; :data:`NO_UNITS` is what to tell the user then.
     """
     return _rendered(_SITE, name=name, folder=folder, version=__version__)
 

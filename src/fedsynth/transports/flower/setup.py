@@ -27,11 +27,12 @@ from fedsynth.transports.flower.services import server_services
 def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
     """Write a federation's new folder ``root`` for a job, completely or not at all; return the terms for its sites.
 
-    ``job`` holds the settings of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is
-    the HOST:PORT at which sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate
-    authority, server and administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an
-    invalid ``superlink``, :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites,
-    what the job raises for invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
+    Terms are what every site accepts when it joins, such as coordinator, schema and budget. ``job`` holds the settings
+    of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is the HOST:PORT at which
+    sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate authority, server and
+    administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid ``superlink``,
+    :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites, what the job raises for
+    invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
     """
     host, port = parse_address(superlink)
     if ":" in host:
