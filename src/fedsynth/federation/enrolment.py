@@ -67,9 +67,9 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     The others describe the intended run, and a site's policy is drafted from them: the name of the ``method``, the
     budget (``epsilon``, ``delta``), the name of the ``trust`` model, and who is protected: a person with up to
-    ``rows_per_person`` rows at each of up to ``sites_per_person`` sites. ``kinds`` are the queries of another package's
-    method by name, each with the class that a site would import for it. Raises :class:`InvalidParameter` for an address
-    in another form than HOST:PORT.
+    ``rows_per_person`` rows at each of up to ``sites_per_person`` sites. If the method belongs to another package,
+    ``kinds`` maps the name of each kind of query that this package defines to the class that a site would import for
+    it. Raises :class:`InvalidParameter` for an address in another form than HOST:PORT.
     """
 
     superlink: str

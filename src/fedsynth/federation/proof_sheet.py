@@ -19,10 +19,10 @@ class Line:
 
     ``entry`` is the correct entry of the ledger. Its sites are those that were asked, according to the ledger;
     ``answered`` are those that answered, according to the transcript. ``noise`` is the distribution with its scale, as
-    text. ``question`` is the question's digest (hex), and ``tables`` are the columns of its contingency tables.
-    ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to, ``None`` for private
-    selections. That vector is the sum over sites if ``pooled``, and otherwise each site's own answer. Each site is
-    charged for ``times`` releases, which the cost in ``entry`` includes. For a release from a vault
+    text. ``question`` is the question's digest (hex), and ``tables`` names the columns of each contingency table that
+    it asks for. ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to, ``None``
+    for private selections. That vector is the sum over sites if ``pooled``, and otherwise each site's own answer. Each
+    site is charged for ``times`` releases, which the cost in ``entry`` includes. For a release from a vault
     (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``question`` is empty and ``norms`` is
     ``None``.
     """

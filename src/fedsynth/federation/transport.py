@@ -68,8 +68,8 @@ class Transport(Protocol):
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send each message to its site; yield one reply per message, in the order of the messages.
 
-        For a site that does not reply in time it yields :meth:`Message.lost`. A transport whose messages people carry
-        may raise :class:`~fedsynth.errors.Incomplete` instead, until all replies are there.
+        For a site that does not reply in time it yields :meth:`Message.lost`. If people carry the messages as files,
+        the transport may instead raise :class:`~fedsynth.errors.Incomplete` until all replies are there.
         """
 
 
@@ -176,7 +176,7 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Restart unreleased sums from their first turn, for newly created sites that remember none of their turns.
+        """Restart unreleased sums from their first turn (round of messages), for new sites that remember none.
 
         A resumed simulation calls it once, before its first exchange: its sites begin without memory.
         """

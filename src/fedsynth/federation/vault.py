@@ -39,13 +39,13 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 class Distances:
     """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
-    ``candidates`` are cliques (positions of columns). ``expected[i]`` is what the method expects candidate ``i``'s
-    table to be, in records and in its shape. The score of candidate ``i`` is ``weights[i]`` times a difference: the
-    distance of its exact table from ``expected[i]``, less the size of the noise that measuring the table would add.
-    ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise over the whole
-    table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is
-    secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n /
-    pi) times the L2 norm.
+    ``candidates`` are cliques (positions of columns). ``expected[i]`` is the table that the method expects for
+    candidate ``i``: an array of the table's shape, in records. The score of candidate ``i`` is ``weights[i]`` times a
+    difference: the distance of its exact table from ``expected[i]``, less the size of the noise that measuring the
+    table would add. ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise
+    over the whole table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if
+    it is secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2
+    n / pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -69,8 +69,9 @@ class WeightedL1:
     would add) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
-    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each
-    table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
+    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. Adding or removing a record moves
+    one cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly;
+    replacing a record moves it by at most twice that.
     """
 
     candidates: tuple[Clique, ...]
@@ -107,13 +108,14 @@ class Vault(Protocol):
     """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
-    memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
-    the shares of all releases add up to at most the share that sites were charged for the deposit. Sites may deposit at
-    different times, and their tables stay.
+    memory, or in secret shares at three servers. Amounts of budget (``share``, ``left``) are fractions of the run's
+    budget; all releases together cost at most the ``share`` that sites were charged for the deposit. Sites may deposit
+    at different times, and their tables stay.
 
     A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
-    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not deposited. The
-    federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
+    :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` for tables that were not
+    deposited. The federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and
+    :meth:`keep`.
     """
 
     @property
@@ -140,8 +142,8 @@ class Vault(Protocol):
         """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
         ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the price, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` for a candidate whose
-        columns were not deposited together.
+        budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` for a
+        candidate whose columns were not deposited together.
         """
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
@@ -149,17 +151,17 @@ class Vault(Protocol):
 
         ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
         score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release
-        scores (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so
-        before anything is charged).
+        budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` if the vault
+        cannot release scores (:meth:`Federation.require_vault
+        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
-        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` beyond the
-        deposit, and :class:`Unsupported` for columns that were not deposited together, or were divided into other
-        cells.
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` for a
+        ``share`` above :attr:`left`, and :class:`Unsupported` for columns that are not together in a deposited table,
+        or are binned differently there.
         """
 
     def std(self, share: float) -> float:
@@ -238,11 +240,10 @@ class Releases:
 
 
 def held_axes(terms: VaultTerms, query: Counts) -> None:
-    """Raise :class:`Unsupported` for tables that divide a column into other cells than the deposited tables do.
+    """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do.
 
-    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. An axis is a column and its
-    division into cells (:class:`~fedsynth.schema.bins.Axis`). Raises :class:`InvalidParameter` for a query that does
-    not fit the schema.
+    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. Raises
+    :class:`InvalidParameter` for a query that does not fit the schema.
     """
     query.check(terms.schema)
     held = {axis.column: axis for axis in terms.query.axes}
@@ -313,7 +314,7 @@ class TrustedVault:
 
         The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the price, a fraction of the run's
         budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` beyond the deposit.
+        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
@@ -330,7 +331,7 @@ class TrustedVault:
         The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
         the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
         budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` beyond the deposit.
+        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
@@ -346,7 +347,8 @@ class TrustedVault:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
         All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
-        were not deposited together, or were divided into other cells, and :class:`BudgetExceeded` beyond the deposit.
+        are not together in a deposited table, or are binned differently there, and :class:`BudgetExceeded` for a
+        ``share`` above :attr:`left`.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)

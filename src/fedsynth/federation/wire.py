@@ -437,7 +437,7 @@ def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, s
 
     ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
     ``code`` is ``answered`` or the reason why there is no answer. ``body`` is the encoded answer, in any number of
-    parts; none for another code. ``sealed`` says that they are a box, an answer encrypted by
+    parts; none for another code. ``sealed`` says that ``body`` is a box, an answer encrypted by
     :func:`~fedsynth.federation.coordinator.seal`.
     """
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))

@@ -123,7 +123,7 @@ class Aggregation(Protocol):
         """
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer to the last message of :meth:`ask`; a site without an answer is out from then on.
+        """Take in one site's answer to the last message of :meth:`ask`; a site that does not answer is left out later.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
         """
@@ -172,7 +172,7 @@ class Trust(Protocol):
 
     @property
     def deposits(self) -> bool:
-        """Whether methods may use a vault: sums of exact tables that are released only by noisy answers and draws.
+        """Whether methods may use a vault, which holds exact sums of tables and releases only noisy results of them.
 
         The vault (:class:`~fedsynth.federation.vault.Vault`) is held by a trusted server, or as secret shares by
         several servers.
@@ -223,9 +223,9 @@ class Trust(Protocol):
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
         """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
 
-        A vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). Depending on
-        the trust model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused`
-        if this trust model has no vault.
+        A vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). Depending on the trust
+        model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused` if this
+        trust model has no vault.
         """
 
     def aggregation(
@@ -255,7 +255,7 @@ class Trust(Protocol):
     def vault(self, terms: VaultTerms) -> Vault | None:
         """Return an empty vault for the tables that ``terms`` describe; ``None`` if no party can hold exact sums.
 
-        A vault holds sums of exact tables, and releases them only by noisy answers and draws
+        A vault holds sums of exact tables, and releases only noisy results of them
         (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
         protected (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
@@ -318,7 +318,7 @@ def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.Rand
     which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
     :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
     ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
-    such as a draw.
+    such as a private selection.
     """
     match release:
         case Gaussian() if norms.l2 > 0:

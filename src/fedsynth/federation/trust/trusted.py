@@ -88,8 +88,8 @@ class TrustedServer:
     def vault(self, terms: VaultTerms) -> TrustedVault:
         """Return an empty vault for the tables that ``terms`` describe, whose exact sums stay in the server's memory.
 
-        The vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). ``terms``
-        also say what the releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
+        The vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say
+        what the releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
         from fedsynth.federation.vault import TrustedVault
 

@@ -75,10 +75,10 @@ class Aggregator:
     The number of members, the sites that announced their keys in the first turn, decides the rest:
     ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
     ``layout(members)`` is the graph by which they share secrets. ``share(members)`` is the share of the noise that each
-    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`); it keeps the parts of this share that suffice among
-    ``honest(survivors)`` honest sites. ``question`` is the question's digest (hex), ``terms`` the text that all members
-    sign, and ``identities`` holds public identity keys by site. Holds three vectors, for any number of sites, as long
-    as their answers are of one length.
+    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`). Of this share, the parts that are not needed once
+    ``honest(survivors)`` of the sites in the sum are honest are subtracted at the end. ``question`` is the question's
+    digest (hex), ``terms`` the text that all members sign, and ``identities`` holds public identity keys by site.
+    Memory holds three vectors, for any number of sites, as long as their answers are of one length.
 
     The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
     turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of

@@ -258,8 +258,9 @@ class Session:
         """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
 
         ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
-        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The stream
-        serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
+        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The key stream
+        made from the secret is used for these seeds alone: a site has one mask secret a session, and one set of
+        neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
         masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)

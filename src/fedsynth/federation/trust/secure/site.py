@@ -135,10 +135,10 @@ class SecureSum:
     min_honest
         Number of sites that follow the protocol and do not collude with the server; ``None``: more than half of all.
     dropouts
-        Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With
-        fewer, sites add less noise that is subtracted later. Sums over more than 64 sites run on a sparse graph
-        (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``: where more sites
-        fail, the sum may fail too.
+        Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. The
+        lower it is, the less noise do sites add only for it to be subtracted later. Sums over more than 64 sites run on
+        a sparse graph (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``:
+        where more sites fail, the sum may fail too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -250,7 +250,7 @@ class SecureSum:
         return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
-        """Return how many of the ``sites`` in a sum are honest at least, from the view of an honest one: 1 or more."""
+        """Return the least number of honest sites among ``sites`` in a sum, 1 or more: an honest site counts itself."""
         return max(1, sites - self.colluding)
 
     def share(self, release: Release, norms: Norms, members: int) -> Share:

@@ -131,9 +131,9 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
 def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
     """Return a TLS connection to the server that ``card`` describes: address, public keys and certificate.
 
-    ``own`` is the secret of a server that connects, or ``None`` for the coordinator. Every later operation may take
-    ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established, or for another certificate
-    than the card's.
+    If a server connects, ``own`` is its secret (32 bytes), which proves who it is; for the coordinator it is ``None``.
+    Every later operation may take ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established,
+    or for another certificate than the card's.
     """
     raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
     try:
@@ -287,8 +287,8 @@ class Listener:
 
     ``cards`` are the public data of all three servers (:class:`Card`), ``position`` is this server's number (0, 1, 2),
     and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread of its
-    own; ``number`` is the client's if it is a server, or ``None`` for a client without a certificate, which may be the
-    coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
+    own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a certificate,
+    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
     """
 
     cards: Sequence[Card]
