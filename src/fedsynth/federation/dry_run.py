@@ -208,7 +208,7 @@ class Notes:
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield 0, as the only computed step of a loop of ``times`` training steps; then count it ``times`` times.
+        """Yield 0, the only computed one of ``times`` training steps; then count its bytes and charges for all of them.
 
         In a dry run the ``federation`` has this method as its ``loop``, which gives a method the numbers of its
         training steps (:class:`~fedsynth.federation.federation.Federation`); ``sites`` are the federation's sites. The
@@ -232,7 +232,7 @@ class Notes:
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Take over what each of the ``sites`` was charged and the ``federation`` released, at the end of the run."""
+        """Record, at the end of a run, what each of the ``sites`` was charged and the ``federation`` released."""
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
@@ -254,10 +254,10 @@ class Notes:
 
 
 class Weighing(InProcess):
-    """A transport to ``sites`` in this process that records the sizes of encoded messages, for dry runs.
+    """A transport to ``sites`` in this process that measures encoded messages, for dry runs.
 
-    It adds these sizes to ``notes``, and 1 for each exchange (messages to several sites, and their replies). The
-    attribute ``members`` holds the sites.
+    It adds the sizes of each message and its reply to ``notes`` (:class:`Notes`), and counts there how often messages
+    are sent to several sites and their replies awaited (exchanges). The attribute ``members`` holds the sites.
     """
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
@@ -288,12 +288,12 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
-    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return observations.
+    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return :class:`Notes`.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
-    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own draws.
-    Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the errors of
-    the run, such as :class:`Unsupported`.
+    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
+    choices. Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the
+    errors of the run, such as :class:`Unsupported`.
     """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
@@ -397,7 +397,8 @@ class Noise:
 
     ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
     run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in a
-    cell, in the units of the answer: its lowest, median and highest value over these answers of one dry run.
+    cell, in the units of the answer's integers (:attr:`Sum.std <fedsynth.federation.federation.Sum.std>`): its lowest,
+    median and highest value over these answers of one dry run.
     """
 
     verb: str

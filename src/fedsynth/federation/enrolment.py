@@ -146,7 +146,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def tls_key(self) -> ec.EllipticCurvePublicKey:
-        """The site's public TLS key (P-256 or P-384), from its signing request.
+        """The site's public TLS key (P-256 or P-384), from its certificate signing request.
 
         Raises :class:`FedsynthError` for an unreadable request, a key of another kind, and a request that is not signed
         by the owner of the key.
@@ -340,7 +340,7 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     @classmethod
     def of(cls, site: str, roster: Roster, secret: bytes) -> Acceptance:
-        """Return the acceptance of ``roster`` by the site of this name, signed with the key made from its ``secret``.
+        """Return the acceptance of ``roster`` by the site named ``site``, signed with the key made from its ``secret``.
 
         Raises :class:`FedsynthError` if the roster lists another identity key for the site.
         """

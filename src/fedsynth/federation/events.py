@@ -33,13 +33,13 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
-    """Event of turn 1 of a secure sum: everybody's public keys, and who the receiver's neighbours are.
+    """Message to a site in turn 1 of a secure sum (turns 0 to 4): all members' public keys, and who its neighbours are.
 
     The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
-    sorted. ``adverts``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment
-    (:class:`Keys`). ``neighbours`` are the positions of the k members, the receiver included, with which it shares
-    masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those members' signatures of
-    their keys.
+    sorted. ``adverts``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment, a hash
+    of a secret (:class:`Keys`). ``neighbours`` are the positions of the k members, the receiver included, with which it
+    shares masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those members' signatures
+    of their keys.
     """
 
     members: Members
@@ -49,7 +49,7 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
-    """Event of turn 2 of a secure sum: the encrypted shares that a site's neighbours sent to it.
+    """Message to a site in turn 2 of a secure sum (turns 0 to 4): the encrypted shares that its neighbours sent to it.
 
     Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
     other subtracts. ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions,
@@ -63,7 +63,7 @@ class MaskAnswer(Message, frozen=True, tag="mask-answer"):
 
 
 class Approve(Message, frozen=True, tag="approve"):
-    """Event of turn 3 of a secure sum: which members' masked answers are in the sum, for each of them to sign.
+    """Message to a site in turn 3 of a secure sum (turns 0 to 4): which members' masked answers are in it, to sign.
 
     ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
     members and keys.
@@ -74,7 +74,7 @@ class Approve(Message, frozen=True, tag="approve"):
 
 
 class Unmask(Message, frozen=True, tag="unmask"):
-    """Event of turn 4 of a secure sum: proof that enough members agree on who is in the sum.
+    """Message to a site in turn 4 of a secure sum (turns 0 to 4): proof that enough members agree on who is in it.
 
     ``approvals``, of shape (k, 64), are signatures of the set of members in the sum (:class:`Approval`). Those who
     signed are at the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the
@@ -112,10 +112,10 @@ class Dealt(Message, frozen=True, tag="dealt"):
 
 
 class Keys(Message, frozen=True, tag="keys"):
-    """Answer in turn 0 of a secure sum: the site's public key of the run, and a commitment, signed.
+    """A site's answer in turn 0 of a secure sum (turns 0 to 4): its public key of the run, and a commitment, signed.
 
-    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is to a secret derived from
-    the question and from the random salt that the site drew for it; it is never opened, and only makes sums with
+    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret derived
+    from the question and from the random salt that the site drew for it; it is never opened, and only makes sums with
     different salts distinct. ``signature`` is by the site's identity key, and binds both to the question and the trust
     model's terms.
     """
@@ -125,15 +125,15 @@ class Keys(Message, frozen=True, tag="keys"):
 
 
 class Boxes(Message, frozen=True, tag="boxes"):
-    """Answer in turn 1 of a secure sum: for each of the site's k neighbours, encrypted shares of its two secrets.
+    """A site's answer in turn 1 of a secure sum (turns 0 to 4): encrypted shares of its two secrets for k neighbours.
 
     Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
     other subtracts. The first secret, the self-mask, gives the mask on the site's answer that it has in common with
     nobody; the second is the mask secret. ``boxes``, of shape (k, 88), are Shamir shares of both, encrypted for each
     neighbour. ``seeds``, of shape (k, 32), are the seeds of the masks that the site has in common with each neighbour;
     they are encrypted under the mask secret, so that they can be recovered if the site is lost. ``commitments``, of
-    shape (k, 32), are to these seeds, and ``secrets``, of shape (2, 32), are commitments to the self-mask and to the
-    mask secret.
+    shape (k, 32), are hashes of these seeds, and ``secrets``, of shape (2, 32), hashes of the self-mask and of the mask
+    secret.
     """
 
     boxes: Bytes
@@ -143,13 +143,16 @@ class Boxes(Message, frozen=True, tag="boxes"):
 
 
 class Approval(Message, frozen=True, tag="approval"):
-    """Answer in turn 3 of a secure sum: the site's signature (64 bytes) of the set of members in the sum."""
+    """A site's answer in turn 3 of a secure sum (turns 0 to 4): its signature of the set of members in it.
+
+    The signature has 64 bytes.
+    """
 
     approval: Signature
 
 
 class Shares(Message, frozen=True, tag="shares"):
-    """Answer in turn 4 of a secure sum: the secrets that remove the masks and the excess noise from the total.
+    """A site's answer in turn 4 of a secure sum (turns 0 to 4): secrets that remove masks and excess noise from it.
 
     The site's neighbours and its two secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares``, of
     shape (s, 36), hold one share for each of the s neighbours that sent boxes: of the neighbour's self-mask if that

@@ -223,10 +223,10 @@ class Federation:
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
 
-        Each is this federation with some of its ``sites``, in the same order; ledger and ``lost`` are shared. A site
-        joins a round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap`` rounds (``None``: any
-        number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more. Raises
-        :class:`InvalidParameter` for a ``rate`` outside (0, 1].
+        Each is this federation with some of its ``sites``, in the same order; its ledger and ``lost`` are those of this
+        federation. A site joins a round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap``
+        rounds (``None``: any number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no
+        site for more. Raises :class:`InvalidParameter` for a ``rate`` outside (0, 1].
 
         The draw depends on no data, so it costs no privacy to know it beforehand, and a method can calibrate its noise
         to it. No amplification by sampling is claimed: a site is charged in full for each round that it is drawn for.
@@ -283,10 +283,10 @@ class Federation:
         """Return the weighted sum over sites of the changes that each site's own training makes to ``weights``.
 
         ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
-        :data:`EXACT`, every site adds its own noise to each step. The trust model adds none; a secure sum only hides
-        the single sites' updates. The query gives each site a weight in the sum, proportional to its size; divide the
-        sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors of all verbs
-        (:class:`Federation`).
+        :data:`EXACT`, every site adds its own noise to each step of its training. The trust model adds none; a secure
+        sum only hides the single sites' updates. The query gives each site a weight in the sum, proportional to its
+        size; divide the sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors
+        of all verbs (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -311,9 +311,9 @@ class Federation:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
 
         ``selection`` says what the candidates are, how they are scored and how many are drawn, one in each step
-        (:class:`~fedsynth.federation.query.Selection`). It is one for all sites, or one for each site's name.
-        ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result lists the index of
-        one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
+        (:class:`~fedsynth.federation.query.Selection`). Give one selection for all sites, or a mapping from each site's
+        name to a selection. ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result
+        lists the index of one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
         (:class:`Federation`), and :class:`InvalidParameter` for a site that is not in this federation.
         """
         step = next(self._steps)

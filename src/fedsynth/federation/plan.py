@@ -135,7 +135,7 @@ class Plan:
             )
 
     def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return (price, times) of each slot for a question with this ``head``, as in :class:`Slot`.
+        """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`Slot`.
 
         The head (:class:`~fedsynth.federation.wire.Head`) has the question's verb, kind of query and release.
         """
@@ -217,7 +217,7 @@ class Plan:
 def settable(trust: Any) -> tuple[str, ...]:
     """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
 
-    These are its fields with a plain default. Others are filled in by fedsynth, such as the sites' public keys.
+    These are its fields whose default is a plain value. fedsynth fills in the others, such as the sites' public keys.
     """
     return tuple(
         setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING

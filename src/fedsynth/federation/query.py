@@ -59,15 +59,15 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`sensitivity`.
 
-        With other parameters, one record could change the answer by more than that bound. Server and site call this
-        check before anything is charged.
+        If a parameter does not fit, one record could change the answer by more than that bound. Server and site call
+        this check before anything is charged.
         """
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far any one record moves the answer, in L1 and L2.
 
-        It covers adding, removing and replacing a record, and holds for all rows and all parameters that pass
-        :meth:`check`.
+        The result has bounds for a record that is added or removed, and for one that is replaced. They hold for all
+        rows and all parameters that pass :meth:`check`.
         """
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 
 
 class Size(Query, frozen=True):
-    """Number of records of a site, shape ``(1,)``. Replacing a record does not change it."""
+    """Number of records of a site, shape ``(1,)``. Replacing one record by another does not change it."""
 
     kind: ClassVar[str] = "size"
 
@@ -227,8 +227,8 @@ class Counts(Query, frozen=True):
 class Draws(NamedTuple):
     """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
-    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, bound to the question and the purpose (a
-    text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
+    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, which depend on the question and the purpose
+    (a text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
     release's noise, or unchanged if the trust model adds the noise or the release has none.
     """
 
@@ -357,8 +357,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`span`.
 
-        With other parameters, one record could change a utility by more than that bound. Server and site call this
-        check before anything is charged.
+        If a parameter does not fit, one record could change a utility by more than that bound. Server and site call
+        this check before anything is charged.
         """
 
     def span(self, schema: Schema) -> Span:

@@ -90,11 +90,11 @@ class Site:
 
     ``name`` is its name in the federation. ``rows`` are opened only after a question is charged; if they are evidently
     missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` is the site's record of
-    what they cost, of the replies, and of both in an audit log. ``coordinator`` (64 bytes) holds the public keys of the
-    only peer whose requests are answered. ``secret`` is at least 32 random bytes that never leave the site; noise and
-    keys are derived from it. ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows``
-    keeps a copy of them for each run; it never leaves the site either. Without ``trains``, training questions are
-    answered with zeros at the same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
+    their costs and replies, with an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose
+    requests are answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived
+    from it. ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows`` keeps a copy of
+    them for each run; it never leaves the site either. Without ``trains``, training questions are answered with zeros
+    at the same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
     """
 
     name: str
@@ -115,8 +115,8 @@ class Site:
         """Return the reply to the message ``data``, whatever its bytes; never raises.
 
         Message and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
-        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed``. If even the account
-        cannot be read or written, the reply is ``failed``.
+        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any other error). If even
+        the account cannot be read or written, the reply is ``failed``.
         """
         try:
             return self._answered(data)
@@ -443,7 +443,7 @@ class _Turn:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it has none.
+    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it cannot be parsed.
 
     A reply names the message that it answers by this digest.
     """

@@ -105,7 +105,7 @@ class Recorded:
 
     Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
     one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
-    site; a rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by
+    site; a rejected answer is requested again. Confidential answers (exact counts for a trusted server) are recorded by
     digest only and requested again; the site has stored its reply and charges nothing.
 
     A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns

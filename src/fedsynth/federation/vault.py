@@ -93,7 +93,7 @@ class WeightedL1:
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
         """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
 
-        A score is the integer weight (1 to 255) times distance less penalty, these two in units of 1/1024 record.
+        A score is the integer weight (1 to 255) times (distance - penalty), both in units of 1/1024 record.
         ``marginal(clique)`` gives the exact table of a clique.
         """
         distances = [
@@ -141,9 +141,9 @@ class Vault(Protocol):
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
-        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the price, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` for a
-        candidate whose columns were not deposited together.
+        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the privacy cost, a fraction of
+        the run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported`
+        for a candidate whose columns were not deposited together.
         """
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
@@ -171,7 +171,7 @@ class Vault(Protocol):
         """
 
     def begin(self, request: Request) -> None:
-        """Prepare for answers to ``request``, a signed deposit question; discard answers that were not kept."""
+        """Prepare for answers to ``request``, the signed question for tables; discard answers that were not kept."""
 
     def take(self, site: str, answer: Answer) -> None:
         """Take in the answer of the site named ``site``; raises :class:`FedsynthError` for an invalid one."""
@@ -182,14 +182,15 @@ class Vault(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class VaultTerms:
-    """What a trust model needs to make a vault: the deposited tables, their price, the protection, the accounting.
+    """What a trust model needs to make a vault: the deposited tables, their privacy cost, protection and accounting.
 
-    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit``
-    says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by
-    adding or removing these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and
-    ``question`` its digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)``
-    records a release in the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault
-    the tables of those ``sites`` that were not asked before.
+    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``query`` are the tables,
+    under ``schema``. ``share`` is the most that all releases may cost, a fraction of ``budget``. ``unit`` says how many
+    rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by adding or removing
+    these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and ``question`` its
+    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
+    the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault the tables of those
+    ``sites`` that were not asked before.
     """
 
     schema: Schema
@@ -209,7 +210,8 @@ class VaultTerms:
 class Releases:
     """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
 
-    ``terms`` are the vault's. ``spent`` is the share released so far, a fraction of the run's budget.
+    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``terms`` are its terms.
+    ``spent`` is what its releases have cost so far, as a fraction of the run's budget.
     """
 
     terms: VaultTerms
@@ -224,8 +226,8 @@ class Releases:
         """Charge a release against the deposit and note it in the server's ledger.
 
         Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names the release in the ledger
-        ("select", "scores" or "open"), ``share`` is its price, a fraction of the run's budget, and ``sites`` are those
-        whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
+        ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's budget, and ``sites`` are
+        those whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
         standard deviation (NaN for a selection).
         """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
@@ -254,10 +256,10 @@ def held_axes(terms: VaultTerms, query: Counts) -> None:
 
 @dataclass(eq=False)
 class TrustedVault:
-    """A vault in a trusted server's memory; every release is charged against the deposit.
+    """A vault in a trusted server's memory: exact sums of the sites' tables, of which only noisy results are released.
 
-    Its methods are those of :class:`Vault`. ``terms`` say what is deposited, for which price, and ``sites`` are the
-    names of the sites whose tables it holds.
+    Its methods are those of :class:`Vault`. ``terms`` say which tables it holds and what all releases may cost
+    together, and ``sites`` are the names of the sites whose tables it holds.
     """
 
     opens_scores: ClassVar[bool] = True
@@ -286,7 +288,7 @@ class TrustedVault:
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Discard answers that were taken but not kept; ``request``, the deposit question, is not used."""
+        """Discard answers that were taken but not kept; ``request``, the question for tables, is not used."""
         self._staged = [], None
 
     def take(self, site: str, answer: Answer) -> None:
@@ -312,8 +314,8 @@ class TrustedVault:
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
 
-        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the price, a fraction of the run's
-        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the privacy cost, a fraction of the
+        run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
         :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1

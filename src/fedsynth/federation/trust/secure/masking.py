@@ -43,8 +43,8 @@ _MOST_SHARED = 2**18
 def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
     """Return 32 bytes (times ``keys``) derived from the secret ``key`` for one use (HKDF-SHA256, RFC 5869).
 
-    ``context`` names the use in any number of parts, such as a purpose and a session: another context gives independent
-    bytes.
+    ``context`` names the use in any number of parts, such as a purpose and the digest of a secure sum: another context
+    gives independent bytes.
     """
     return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 

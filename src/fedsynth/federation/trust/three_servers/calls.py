@@ -73,7 +73,7 @@ class Keep(Call, frozen=True, tag="keep"):
     """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
 
     ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``sites`` are
-    the names of these sites, in the order in which their shares were taken.
+    the names of these sites, in the order in which their shares were taken (:class:`Take`, then :class:`Confirm`).
     """
 
     vault: HexDigest
@@ -128,7 +128,7 @@ class Confirmations(Call, frozen=True, tag="confirmations"):
 
 
 class Confirmed(Call, frozen=True, tag="confirmed"):
-    """Result of :class:`Confirm`: whether this server's two shares of a site are also those of the other servers."""
+    """Result of :class:`Confirm`: whether each of the other servers holds the same share of a site as this one."""
 
     same: bool
 
@@ -148,7 +148,7 @@ class Answered(Call, frozen=True, tag="answered"):
 
     ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
     candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
-    draw.
+    draw (a private selection by all three).
     """
 
     reply: Bytes

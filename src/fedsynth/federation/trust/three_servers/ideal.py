@@ -36,7 +36,8 @@ class Traffic:
     """What three compute servers in one process would have sent and computed if each were a machine of its own.
 
     ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws.
+    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws (private
+    selections).
     """
 
     down: int = 0
@@ -187,11 +188,12 @@ def traffic_of(trust: object) -> Traffic:
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
-    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` (1/1024) weighted record.
+    """Return the utilities (scores) of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
 
-    ``distances`` are the L2 distances of the candidates' tables from their expected counts, in whole records;
-    ``question`` has the weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both
-    the argument and the result are int64 of shape (candidates,).
+    ``GRAIN`` is 1024, and a weighted record is a record times the candidate's weight. ``distances`` are the L2
+    distances of the candidates' tables from their expected counts, in whole records; ``question`` has the weights and
+    penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the result are
+    int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
@@ -199,7 +201,7 @@ def utilities(distances: Integers, question: Draw) -> Integers:
 
 
 def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
-    """Return the index of the largest utility after adding Gumbel noise; the first one if several are equal.
+    """Return the index of the largest utility (score) after adding Gumbel noise; the first one if several are equal.
 
     This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one
     number for each candidate) of the squared L2 distances of the candidates' tables from their expected counts. These

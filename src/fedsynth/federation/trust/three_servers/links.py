@@ -46,9 +46,9 @@ HANDSHAKE = 20.0
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The public data of a compute server, which all others pin: they store it and accept no other in its place.
 
-    ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519) and its box key (X25519) in
-    hexadecimal, and ``certificate`` its TLS certificate (PEM). :class:`FedsynthError` is raised for an invalid address,
-    or a certificate that its identity key did not sign.
+    ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519, for signatures) and its box
+    key (X25519, to encrypt for it) in hexadecimal, and ``certificate`` its TLS certificate (PEM).
+    :class:`FedsynthError` is raised for an invalid address, or a certificate that its identity key did not sign.
     """
 
     address: str
@@ -180,7 +180,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 class DrawLink:
     """The link of a server to another one for one draw (:class:`~fedsynth.federation.trust.three_servers.draw.Link`).
 
-    It consists of two connections: this server writes to ``outgoing`` and reads from ``incoming``.
+    A draw is a private selection that all three servers compute. The link consists of two connections: this server
+    writes to ``outgoing`` and reads from ``incoming``.
     """
 
     outgoing: socket.socket

@@ -77,8 +77,8 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
     def norms(self, schema: Schema, unit: Unit, neighbours: Neighbours) -> Norms:
         """Return how far one person can move the vector of all weighted tables (L1 and L2 norms).
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
-        replaced.
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
+        or removed, or replaced.
         """
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
         return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
@@ -87,13 +87,13 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
     """A question of the coordinator to three servers: select privately a table far from its expected counts.
 
-    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility is weights[i] *
-    (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records; tables with higher utilities
-    are likelier to be drawn. ``expected`` (int32) holds all expected tables, one after the other, each flat in C order,
-    with the columns in the order of its clique; ``weights`` and ``penalties`` (int32) have one number for each
-    candidate. ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares.
-    ``number`` is the question's number in it from 0. ``release`` makes the draw private (exponential mechanism) and
-    states its privacy cost.
+    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility (score) is
+    weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records (records times a
+    weight); tables with higher utilities are likelier to be drawn. ``expected`` (int32) holds all expected tables, one
+    after the other, each flat in C order, with the columns in the order of its clique; ``weights`` and ``penalties``
+    (int32) have one number for each candidate. ``vault`` is the name (a digest, hex) of a vault: the sum of the sites'
+    tables, held in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the draw private
+    (exponential mechanism) and states its privacy cost.
     """
 
     vault: HexDigest
@@ -125,10 +125,11 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
                 raise Refused(f"{name} must lie between {low} and {high}, so that no sum can wrap")
 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
-        """Return the expected table of each candidate, int64 and flat; ``cells`` has the size of each.
+        """Return the expected table of each candidate, int64 and flat.
 
-        Raises :class:`Refused` if there are more or fewer expected counts than cells, if one is negative, or if those
-        of one table add up to more than :data:`MOST_RECORDS`.
+        ``cells`` has the number of cells of each of these tables. Raises :class:`Refused` if there are more or fewer
+        expected counts than cells, if one is negative, or if those of one table add up to more than
+        :data:`MOST_RECORDS`.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
@@ -143,11 +144,12 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
     def moved(self, unit: Unit, neighbours: Neighbours) -> int:
         """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
-        replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by
-        the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
-        distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by at most the
-        ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest weight.
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
+        or removed, or replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in
+        the L2 norm, by the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two
+        cells by 1. The distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by
+        at most the ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest
+        weight.
         """
         rows = unit.rows * unit.sites
         distance = rows if neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
@@ -299,7 +301,7 @@ class Layout:
         return tuple(shape[source.index(column)] for column in clique)
 
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
-        """Return the table of ``clique``, a tuple of column positions, from the ``vector`` of all tables' shares.
+        """Return the shares of the table of ``clique``, a tuple of column positions, from the ``vector`` of all shares.
 
         Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the
         vault's first table with all these columns, summed over its other columns. Raises :class:`Refused` if there is

@@ -74,9 +74,9 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
     """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
 
     ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
-    site's name, ``publics`` are the servers' public keys, and ``secrets`` derives the site's secrets. ``terms`` is the
-    text of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different
-    terms cannot open the shares.
+    site's name, ``publics`` are the three servers' public keys (64 bytes each) in order, and ``secrets`` gives the
+    site's signing key and secret bytes. ``terms`` is the text of the trust model's terms
+    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
@@ -292,12 +292,12 @@ class _Pending:
 class Server:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
-    ``terms`` are what it agreed to, ``book`` is its ledger, and ``secret`` holds at least 32 random bytes, which never
-    leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables, which the three servers
-    hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`, for each site
-    :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls :meth:`ask`,
-    :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw a table, that is
-    to select one privately), and :meth:`answered`.
+    ``terms`` are what it agreed to, ``book`` is its ledger of charged questions, and ``secret`` holds at least 32
+    random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
+    which the three servers hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`,
+    for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls
+    :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw a
+    table, that is to select one privately), and :meth:`answered`.
     """
 
     terms: ServerTerms
@@ -490,8 +490,8 @@ class Server:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
         ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
-        differ, are not signed, or are of another question, and if the vault's sites have changed since: in a sum of
-        squares over shares of different sites, one record could change the result by any amount. Raises
+        differ, are not signed, or are of another question, and if the vault's sites have changed since: if servers held
+        shares of different sites, one record could change a sum of squares by any amount. Raises
         :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
         ledger allows.
         """

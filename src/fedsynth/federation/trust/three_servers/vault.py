@@ -130,7 +130,7 @@ class SharedVault:
         """Pass the shares in a site's ``answer`` to the servers; call :meth:`keep` once all sites have answered.
 
         Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
-        were sent different ones for the same share, and what :class:`Servers` raises.
+        hold different values of the share that both should have, and what :class:`Servers` raises.
         """
         if not isinstance(answer, Dealt):
             raise Refused("its answer holds no shares; install the same fedsynth there")
@@ -177,11 +177,11 @@ class SharedVault:
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query`` (in records), and the standard deviation of the noise in each.
+        """Return the noisy tables of ``query`` (in records), and the noise's standard deviation in a cell of each.
 
-        They cost the fraction ``share`` of the run's budget. Raises :class:`~fedsynth.errors.BudgetExceeded` if less is
-        left, :class:`Unsupported` for a table whose columns are not together in a table of the vault or have other bins
-        there, and what :class:`Servers` raises.
+        All together they cost the fraction ``share`` of the run's budget. Raises
+        :class:`~fedsynth.errors.BudgetExceeded` if less is left, :class:`Unsupported` for a table whose columns are not
+        together in a table of the vault or have other bins there, and what :class:`Servers` raises.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
