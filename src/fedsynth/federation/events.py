@@ -115,9 +115,9 @@ class Keys(Message, frozen=True, tag="keys"):
     """A site's answer in turn 0 of a secure sum (turns 0 to 4): its public key of the run, and a commitment, signed.
 
     ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret derived
-    from the question and from the random salt that the site drew for it; it is never opened, and only makes sums with
-    different salts distinct. ``signature`` is by the site's identity key, and binds both to the question and the trust
-    model's terms.
+    from the question and from the random salt that the site drew for it; that secret is never revealed, and the
+    commitment only makes sums with different salts distinct. ``signature`` is by the site's identity key, and binds
+    both to the question and the trust model's terms.
     """
 
     advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]

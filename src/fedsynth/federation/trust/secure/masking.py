@@ -5,7 +5,7 @@ Rule 2: every derived key, signature and box is bound to a context that names it
     prefixed by their lengths, so that no two contexts share their bytes.
 Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
 Rule 4: the keys by which two sites agree on a secret last for a run, and that secret never leaves them: every use is
-    derived from them for one session and purpose (rule 2), so that what is opened in one sum says nothing of another.
+    derived from them for one sum and purpose (rule 2), so that what is opened in one sum says nothing of another.
 Rule 5: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
 """
 

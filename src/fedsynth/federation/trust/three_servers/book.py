@@ -124,8 +124,8 @@ class BookFile:
 
         ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
         digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
-        different question was charged under this number, or none under an earlier number, and :class:`BudgetExceeded`
-        after ``most_questions``.
+        different question was charged under this number, or if an earlier number has no charged question yet, and
+        :class:`BudgetExceeded` after ``most_questions``.
         """
         with self._transaction() as book:
             known = book.execute(

@@ -2,9 +2,9 @@
 
 Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.Server`), in the same order
 and with the same secrets: shares, the servers' statements of a question (rosters), noise and Gumbel numbers are
-identical, bit by bit. Only the draw differs: the shares of the candidates' squared distances are added up here, and the
-rest is exact integer arithmetic (:func:`drawn`). Given the same secrets, three real servers open the same tables and
-draw the same indices.
+identical, bit by bit. Only the draw (the private selection of a candidate) differs: the shares of the candidates'
+squared distances are added up here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same secrets,
+three real servers open the same tables and draw the same indices.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def part_for(dealt: Dealt, server: int) -> Dealt:
 class SiteSecrets(Protocol):
     """What :func:`deal` needs of a site: its signing key and secret bytes.
 
-    A site's turn (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
+    The object that a site gives its trust model (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
     """
 
     @property
@@ -181,7 +181,7 @@ class Book(Protocol):
 
         ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
         digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
-        different question was charged under this number, or none under an earlier number.
+        different question was charged under this number, or if an earlier number has no charged question yet.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
@@ -231,7 +231,7 @@ class MemoryBook:
 
         ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
         digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
-        different question was charged under this number, or none under an earlier number.
+        different question was charged under this number, or if an earlier number has no charged question yet.
         """
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
