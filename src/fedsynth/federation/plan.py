@@ -1,12 +1,12 @@
 """Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
 A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`Slot`), each for a number of
-questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question uses up one of the
-times that a slot of its kind, with at least the question's price, may be used; if none is left, the site refuses. A
-repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3: method
-and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site charges a
-planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run is known
-beforehand, and the epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
+questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question must fit a slot of
+its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site refuses.
+A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3:
+method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
+charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run
+is known beforehand, and the epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ class Plan:
     def guarantee(self) -> Budget:
         """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
 
-        Exact accounting turns the Gaussian noise of the whole run into epsilon directly, not by way of rho. It applies
-        to plans whose slots have Gaussian noise or release public facts, under trust models in which every noise is one
-        sample of the discrete Gaussian, not a sum of samples from several sites. The smaller of the budget and the cost
-        of all slots together bounds what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site
-        that approves several plans for one run has the budget's guarantee only, since the run may then switch between
-        plans depending on answers.
+        Exact accounting gives a smaller epsilon for the run's total rho, because it uses that all noise is Gaussian. It
+        applies to plans whose slots have Gaussian noise or release public facts, under trust models in which every
+        noise is one sample of the discrete Gaussian, not a sum of samples from several sites. The smaller of the budget
+        and the cost of all slots together bounds what the run costs
+        (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site that approves several plans for one run has the
+        budget's guarantee only, since the run may then switch between plans depending on answers.
         """
         paid = [slot for slot in self.slots if slot.release != "public"]
         if not paid or self.trust not in WHOLE_SAMPLES or any(slot.release != "gaussian" for slot in paid):

@@ -136,7 +136,7 @@ class SecureSum:
         Number of sites that follow the protocol and do not collude with the server; ``None``: more than half of all.
     dropouts
         Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. The
-        lower it is, the less noise do sites add only for it to be subtracted later. Sums over more than 64 sites run on
+        lower it is, the less noise sites add only for it to be subtracted later. Sums over more than 64 sites run on
         a sparse graph (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``:
         where more sites fail, the sum may fail too.
     roster
