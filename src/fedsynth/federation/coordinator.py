@@ -1,7 +1,8 @@
 """Keys of the coordinator, the party that runs the server and asks the sites.
 
 Sites answer only requests that it signed (Ed25519), and encrypt confidential answers for it (X25519). Each site keeps
-both public keys in its own files, so a relay can neither forge a request nor read a confidential answer.
+both public keys in its own files, so whoever carries the messages can neither forge a request nor read a confidential
+answer.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class Coordinator:
     def unseal(self, box: bytes | memoryview, site: str, digest: str) -> bytes:
         """Decrypt a site's confidential answer, which :func:`seal` encrypted, and return its bytes.
 
-        ``box`` is a one-time public key of the site (32 bytes) and the ciphertext. ``site`` is the site's name, and
-        ``digest`` the SHA-256 (hex) of the message that it answers (:attr:`Request.digest
-        <fedsynth.federation.wire.Request.digest>`). Raises :class:`FedsynthError` if the box was changed, or is for
-        other keys, of another site or for another message.
+        ``box`` is a one-time public key of the site (32 bytes), followed by the ciphertext. ``site`` is the site's
+        name, and ``digest`` the SHA-256 (hex) of the message that it answers (:attr:`Request.digest
+        <fedsynth.federation.wire.Request.digest>`). Raises :class:`FedsynthError` if the box was changed, or was made
+        for other keys, by another site or for another message.
         """
         try:
             sender, sealed = bytes(box[:KEY]), memoryview(box)[KEY:]

@@ -60,7 +60,7 @@ class Fits(Protocol):
 
 
 def even_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` random rows, for dry runs: columns are independent, and all codes equally likely."""
+    """Return a table of ``rows`` random rows, for dry runs: columns are independent, and all values equally likely."""
     return _table(schema, [rng.integers(0, size, rows) for size in schema.sizes], rng)
 
 
@@ -83,10 +83,10 @@ def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
     """Return a table of ``rows`` random rows in which each column depends on the one before it, ever more weakly.
 
-    In each row, column k (numbered from 0) copies the level of column k - 1 with probability 1 / (k + 1), and otherwise
-    draws a uniform level of its own. The first pairs thus depend on each other strongly, the last ones hardly. A
-    column's value is the square of its level times its number of values, rounded down: low values are the most
-    frequent.
+    In each row, every column has a level, a number between 0 and 1. Column k (numbered from 0) copies the level of
+    column k - 1 with probability 1 / (k + 1), and otherwise draws a uniform one of its own. The first pairs thus depend
+    on each other strongly, the last ones hardly. A column's value is the square of its level times its number of
+    values, rounded down: low values are the most frequent.
     """
     level = rng.random(rows)
     columns = []
@@ -99,11 +99,13 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: np.random.Generator) -> Table:
     """Return a table of ``rows`` rows of a random Gaussian copula with skewed columns, as stand-ins for real rows.
 
-    Each column has a normal score. One to three hidden factors explain a part of its variance, which is drawn uniformly
-    between the two bounds in ``strength`` (from 0 to 1; 0 is independence). Unless that part is 0, one column in ten
-    copies the score of an earlier column almost exactly, as a code follows a name, and one in four takes the absolute
-    value of its score, so that its dependence on others is not monotone. A column's frequencies fall from a peak, at
-    its first or any other value, by a power law. The distribution depends on the arguments other than ``rows``.
+    In each row, every column has a normally distributed score; higher scores give later values. One to three hidden
+    factors, the same for all columns, explain a part of the score's variance. For each column, this part is drawn
+    uniformly between the two bounds ``strength`` (from 0 to 1; 0 is independence). Unless the part is 0, a column
+    copies the score of an earlier column almost exactly with probability 1/10, as a code follows a name, and otherwise
+    takes the absolute value of its score with probability 1/4, so that its dependence on others is not monotone. The
+    frequencies of a column's values fall by a power law from a peak, at the first or at any other value. The
+    distribution depends on all arguments but ``rows``.
     """
     laws, draws = rng.spawn(2)  # the distribution does not depend on the number of rows
     hidden = draws.normal(size=(int(laws.integers(1, _FACTORS + 1)), rows))
@@ -126,9 +128,9 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` rows of uniform columns that are all functions of one random number.
+    """Return a table of ``rows`` rows in which one uniform random number in each row determines all columns.
 
-    Every pair of columns is as dependent as possible.
+    Each column is uniform, and every pair of columns is as dependent as possible.
     """
     hidden = rng.random(rows)
     return _table(schema, [np.floor(hidden * size).astype(np.int64) for size in schema.sizes], rng)
@@ -174,9 +176,10 @@ class Sent:
 class Asked:
     """One question that a site was charged for in a dry run.
 
-    ``group`` is the verb of the question (such as ``sum``), the kind of its query (such as ``counts``) and the kind of
-    its release (such as ``gaussian``). ``price`` is its privacy cost to one person, as one number: epsilon if the
-    budget's delta is 0, otherwise rho of zCDP (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`).
+    ``group`` is the question's verb (the federation's method that asks it, such as ``sum``), the kind of its query
+    (such as ``counts``) and the kind of its release (such as ``gaussian``). ``price`` is its privacy cost to one
+    person, as one number: epsilon if the budget's delta is 0, otherwise rho of zCDP (:meth:`Budget.price
+    <fedsynth.privacy.cost.Budget.price>`).
     """
 
     group: tuple[str, str, str]
@@ -191,9 +194,9 @@ class Notes:
     sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the site's name.
     They include the ``repeated`` ones, of training steps that were counted but not computed (:meth:`repeat`).
     ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta.
-    ``servers`` is the traffic of three compute servers
-    (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under other trust models. :meth:`close` sets
-    ``asked``, ``entries``, ``epsilon`` and ``servers``.
+    ``servers`` is the traffic of the compute servers under the trust model of three servers
+    (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under others. :meth:`close` sets ``asked``,
+    ``entries``, ``epsilon`` and ``servers``.
     """
 
     sent: list[Sent] = field(default_factory=list)
@@ -205,7 +208,7 @@ class Notes:
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield 0, as the only computed step of a loop of ``times`` training steps; then count it ``times`` times.
+        """Yield 0, the only computed one of ``times`` training steps; then count its bytes and charges for all of them.
 
         In a dry run the ``federation`` has this method as its ``loop``, which gives a method the numbers of its
         training steps (:class:`~fedsynth.federation.federation.Federation`); ``sites`` are the federation's sites. The
@@ -229,7 +232,7 @@ class Notes:
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
     def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Take over what each of the ``sites`` was charged and the ``federation`` released, at the end of the run."""
+        """Record, at the end of a run, what each of the ``sites`` was charged and the ``federation`` released."""
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
@@ -251,10 +254,10 @@ class Notes:
 
 
 class Weighing(InProcess):
-    """A transport to ``sites`` in this process that records the sizes of encoded messages, for dry runs.
+    """A transport to ``sites`` in this process that measures encoded messages, for dry runs.
 
-    It adds these sizes to ``notes``, and 1 for each exchange (messages to several sites, and their replies). The
-    attribute ``members`` holds the sites.
+    It adds the sizes of each message and its reply to ``notes`` (:class:`Notes`), and counts there how often messages
+    are sent to several sites and their replies awaited (exchanges). The attribute ``members`` holds the sites.
     """
 
     def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
@@ -285,12 +288,12 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> Notes:
-    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return observations.
+    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return :class:`Notes`.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
-    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own draws.
-    Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the errors of
-    the run, such as :class:`Unsupported`.
+    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
+    choices. Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the
+    errors of the run, such as :class:`Unsupported`.
     """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
@@ -394,7 +397,8 @@ class Noise:
 
     ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
     run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in a
-    cell, in the units of the answer: its lowest, median and highest value over these answers of one dry run.
+    cell, in the units of the answer's integers (:attr:`Sum.std <fedsynth.federation.federation.Sum.std>`): its lowest,
+    median and highest value over these answers of one dry run.
     """
 
     verb: str
@@ -409,12 +413,13 @@ class Forecast:
     """Forecast of a run, from dry runs of its method on random rows.
 
     ``plan`` lists the questions and their highest costs, for the sites to approve; ``rows`` is the number of rows at
-    all sites together and ``dry_runs`` the number of runs behind the figures. ``exchanges`` counts the run's exchanges
-    of messages. ``messages`` (a number), ``down`` and ``up`` (bytes to and from a site) are per site. ``epsilon``
-    bounds the cost to one person, at the budget's delta. ``largest`` is the size of the largest message to a site, in
-    bytes. ``servers`` is the number of bytes that three compute servers send in total, and ``servers_seconds`` the CPU
-    seconds that each of them needs for private selections, estimated from their numbers of candidates; both are 0 under
-    other trust models than three servers.
+    all sites together and ``dry_runs`` the number of runs behind the figures. ``exchanges`` counts how often the server
+    sends messages to several sites and waits for the replies. For each site, ``messages`` is the number of messages to
+    it, and ``down`` and ``up`` are the bytes sent to it and by it. ``epsilon`` bounds the cost to one person, at the
+    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of
+    bytes that three compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for
+    private selections, estimated from their numbers of candidates; both are 0 under other trust models than three
+    servers.
 
     ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
     on its own random draws; ``noise``, that of the first dry run, is then only an example.
@@ -462,10 +467,11 @@ def forecast(
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
     :func:`~fedsynth.federation.simulate.federate`.
 
-    The method runs ``repeats`` times on every random table in ``TABLES``, each time with other noise, other cohorts
-    (samples of sites) and other random queries; ``progress`` is called after each of these runs. If the method samples
-    sites, it runs once more on each table with every site in every cohort: the most rounds that one site can be in.
-    Fits are shortened, since they only affect which queries are chosen, and the rows are random anyway.
+    The method runs ``repeats`` times on a random table of each kind in ``TABLES`` (:func:`even_rows`,
+    :func:`steep_rows` and others), each time with other noise, other cohorts (samples of sites) and other random
+    queries; ``progress`` is called after each of these runs. If the method samples sites, it runs once more on each
+    table with every site in every cohort, so that each takes part in as many rounds as one site can. Fits are
+    shortened, since they only affect which queries are chosen, and the rows are random anyway.
 
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
     cost) each (:class:`~fedsynth.federation.plan.Slot`). Slots on which all dry runs agree are in the plan as they are.

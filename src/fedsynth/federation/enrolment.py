@@ -67,9 +67,9 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     The others describe the intended run, and a site's policy is drafted from them: the name of the ``method``, the
     budget (``epsilon``, ``delta``), the name of the ``trust`` model, and who is protected: a person with up to
-    ``rows_per_person`` rows at each of up to ``sites_per_person`` sites. ``kinds`` are the queries of another package's
-    method by name, each with the class that a site would import for it. Raises :class:`InvalidParameter` for an address
-    in another form than HOST:PORT.
+    ``rows_per_person`` rows at each of up to ``sites_per_person`` sites. If the method belongs to another package,
+    ``kinds`` maps the name of each kind of query that this package defines to the class that a site would import for
+    it. Raises :class:`InvalidParameter` for an address in another form than HOST:PORT.
     """
 
     superlink: str
@@ -146,7 +146,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     @property
     def tls_key(self) -> ec.EllipticCurvePublicKey:
-        """The site's public TLS key (P-256 or P-384), from its signing request.
+        """The site's public TLS key (P-256 or P-384), from its certificate signing request.
 
         Raises :class:`FedsynthError` for an unreadable request, a key of another kind, and a request that is not signed
         by the owner of the key.
@@ -340,7 +340,7 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
     @classmethod
     def of(cls, site: str, roster: Roster, secret: bytes) -> Acceptance:
-        """Return the acceptance of ``roster`` by the site of this name, signed with the key made from its ``secret``.
+        """Return the acceptance of ``roster`` by the site named ``site``, signed with the key made from its ``secret``.
 
         Raises :class:`FedsynthError` if the roster lists another identity key for the site.
         """

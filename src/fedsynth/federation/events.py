@@ -4,9 +4,10 @@ A turn is one message to each site and its answer. A sum in one turn has no even
 
 A secure sum (Bonawitz et al., CCS 2017, doi 10.1145/3133956.3133982) takes five turns, each with one event (none in
 turn 0) and one answer. Its members are the sites that answered turn 0, sorted by name; places are positions in this
-list, and arrays of bytes have one row for each place, in order. A member's neighbours are those members with which it
-has masks in common, and itself. It exchanges masks and boxes (encrypted shares) with them alone. A site has two secrets
-in each sum, its self-mask and its mask secret, of which its neighbours get Shamir shares.
+list, and arrays of bytes (uint8) have one row for each member or neighbour that they are about, in the order of places.
+A member's neighbours are those members with which it has masks in common (random numbers that one adds to its answer
+and the other subtracts), and itself. It exchanges masks and boxes (encrypted shares) with them alone. A site has two
+secrets in each sum, its self-mask and its mask secret, of which its neighbours get Shamir shares.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False)
 
 
 class ShareKeys(Message, frozen=True, tag="share-keys"):
-    """Event of turn 1 of a secure sum: everybody's public keys, and who the receiver's neighbours are.
+    """Message to a site in turn 1 of a secure sum (turns 0 to 4): all members' public keys, and who its neighbours are.
 
     The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
-    sorted. ``adverts`` (n, 64) hold each member's public key of the run (X25519) and its commitment (:class:`Keys`).
-    ``neighbours`` are the positions of the k members, the receiver included, with which it exchanges masks and boxes
-    (encrypted shares); ``signatures`` (k, 64) are those members' signatures of their keys.
+    sorted. ``adverts``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment, a hash
+    of a secret (:class:`Keys`). ``neighbours`` are the positions of the k members, the receiver included, with which it
+    shares masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those members' signatures
+    of their keys.
     """
 
     members: Members
@@ -47,12 +49,12 @@ class ShareKeys(Message, frozen=True, tag="share-keys"):
 
 
 class MaskAnswer(Message, frozen=True, tag="mask-answer"):
-    """Event of turn 2 of a secure sum: the encrypted shares that a site's neighbours sent to it.
+    """Message to a site in turn 2 of a secure sum (turns 0 to 4): the encrypted shares that its neighbours sent to it.
 
-    Neighbours are members of the sum that have masks in common. ``session`` is the digest (32 bytes) of the sum's
-    members and keys. ``senders`` are the positions, in the sorted list of members, of all that sent boxes (encrypted
-    shares of their secrets, :class:`Boxes`). ``boxes`` (s, 88) are those for the receiver, from its s neighbours among
-    the senders.
+    Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
+    other subtracts. ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions,
+    in the sorted list of members, of all that sent boxes (encrypted shares of their secrets, :class:`Boxes`).
+    ``boxes``, of shape (s, 88), are those for the receiver, from its s neighbours among the senders.
     """
 
     session: Digest
@@ -61,7 +63,7 @@ class MaskAnswer(Message, frozen=True, tag="mask-answer"):
 
 
 class Approve(Message, frozen=True, tag="approve"):
-    """Event of turn 3 of a secure sum: which members' masked answers are in the sum, for each of them to sign.
+    """Message to a site in turn 3 of a secure sum (turns 0 to 4): which members' masked answers are in it, to sign.
 
     ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
     members and keys.
@@ -72,11 +74,11 @@ class Approve(Message, frozen=True, tag="approve"):
 
 
 class Unmask(Message, frozen=True, tag="unmask"):
-    """Event of turn 4 of a secure sum: proof that enough members agree on who is in the sum.
+    """Message to a site in turn 4 of a secure sum (turns 0 to 4): proof that enough members agree on who is in it.
 
-    ``approvals`` (k, 64) are signatures of the set of members in the sum (:class:`Approval`). Those who signed are at
-    the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's members
-    and keys.
+    ``approvals``, of shape (k, 64), are signatures of the set of members in the sum (:class:`Approval`). Those who
+    signed are at the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the
+    sum's members and keys.
     """
 
     session: Digest
@@ -87,7 +89,7 @@ class Unmask(Message, frozen=True, tag="unmask"):
 class Values(Message, frozen=True, tag="values"):
     """A site's answer as flat integers, shape ``(cells,)``: exact or noisy counts, or the candidates that it selected.
 
-    In turn 2 of a secure sum they are masked modulo 2^64.
+    In turn 2 of a secure sum, random masks are added to the answer, modulo 2^64.
     """
 
     values: NDArray[np.int64]
@@ -96,11 +98,11 @@ class Values(Message, frozen=True, tag="values"):
 class Dealt(Message, frozen=True, tag="dealt"):
     """A site's tables in secret shares for three compute servers: its answer to a request for a deposit.
 
-    Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). They are the sum of three shares
-    (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The third,
-    encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys`` (3, 112) are
-    encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's, of the boxes
-    and the digest (:mod:`~fedsynth.federation.trust.three_servers.shares`).
+    Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). Each table is the sum of three
+    shares (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The
+    third, encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys``, of shape
+    (3, 112), are encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's,
+    of the boxes and the digest (:mod:`~fedsynth.federation.trust.three_servers.shares`).
     """
 
     keys: Bytes
@@ -110,12 +112,12 @@ class Dealt(Message, frozen=True, tag="dealt"):
 
 
 class Keys(Message, frozen=True, tag="keys"):
-    """Answer in turn 0 of a secure sum: the site's public key of the run, and a commitment, signed.
+    """A site's answer in turn 0 of a secure sum (turns 0 to 4): its public key of the run, and a commitment, signed.
 
-    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is to a secret of the
-    question and of the random salt that the site drew for it; it is never opened, and only makes sums with different
-    salts distinct. ``signature`` is by the site's identity key, and binds both to the question and the trust model's
-    terms.
+    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret derived
+    from the question and from the random salt that the site drew for it; that secret is never revealed, and the
+    commitment only makes sums with different salts distinct. ``signature`` is by the site's identity key, and binds
+    both to the question and the trust model's terms.
     """
 
     advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
@@ -123,14 +125,15 @@ class Keys(Message, frozen=True, tag="keys"):
 
 
 class Boxes(Message, frozen=True, tag="boxes"):
-    """Answer in turn 1 of a secure sum: for each of the site's k neighbours, encrypted shares of its two secrets.
+    """A site's answer in turn 1 of a secure sum (turns 0 to 4): encrypted shares of its two secrets for k neighbours.
 
-    Neighbours are members of the sum that have masks in common. The first secret, the self-mask, gives the mask on the
-    site's answer that it has in common with nobody; the second is the mask secret. ``boxes`` (k, 88) are Shamir shares
-    of both, encrypted for each neighbour. ``seeds`` (k, 32) are the seeds of the masks that the site has in common with
-    each neighbour and that cancel in the sum; they are encrypted under the mask secret, so that they can be recovered
-    if the site is lost. ``commitments`` (k, 32) are to these seeds, and ``secrets`` (2, 32) are commitments to the
-    self-mask and to the mask secret.
+    Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
+    other subtracts. The first secret, the self-mask, gives the mask on the site's answer that it has in common with
+    nobody; the second is the mask secret. ``boxes``, of shape (k, 88), are Shamir shares of both, encrypted for each
+    neighbour. ``seeds``, of shape (k, 32), are the seeds of the masks that the site has in common with each neighbour;
+    they are encrypted under the mask secret, so that they can be recovered if the site is lost. ``commitments``, of
+    shape (k, 32), are hashes of these seeds, and ``secrets``, of shape (2, 32), hashes of the self-mask and of the mask
+    secret.
     """
 
     boxes: Bytes
@@ -140,20 +143,23 @@ class Boxes(Message, frozen=True, tag="boxes"):
 
 
 class Approval(Message, frozen=True, tag="approval"):
-    """Answer in turn 3 of a secure sum: the site's signature (64 bytes) of the set of members in the sum."""
+    """A site's answer in turn 3 of a secure sum (turns 0 to 4): its signature of the set of members in it.
+
+    The signature has 64 bytes.
+    """
 
     approval: Signature
 
 
 class Shares(Message, frozen=True, tag="shares"):
-    """Answer in turn 4 of a secure sum: the secrets that remove the masks and the excess noise from the total.
+    """A site's answer in turn 4 of a secure sum (turns 0 to 4): secrets that remove masks and excess noise from it.
 
-    The site's neighbours and its two secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares`` (s,
-    36) hold one share for each of the s neighbours that sent boxes: of the neighbour's self-mask if that neighbour is
-    in the sum, else of its mask secret. ``pairs`` (d, 32) are the seeds of the masks that the site has in common with
-    the d neighbours that sent boxes but are not in the sum. ``noise`` (p, 32) are the seeds of parts of the site's
-    noise that are subtracted again: sites add enough noise for the fewest honest sites that could be left, and this sum
-    has more.
+    The site's neighbours and its two secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares``, of
+    shape (s, 36), hold one share for each of the s neighbours that sent boxes: of the neighbour's self-mask if that
+    neighbour is in the sum, else of its mask secret. ``pairs``, of shape (d, 32), are the seeds of the masks that the
+    site has in common with the d neighbours that sent boxes but are not in the sum. ``noise``, of shape (p, 32), are
+    the seeds of parts of the site's noise that are subtracted again: sites add enough noise for the fewest honest sites
+    that could be left, and this sum has more.
     """
 
     own: Secret

@@ -25,9 +25,9 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
     ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
-    number of the charge's row in the site's audit log. A charge without a key (an empty text) is a write-off: after its
-    account was restored from a backup, a site charges each run that is not closed up to its limit, since later charges
-    may be missing.
+    number of the charge's row in the site's audit log. A charge without a key (an empty text) is a write-off: an
+    account restored from a backup may lack later charges, so the site then charges every open run in full, up to the
+    run's limit.
     """
 
     key: _Key
@@ -58,7 +58,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def signed(self) -> bool:
-        """Whether the owner of the key ``identity`` signed the rest; it does not show whose key that is."""
+        """Whether the owner of the key ``identity`` signed all other fields; it does not show whose key that is."""
         return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
 
     def to_json(self) -> bytes:

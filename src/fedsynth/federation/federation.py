@@ -1,9 +1,10 @@
-"""The federation, a method's only interface to the sites: a closed set of verbs, which ask for charged releases.
+"""The federation, a method's only access to the sites: a few verbs (methods), whose releases are charged to a budget.
 
-Verbs: ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the sites' own training, each with its own noise),
-``each`` (every site's own noisy answer), ``choose`` (each site's own private selection) and ``deposit`` (exact sums
-that are held in a vault, which releases only noisy results of them). Each takes a share of the budget that the run
-started with, which determines the noise. ``cohorts`` draws the sites of each round, at no cost.
+Verbs: ``sum`` and ``sums`` (noisy sums over sites), ``average`` (of the changes that sites make to a network by their
+own training, each with its own noise), ``each`` (every site's own noisy answer), ``choose`` (each site's own private
+selection) and ``deposit`` (exact sums that are held in a vault, which releases only noisy results of them). Each takes
+a share of the budget that the run started with, which determines the noise. ``cohorts`` draws the sites of each round,
+at no cost.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ _TAIL = 45.0  # noise of either law exceeds this many standard deviations less t
 class Sum:
     """A released sum of a query over sites, or one site's own released answer.
 
-    ``query`` is the question, and ``tables`` are its answer in parts, each in its own shape and units
-    (:meth:`Query.split <fedsynth.federation.query.Query.split>`); ``stds`` are the noise's standard deviations in a
-    cell of each part. ``values`` is the same answer as flat integers, shape ``(cells,)``, with noise of standard
-    deviation ``std`` in each. Deviations leave out noise that sites add within their training
-    (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
+    ``query`` is the question, and ``tables`` are its answer in parts, each in its own shape and units, such as
+    contingency tables in records (:meth:`Query.split <fedsynth.federation.query.Query.split>`); ``stds`` are the
+    noise's standard deviations in a cell (one number) of each part. ``values`` is the same answer as flat integers,
+    shape ``(cells,)``, with noise of standard deviation ``std`` in each. ``std`` and ``stds`` leave out noise that
+    sites add within their training (:meth:`Federation.average`). ``sites`` are the names of the sites in the sum.
     """
 
     query: Query
@@ -109,9 +110,9 @@ def unrecorded(question: str, release: bytes) -> bytes:
 class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A record in a run's transcript, the file from which it is resumed: the ``sites`` whose tables a vault holds.
 
-    A resumed run takes the tables of the same sites into its vault, since the noise of the vault's earlier releases
-    hides the total of these sites. A vault is a party that holds exact sums and releases noisy results of them
-    (:class:`~fedsynth.federation.vault.Vault`).
+    A resumed run repeats the vault's earlier releases, so its vault must hold the tables of the same sites: releases of
+    another total would be additional ones, which nobody paid for. A vault is a party that holds exact sums and releases
+    noisy results of them (:class:`~fedsynth.federation.vault.Vault`).
     """
 
     sites: tuple[str, ...]
@@ -123,8 +124,8 @@ class Federation:
 
     Make one with :func:`~fedsynth.federation.simulate.federate`. Every verb (:meth:`sum`, :meth:`sums`,
     :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price
-    (privacy cost) and terms. What it releases is charged as a ``share`` of the budget, a fraction between 0 and 1, or
-    made without noise for :data:`EXACT`. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay,
+    (privacy cost) and terms. With a ``share`` (a fraction between 0 and 1), a release is charged this part of the
+    budget; with :data:`EXACT` it has no noise. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay,
     :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported`
     if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema, or a
     share below the smallest that sites accept.
@@ -137,7 +138,7 @@ class Federation:
     sites
         Names of the sites that are asked.
     rng
-        Generator for everything that needs no secrecy: the draws of cohorts, of a method and of synthetic rows.
+        Generator for what needs no secrecy: the sites in cohorts, a method's own random choices and synthetic rows.
     run
         Name of the run, in every request.
     secret, coordinator
@@ -147,13 +148,14 @@ class Federation:
         The unit of protection (a person's rows and sites), and whether tables are neighbours if a person's rows are
         added or removed, or if they are replaced.
     sizes
-        Number of rows of each site if public, else ``None``; with public sizes, neighbours differ by replacement.
+        Number of rows of each site if public, else ``None``. With public sizes, neighbouring tables differ by replaced
+        rows, since adding or removing rows would change a public number.
     min_sites
-        Fewest sites that must answer a round; it continues without the others, which ``lost`` lists.
+        Fewest sites that must answer a round, which then continues without the others; ``lost`` lists these.
     plan, exact
         Digest of the approved plan (:class:`~fedsynth.federation.plan.Plan`: the questions that the run may ask, with
-        prices), which every request names ("" for none), and the plan's epsilon by exact accounting, if that is less
-        than the budget's.
+        prices), which every request names ("" for none); the plan's epsilon if its noise is accounted for exactly
+        (:attr:`Plan.guarantee <fedsynth.federation.plan.Plan.guarantee>`) and that is less than the budget's.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
     seeded
@@ -162,9 +164,10 @@ class Federation:
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
         The last row of each site's audit log that the server knows, from this and earlier runs. By it a site notices
-        that its account was restored from an old backup.
+        that its account (its record of spent budget) was restored from an old backup.
     progress, loop
-        ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the steps of :meth:`repeat`.
+        ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the numbers of the training
+        steps that :meth:`repeat` yields.
     released
         ``released(question, release)`` records a released sum and returns the one recorded first for this question
         (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does not release a sum twice
@@ -220,10 +223,10 @@ class Federation:
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
         """Draw the sites of up to ``rounds`` rounds, all in advance, and return one federation for each round.
 
-        Each is this federation with fewer ``sites``, in their order; ledger and ``lost`` are shared. A site joins a
-        round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap`` rounds (``None``: any number).
-        A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no site for more. Raises
-        :class:`InvalidParameter` for a ``rate`` outside (0, 1].
+        Each is this federation with some of its ``sites``, in the same order; its ledger and ``lost`` are those of this
+        federation. A site joins a round with probability ``rate`` in (0, 1], as long as it is in fewer than ``cap``
+        rounds (``None``: any number). A round is redrawn until it has a site; the list is shorter if ``cap`` leaves no
+        site for more. Raises :class:`InvalidParameter` for a ``rate`` outside (0, 1].
 
         The draw depends on no data, so it costs no privacy to know it beforehand, and a method can calibrate its noise
         to it. No amplification by sampling is claimed: a site is charged in full for each round that it is drawn for.
@@ -270,9 +273,9 @@ class Federation:
 
         ``per_site`` maps a site's name to its queries. Sums are in the order in which queries first appear there; a sum
         that no site answered is left out, so tell them apart by the content of :attr:`Sum.query`, a copy of the query.
-        All queries together take one exchange of messages with every site in each turn of the trust model's protocol. A
-        site with several queries is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are
-        those of :meth:`sum`; and :class:`InvalidParameter` is raised for a site that is not in this federation.
+        All queries are asked at the same time, in as many exchanges of messages as a single one would take. A site with
+        several queries is charged ``share`` of the budget for each. ``share``, ``weights`` and errors are those of
+        :meth:`sum`; and :class:`InvalidParameter` is raised for a site that is not in this federation.
         """
         return self._summed("sum", per_site, share, weights)
 
@@ -280,10 +283,10 @@ class Federation:
         """Return the weighted sum over sites of the changes that each site's own training makes to ``weights``.
 
         ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
-        :data:`EXACT`, every site adds its own noise to each step. The trust model adds none; a secure sum only hides
-        the single sites' updates. The query gives each site a weight in the sum, proportional to its size; divide the
-        sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors of all verbs
-        (:class:`Federation`).
+        :data:`EXACT`, every site adds its own noise to each step of its training. The trust model adds none; a secure
+        sum only hides the single sites' updates. The query gives each site a weight in the sum, proportional to its
+        size; divide the sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors
+        of all verbs (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -297,9 +300,10 @@ class Federation:
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
-        """Return the number of rows of each site that answers, by its name; its policy must declare the number public.
+        """Return the number of rows of each site that answers, by the site's name, at no cost.
 
-        It costs nothing. Raises :class:`Refused` if a policy does not, and :class:`SiteLost` if too few sites answer.
+        Each site's policy must declare this number public. Raises :class:`Refused` if a policy does not, and
+        :class:`SiteLost` if too few sites answer.
         """
         return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
 
@@ -307,9 +311,9 @@ class Federation:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
 
         ``selection`` says what the candidates are, how they are scored and how many are drawn, one in each step
-        (:class:`~fedsynth.federation.query.Selection`). It is one for all sites, or one for each site's name.
-        ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result lists the index of
-        one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
+        (:class:`~fedsynth.federation.query.Selection`). Give one selection for all sites, or a mapping from each site's
+        name to a selection. ``share``, a fraction of the run's budget or :data:`EXACT`, pays for all steps. The result
+        lists the index of one candidate per step; sites that do not answer are missing. Raises the errors of all verbs
         (:class:`Federation`), and :class:`InvalidParameter` for a site that is not in this federation.
         """
         step = next(self._steps)
@@ -340,7 +344,7 @@ class Federation:
         (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
         <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the
         errors of all verbs (:class:`Federation`), :class:`Unsupported` under a trust model without a vault, and
-        :class:`InvalidParameter` for a query that divides one column into cells in two ways.
+        :class:`InvalidParameter` for a query that bins one column in two ways.
         """
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")

@@ -1,12 +1,12 @@
 """Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
 A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`Slot`), each for a number of
-questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question takes one of the
-places in a slot of its kind with at least its own price; if none is left, the site refuses. A repeated question takes
-no second place. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3: method and options state
-the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site charges a planned run in zCDP
-(or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run is known beforehand, and the
-epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
+questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question must fit a slot of
+its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site refuses.
+A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3:
+method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
+charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run
+is known beforehand, and the epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
 """
 
 from __future__ import annotations
@@ -101,11 +101,12 @@ class Plan:
     def guarantee(self) -> Budget:
         """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
 
-        Exact accounting applies to plans whose slots have Gaussian noise or release public facts, under trust models in
-        which every noise is one sample of the discrete Gaussian, not a sum of samples from several sites. Both the
-        slots together and the budget bound what the run costs (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A
-        site that approves several plans for one run has the budget's guarantee only, since the run may then switch
-        between plans depending on answers.
+        Exact accounting gives a smaller epsilon for the run's total rho, because it uses that all noise is Gaussian. It
+        applies to plans whose slots have Gaussian noise or release public facts, under trust models in which every
+        noise is one sample of the discrete Gaussian, not a sum of samples from several sites. The smaller of the budget
+        and the cost of all slots together bounds what the run costs
+        (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site that approves several plans for one run has the
+        budget's guarantee only, since the run may then switch between plans depending on answers.
         """
         paid = [slot for slot in self.slots if slot.release != "public"]
         if not paid or self.trust not in WHOLE_SAMPLES or any(slot.release != "gaussian" for slot in paid):
@@ -134,7 +135,7 @@ class Plan:
             )
 
     def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return (price, times) of each slot for a question with this ``head``, as in :class:`Slot`.
+        """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`Slot`.
 
         The head (:class:`~fedsynth.federation.wire.Head`) has the question's verb, kind of query and release.
         """
@@ -216,7 +217,7 @@ class Plan:
 def settable(trust: Any) -> tuple[str, ...]:
     """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
 
-    These are its fields with a plain default. Others are filled in by fedsynth, such as the sites' public keys.
+    These are its fields whose default is a plain value. fedsynth fills in the others, such as the sites' public keys.
     """
     return tuple(
         setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING

@@ -39,8 +39,8 @@ class Policy:
     Parameters
     ----------
     budget, per_run
-        Limits on what is ever spent on the site's rows, for one person, and on what one run may spend (``None``: no
-        limit of its own).
+        Limits on the privacy cost to one person: of everything that the site ever answers, and of what it answers to
+        one run (``None``: no limit of its own).
     trusts
         The accepted trust models, by name, with this site's settings of them.
     verbs
@@ -49,27 +49,29 @@ class Policy:
     schemas
         Digests of accepted schemas (empty: only that of the site's rows).
     kinds
-        Classes of other packages' kinds of questions, by the kind's name, as classes or ``package.module:Class``;
-        nothing else is imported for a message.
+        Kinds of questions that other packages define, by name: a class each, or the text ``package.module:Class``.
+        For a message, the site imports these classes and those of fedsynth, and nothing else.
     unit
-        Smallest unit of protection that a request may state: the rows of a person at a site, and the sites of a person.
+        Smallest unit of protection that a request may state: how many rows at a site, and how many sites, one person
+        may have.
     exact
         Allow releases without noise, which gives up every guarantee.
     size_is_public
-        Declare the number of rows public: tables are then neighbours if rows are replaced.
+        Declare the number of rows public. Neighbouring tables then differ by replaced rows, since adding or removing
+        rows would change a public number.
     plans, any_plan
         Approved plans (:class:`~fedsynth.federation.plan.Plan`: what a run may ask, at which price) by digest, one of
         which every request must follow; if there are none, ``any_plan`` allows requests under any plan or none. Without
         either, the site answers nothing.
     methods, min_cohort
-        Methods (empty: any) and smallest number of sites of plans that may be approved. Requests name neither, so only
-        plans are checked for them.
+        Only plans for these methods (empty: any), and for at least so many sites, may be approved. Requests name
+        neither the method nor the number of sites, so only plans are checked for them.
     largest_message, largest_answer
         Largest message that is read, in bytes, and largest number of cells of an answer.
     answer_every, timed_rows
         A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came. Replies
-        to training leave at whole multiples of the time that training on ``timed_rows`` rows, a public bound on the
-        number of rows at the site, takes a slow machine.
+        to training leave at whole multiples of another time: that which a slow machine needs to train on
+        ``timed_rows`` rows, a public bound on the number of rows at the site.
     keep_runs_days
         Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers.
 
@@ -115,9 +117,10 @@ class Policy:
 
     @property
     def neighbours(self) -> Neighbours:
-        """Whether the site's tables are neighbours under ``replace`` (if its size is public) or ``add-remove``.
+        """Which tables are neighbours at this site: ``replace`` if its number of rows is public, else ``add-remove``.
 
-        The guarantee makes neighbouring tables indistinguishable: a person's rows are replaced, or added or removed.
+        Neighbouring tables, which the guarantee makes hard to tell apart, differ in one person's rows: these are
+        replaced by others, or are added or removed.
         """
         return "replace" if self.size_is_public else "add-remove"
 
@@ -168,11 +171,12 @@ class Policy:
     def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for a question with this ``head``: the site's budget, its run's, and its plan's slots.
 
-        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.Head`). The run's budget is that
-        of the approved plan or, without plans, ``per_run`` (or the site's budget). A slot is the plan's permission for
-        one kind of question (:class:`~fedsynth.federation.plan.Slot`), here as its highest price and number of times,
-        for each slot that such a question fits; ``None`` without plans. Raises :class:`Refused` for a plan that is not
-        approved.
+        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.Head`). If the policy has
+        approved plans, the run's budget is that of the plan named in ``head``, and the slots
+        (:class:`~fedsynth.federation.plan.Slot`) are those of this plan that permit such a question, each as (highest
+        price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is ``None``),
+        and the last value is ``None``. If ``exact`` is true, neither the site's budget nor ``per_run`` limits anything.
+        Raises :class:`Refused` for a plan that is not approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run

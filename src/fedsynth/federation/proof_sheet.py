@@ -1,4 +1,4 @@
-"""The proof sheet of a run, as data and as a table: every release, recomputed, and all contradictions."""
+"""The proof sheet of a run, as data and as a table: all releases, recomputed, and contradictions in the run's files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Line:
     """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
     ``entry`` is the correct entry of the ledger. Its sites are those that were asked, according to the ledger;
-    ``answered`` are those that answered, according to the transcript. ``noise`` is the distribution with its scale, as
-    text. ``question`` is the question's digest (hex), and ``tables`` are the columns of its contingency tables.
-    ``norms`` are the L1 and L2 sensitivity to one person of the vector that noise is added to, ``None`` for private
-    selections. That vector is the sum over sites if ``pooled``, and otherwise each site's own answer. Each site is
-    charged for ``times`` releases, which the cost in ``entry`` includes. For a release from a vault
-    (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``question`` is empty and ``norms`` is
-    ``None``.
+    ``answered`` are those that answered, according to the transcript, the run's record of its messages. ``noise`` is
+    the distribution with its scale, as text. ``question`` is the question's digest (hex), and ``tables`` names the
+    columns of each contingency table that it asks for. ``norms`` are the L1 and L2 sensitivity to one person of the
+    vector that noise is added to, ``None`` for private selections. That vector is the sum over sites if ``pooled``, and
+    otherwise each site's own answer. Each site is charged for ``times`` releases, which the cost in ``entry`` includes.
+    For a release from a vault (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``question`` is
+    empty and ``norms`` is ``None``.
     """
 
     entry: Entry

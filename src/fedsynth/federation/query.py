@@ -1,8 +1,8 @@
 """Queries and selections, the requests that a site can answer: structs whose fields are their public parameters.
 
 Rule 1: every record contributes an integer vector that depends on that record and the parameters alone; an answer is
-    the sum over records. The sensitivity of a query therefore bounds the norm of single vectors, for every value of
-    its parameters, and neither rounding nor the order of rows can break it.
+    the sum over records. The sensitivity of a query is thus a bound on the norm of a single record's vector, for every
+    value of the parameters; neither rounding nor the order of rows can make a record count for more.
 Rule 2: :meth:`Query.check` refuses parameters for which rule 1 would not hold, from schema and parameters alone, before
     anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
 Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws. Training alone
@@ -57,16 +57,17 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return False
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or invalidate the sensitivity.
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`sensitivity`.
 
-        Server and site call it before anything is charged.
+        If a parameter does not fit, one record could change the answer by more than that bound. Server and site call
+        this check before anything is charged.
         """
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far any one record moves the answer, in L1 and L2.
 
-        It covers adding, removing and replacing a record, and holds for all rows and all parameters that pass
-        :meth:`check`.
+        The result has bounds for a record that is added or removed, and for one that is replaced. They hold for all
+        rows and all parameters that pass :meth:`check`.
         """
         raise NotImplementedError
 
@@ -75,13 +76,13 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         raise NotImplementedError
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest (at most 0) and the largest value that one record adds to a cell."""
+        """Return the smallest (at most 0) and the largest number that one record adds to any one cell of the answer."""
         return 0, 1
 
     def answer_range(self, schema: Schema, rows: int, noise: float) -> tuple[float, float]:
         """Return the smallest and the largest possible value of a cell of a site's answer, to recognise invalid ones.
 
-        The site has at most ``rows`` rows, and less than ``noise`` is added to a cell.
+        The site has at most ``rows`` rows, and the noise in a cell is less than ``noise`` in absolute value.
         """
         low, high = self.row_range(schema)
         return low * rows - noise, high * rows + noise
@@ -95,7 +96,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         raise NotImplementedError
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the parts of a released answer, each in its own shape and in its own units.
+        """Return the parts of a released answer, each in its own shape and units, such as a table in records.
 
         ``flat`` is the answer, shape ``(cells,)``. By default there is one part, equal to ``flat``.
         """
@@ -104,13 +105,13 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     def stds(self, std: float) -> list[float]:
         """Return the standard deviation of the noise in each part of :meth:`split`, in the part's units.
 
-        ``std`` is that in a cell of the flat answer.
+        ``std`` is the noise's standard deviation in each number of the flat answer.
         """
         return [std]
 
 
 class Size(Query, frozen=True):
-    """Number of records of a site, shape ``(1,)``. Replacing a record does not change it."""
+    """Number of records of a site, shape ``(1,)``. Replacing one record by another does not change it."""
 
     kind: ClassVar[str] = "size"
 
@@ -128,11 +129,12 @@ class Size(Query, frozen=True):
 
 
 class Counts(Query, frozen=True):
-    """Contingency tables: table ``i`` counts the rows over the axes at the positions ``tables[i]``.
+    """Contingency tables: table ``i`` counts rows by the axes whose positions in ``axes`` are ``tables[i]``.
 
-    ``axes`` each divide one column into cells (:class:`~fedsynth.schema.bins.Axis`). ``weights[i]`` (an integer, 1 to
-    64) multiplies the counts of table ``i``, so that one query measures tables with different precision: the noise
-    variance of table ``i`` is the query's divided by ``weights[i] ** 2``. The default is 1 for each.
+    Each of ``axes`` is a column with a partition of its values (:class:`~fedsynth.schema.bins.Axis`). The counts of
+    table ``i`` are multiplied by ``weights[i]`` (an integer, 1 to 64) before noise is added, and divided by it
+    afterwards. So one query measures tables with different precision: the noise variance in table ``i`` is divided by
+    ``weights[i] ** 2``. The default is 1 for each.
     """
 
     kind: ClassVar[str] = "counts"
@@ -145,8 +147,9 @@ class Counts(Query, frozen=True):
     def of(cls, columns: int, cliques: Sequence[Clique], weights: Sequence[int] = ()) -> Counts:
         """Return the query for tables over the values and bins that the schema gives each column.
 
-        ``columns`` is the number of the schema's columns. ``cliques`` lists the columns of each table by their
-        positions, and ``weights`` gives a factor for the counts of each table, as in the class (default: 1 for each).
+        ``columns`` is the number of columns in ``schema.stored``, the columns as sites encode them. Each of ``cliques``
+        lists the columns of one table, by their positions there, and ``weights`` gives a factor for the counts of each
+        table, as in the class (default: 1 for each).
         """
         return cls(tuple(Axis(column) for column in range(columns)), tuple(map(tuple, cliques)), tuple(weights))
 
@@ -183,7 +186,7 @@ class Counts(Query, frozen=True):
 
     @property
     def cliques(self) -> list[Clique]:
-        """The columns of each table, by their positions in the schema (``schema.stored``)."""
+        """The columns of each table, by their positions in ``schema.stored``, the columns as sites encode them."""
         return [tuple(self.axes[at].column for at in table) for table in self.tables]
 
     def shapes(self, schema: Schema) -> list[tuple[int, ...]]:
@@ -216,7 +219,7 @@ class Counts(Query, frozen=True):
     def stds(self, std: float) -> list[float]:
         """Return the standard deviation of the noise in a cell of each table, in records.
 
-        It is ``std``, that in a cell of the flat answer, divided by the table's weight.
+        It is ``std``, the noise's standard deviation in each number of the flat answer, divided by the table's weight.
         """
         return [std / weight for weight in self.weights or (1,) * len(self.tables)]
 
@@ -224,8 +227,8 @@ class Counts(Query, frozen=True):
 class Draws(NamedTuple):
     """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
-    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, bound to the question and the purpose (a
-    text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
+    ``site`` is the site's name. ``bits(purpose)`` are secret random bits, which depend on the question and the purpose
+    (a text). ``noisy(values, step)`` returns ``values``, the integer sum of training step number ``step``, plus the
     release's noise, or unchanged if the trust model adds the noise or the release has none.
     """
 
@@ -272,7 +275,7 @@ class Training(Query, frozen=True):
         """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone.
 
         A deployed site sends its replies to training at multiples of this time, which reveals nothing about its rows.
-        If it is 0, they leave when all other replies do (``answer_every`` of
+        If it is 0, they leave at the same times as other replies (``answer_every`` of
         :class:`~fedsynth.federation.policy.Policy`).
         """
         return 0.0
@@ -311,7 +314,7 @@ class Look(NamedTuple):
     """A noisy measurement that a site makes after it selected a ``candidate`` (an index), for its next selections.
 
     The selection says what is measured (:meth:`Selection.look`); ``values`` is the answer, with noise of standard
-    deviation ``std`` in each cell. It never leaves the site.
+    deviation ``std`` in each cell. A look never leaves the site.
     """
 
     candidate: int
@@ -325,9 +328,10 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     A method asks for it by :meth:`Federation.choose <fedsynth.federation.federation.Federation.choose>`. A subclass is
     a frozen struct whose fields are its public parameters, and ``kind`` names it in requests, policies and plans. It
     gives each candidate a utility, an integer score on the site's rows; candidates with higher utilities are likelier.
-    Utilities are below 2^62 for all parameters and rows, so that a draw never fails. A site draws ``steps`` candidates.
-    After each draw but the last, it makes a noisy measurement (:meth:`look`) that informs its next draws;
-    ``look_share`` (a fraction, below 1) of the selection's price, its privacy cost, is reserved for these measurements.
+    A subclass keeps utilities below 2^62 in absolute value, for all parameters and rows, so that none overflows and no
+    draw fails. A site draws ``steps`` candidates. After each draw but the last, it makes a noisy measurement
+    (:meth:`look`) that informs its next draws; ``look_share`` (a fraction, below 1) of the selection's price, its
+    privacy cost, is reserved for these measurements.
     """
 
     kind: ClassVar[str] = ""
@@ -351,9 +355,10 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         raise NotImplementedError
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or break the bound :meth:`span`.
+        """Raise :class:`InvalidParameter` for parameters that do not fit the schema or the bound :meth:`span`.
 
-        Server and site call it before anything is charged.
+        If a parameter does not fit, one record could change a utility by more than that bound. Server and site call
+        this check before anything is charged.
         """
 
     def span(self, schema: Schema) -> Span:

@@ -52,7 +52,8 @@ class Quote:
     def norms(self) -> Norms:
         """Sensitivity (L1, L2) to one person of the vector that noise is added to.
 
-        It is 1 for selections, whose utilities have a span instead (:class:`~fedsynth.federation.query.Span`).
+        Both are 1 for a selection: how far a record moves its utilities is its span
+        (:class:`~fedsynth.federation.query.Span`).
         """
         if not isinstance(self.query, Query):
             return Norms(1.0, 1.0)
@@ -61,10 +62,10 @@ class Quote:
 
     @property
     def times(self) -> int:
-        """How many times its cost each site is charged for the question.
+        """How many times the cost of one noisy release each site is charged for the question.
 
-        It is 1 if noise is pooled, otherwise the number of sites that a person may be at: each of them adds its own
-        noise.
+        It is 1 if noise is added once, to the sum over sites. Otherwise it is the number of sites that a person may be
+        at, since each of these releases an answer with its own noise.
         """
         return times_charged(self.head.unit, pooled=self.pooled)
 

@@ -1,4 +1,7 @@
-"""A federation inside one process: the same sites, accounts and messages as a deployed one, without the network."""
+"""A federation inside one process: the same sites and messages as in a deployed one, without the network.
+
+Each site has its own account, the record of its charges, as a deployed one has.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ def federate(
         The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
         missing column.
     budget
-        Privacy budget: the bound on the total cost to one person, enforced by each site's own account.
+        Privacy budget: the bound on the total cost to one person, enforced by each site's own record of its charges.
         :meth:`Budget.none` is no noise at all.
     trust
         Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
@@ -82,7 +85,8 @@ def federate(
         beside it (:func:`~fedsynth.federation.simulate.secret_file`). Anyone with this secret could remove the noise,
         so delete it when the run is complete.
     progress
-        ``progress(what, done, total)`` is called by methods of several rounds: the name of the task, and its steps.
+        ``progress(what, done, total)`` is called by methods of several rounds: ``done`` of the ``total`` steps of the
+        task named ``what`` are complete.
     transport
         Makes the connection to the simulated sites; other ones than the default are for tests and dry runs.
 

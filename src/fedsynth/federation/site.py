@@ -1,13 +1,14 @@
 """A site: its rows, policy and account, and the only code path by which answers leave it.
 
-Rule 1: only this module reads a site's rows on behalf of a server. Rule 2: a question is parsed, checked and charged,
-in that order, before a row is read. A refusal up to then, and the codes ``refused`` and ``spent``, depend on request,
-policy and account alone; any later error is ``failed``. The text of an error never leaves the site. Rule 3: a question
-is answered once. One transaction charges it and records a random salt and its terms (noise, persons protected and the
-like), a second one stores the reply; only stored bytes are sent, the first time and on every repetition. If rows cannot
-be opened, or an answer not be computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is
-a function of the site's secret, the question, its salt, its terms and the noise's purpose. It does not depend on the
-rows, so that equal noise says nothing about them.
+The account is the site's record of charges, stored replies and refusals. Rule 1: only this module reads a site's rows
+on behalf of a server. Rule 2: a question is parsed, checked and charged, in that order, before a row is read. A refusal
+before that, and the codes ``refused`` and ``spent``, depend on request, policy and account alone; any later error is
+reported as ``failed``. The text of an error never leaves the site. Rule 3: a question is answered once. One transaction
+charges it and records a random salt and its terms (noise, persons protected and the like), a second one stores the
+reply; only stored bytes are sent, the first time and on every repetition. If rows cannot be opened, or an answer not be
+computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's
+secret, the question, its salt, its terms and the noise's purpose. It does not depend on the rows, so that equal noise
+says nothing about them.
 """
 
 from __future__ import annotations
@@ -69,16 +70,17 @@ class RowStore(Protocol):
         """Whether single rows are available, and not only counts of them."""
 
     def require(self, run: str) -> None:
-        """Raise an error if it is known, without reading any, that the rows of the run named ``run`` cannot be opened.
+        """Raise an error if the rows of the run named ``run`` evidently cannot be opened, without reading any.
 
         A site calls it before it charges a question, so that nothing is charged for evidently missing rows.
         """
 
     def opened(self, run: str) -> AbstractContextManager[Rows]:
-        """Return a context manager that yields the rows that the run named ``run`` reads.
+        """A context manager (for a ``with`` block) that yields the rows for the run named ``run``, to count or read.
 
-        They are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true. It is entered after the charge; only
-        errors that :meth:`require` could not foresee come here.
+        The yielded rows are a :class:`~fedsynth.rows.Table` if :attr:`holds_rows` is true; otherwise they can only be
+        counted. A site enters the block after it has charged the question, so only errors that :meth:`require` could
+        not foresee are raised here.
         """
 
 
@@ -87,12 +89,12 @@ class Site:
     """One organisation's end of the federation: it answers one coordinator, and nothing else reads its rows.
 
     ``name`` is its name in the federation. ``rows`` are opened only after a question is charged; if they are evidently
-    missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` records what they cost,
-    their answers and an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose requests are
-    answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived from it.
-    ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows`` keeps a copy of them for
-    each run; it never leaves the site either. Without ``trains``, training questions are answered with zeros at the
-    same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
+    missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` is the site's record of
+    their costs and replies, with an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose
+    requests are answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived
+    from it. ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows`` keeps a copy of
+    them for each run; it never leaves the site either. Without ``trains``, training questions are answered with zeros
+    at the same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
     """
 
     name: str
@@ -113,8 +115,8 @@ class Site:
         """Return the reply to the message ``data``, whatever its bytes; never raises.
 
         Message and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
-        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed``. If even the account
-        cannot be read or written, the reply is ``failed``.
+        answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any other error). If even
+        the account cannot be read or written, the reply is ``failed``.
         """
         try:
             return self._answered(data)
@@ -441,7 +443,7 @@ class _Turn:
 
 
 def digest_of(data: bytes) -> str:
-    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it has none.
+    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it cannot be parsed.
 
     A reply names the message that it answers by this digest.
     """

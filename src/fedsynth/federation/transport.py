@@ -68,8 +68,8 @@ class Transport(Protocol):
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send each message to its site; yield one reply per message, in the order of the messages.
 
-        For a site that does not reply in time it yields :meth:`Message.lost`. A transport whose messages people carry
-        may raise :class:`~fedsynth.errors.Incomplete` instead, until all replies are there.
+        For a site that does not reply in time it yields :meth:`Message.lost`. If people carry the messages as files,
+        the transport may instead raise :class:`~fedsynth.errors.Incomplete` until all replies are there.
         """
 
 
@@ -105,7 +105,7 @@ class Recorded:
 
     Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
     one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
-    site; a rejected answer is requested again. Confidential answers (a trusted server's exact counts) are recorded by
+    site; a rejected answer is requested again. Confidential answers (exact counts for a trusted server) are recorded by
     digest only and requested again; the site has stored its reply and charges nothing.
 
     A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
@@ -176,7 +176,7 @@ class Recorded:
         return self._released[question]
 
     def start_sums_over(self) -> None:
-        """Restart unreleased sums from their first turn, for newly created sites that remember none of their turns.
+        """Restart unreleased sums from their first turn (round of messages), for new sites that remember none.
 
         A resumed simulation calls it once, before its first exchange: its sites begin without memory.
         """

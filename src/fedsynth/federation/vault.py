@@ -39,13 +39,13 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 class Distances:
     """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
-    ``candidates`` are cliques (positions of columns). ``expected[i]`` is what the method expects candidate ``i``'s
-    table to be, in records and in its shape. The score of candidate ``i`` is ``weights[i]`` times a difference: the
-    distance of its exact table from ``expected[i]``, less the size of the noise that measuring the table would add.
-    ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise over the whole
-    table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if it is
-    secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2 n /
-    pi) times the L2 norm.
+    ``candidates`` are cliques (positions of columns). ``expected[i]`` is the table that the method expects for
+    candidate ``i``: an array of the table's shape, in records. The score of candidate ``i`` is ``weights[i]`` times a
+    difference: the distance of its exact table from ``expected[i]``, less the size of the noise that measuring the
+    table would add. ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise
+    over the whole table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if
+    it is secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2
+    n / pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -69,8 +69,9 @@ class WeightedL1:
     would add) have shape ``(candidates,)``.
 
     All inputs of a score are rounded to integers before a count is read: expected counts and penalties in units of 1 /
-    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. A record moves one cell of each
-    table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly.
+    ``GRAIN`` (1 / 1024) record, weights by :func:`~fedsynth.cliques.integer_weights`. Adding or removing a record moves
+    one cell of each table by ``GRAIN``, so that a score moves by at most ``GRAIN`` times the largest weight, exactly;
+    replacing a record moves it by at most twice that.
     """
 
     candidates: tuple[Clique, ...]
@@ -92,7 +93,7 @@ class WeightedL1:
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
         """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
 
-        A score is the integer weight (1 to 255) times distance less penalty, these two in units of 1/1024 record.
+        A score is the integer weight (1 to 255) times (distance - penalty), both in units of 1/1024 record.
         ``marginal(clique)`` gives the exact table of a clique.
         """
         distances = [
@@ -107,13 +108,14 @@ class Vault(Protocol):
     """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
-    memory, or in secret shares at three servers. All shares (``share``, ``left``) are fractions of the run's budget;
-    the shares of all releases add up to at most the share that sites were charged for the deposit. Sites may deposit at
-    different times, and their tables stay.
+    memory, or in secret shares at three servers. Amounts of budget (``share``, ``left``) are fractions of the run's
+    budget; all releases together cost at most the ``share`` that sites were charged for the deposit. Sites may deposit
+    at different times, and their tables stay.
 
     A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
-    :class:`BudgetExceeded` beyond what was deposited, and :class:`Unsupported` for tables that were not deposited. The
-    federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and :meth:`keep`.
+    :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` for tables that were not
+    deposited. The federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and
+    :meth:`keep`.
     """
 
     @property
@@ -139,9 +141,9 @@ class Vault(Protocol):
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
-        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the price, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` for a candidate whose
-        columns were not deposited together.
+        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the privacy cost, a fraction of
+        the run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported`
+        for a candidate whose columns were not deposited together.
         """
 
     def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
@@ -149,17 +151,17 @@ class Vault(Protocol):
 
         ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
         score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` beyond the deposit, and :class:`Unsupported` if the vault cannot release
-        scores (:meth:`Federation.require_vault <fedsynth.federation.federation.Federation.require_vault>` says so
-        before anything is charged).
+        budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` if the vault
+        cannot release scores (:meth:`Federation.require_vault
+        <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
         """
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
-        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` beyond the
-        deposit, and :class:`Unsupported` for columns that were not deposited together, or were divided into other
-        cells.
+        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`BudgetExceeded` for a
+        ``share`` above :attr:`left`, and :class:`Unsupported` for columns that are not together in a deposited table,
+        or are binned differently there.
         """
 
     def std(self, share: float) -> float:
@@ -169,7 +171,7 @@ class Vault(Protocol):
         """
 
     def begin(self, request: Request) -> None:
-        """Prepare for answers to ``request``, a signed deposit question; discard answers that were not kept."""
+        """Prepare for answers to ``request``, the signed question for tables; discard answers that were not kept."""
 
     def take(self, site: str, answer: Answer) -> None:
         """Take in the answer of the site named ``site``; raises :class:`FedsynthError` for an invalid one."""
@@ -180,14 +182,15 @@ class Vault(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class VaultTerms:
-    """What a trust model needs to make a vault: the deposited tables, their price, the protection, the accounting.
+    """What a trust model needs to make a vault: the deposited tables, their privacy cost, protection and accounting.
 
-    ``query`` are the tables, under ``schema``. ``share`` is the deposit's price, a fraction of ``budget``. ``unit``
-    says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by
-    adding or removing these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and
-    ``question`` its digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)``
-    records a release in the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault
-    the tables of those ``sites`` that were not asked before.
+    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``query`` are the tables,
+    under ``schema``. ``share`` is the most that all releases may cost, a fraction of ``budget``. ``unit`` says how many
+    rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by adding or removing
+    these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and ``question`` its
+    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
+    the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault the tables of those
+    ``sites`` that were not asked before.
     """
 
     schema: Schema
@@ -207,7 +210,8 @@ class VaultTerms:
 class Releases:
     """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
 
-    ``terms`` are the vault's. ``spent`` is the share released so far, a fraction of the run's budget.
+    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``terms`` are its terms.
+    ``spent`` is what its releases have cost so far, as a fraction of the run's budget.
     """
 
     terms: VaultTerms
@@ -222,8 +226,8 @@ class Releases:
         """Charge a release against the deposit and note it in the server's ledger.
 
         Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names the release in the ledger
-        ("select", "scores" or "open"), ``share`` is its price, a fraction of the run's budget, and ``sites`` are those
-        whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
+        ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's budget, and ``sites`` are
+        those whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
         standard deviation (NaN for a selection).
         """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
@@ -238,11 +242,10 @@ class Releases:
 
 
 def held_axes(terms: VaultTerms, query: Counts) -> None:
-    """Raise :class:`Unsupported` for tables that divide a column into other cells than the deposited tables do.
+    """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do.
 
-    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. An axis is a column and its
-    division into cells (:class:`~fedsynth.schema.bins.Axis`). Raises :class:`InvalidParameter` for a query that does
-    not fit the schema.
+    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. Raises
+    :class:`InvalidParameter` for a query that does not fit the schema.
     """
     query.check(terms.schema)
     held = {axis.column: axis for axis in terms.query.axes}
@@ -253,10 +256,10 @@ def held_axes(terms: VaultTerms, query: Counts) -> None:
 
 @dataclass(eq=False)
 class TrustedVault:
-    """A vault in a trusted server's memory; every release is charged against the deposit.
+    """A vault in a trusted server's memory: exact sums of the sites' tables, of which only noisy results are released.
 
-    Its methods are those of :class:`Vault`. ``terms`` say what is deposited, for which price, and ``sites`` are the
-    names of the sites whose tables it holds.
+    Its methods are those of :class:`Vault`. ``terms`` say which tables it holds and what all releases may cost
+    together, and ``sites`` are the names of the sites whose tables it holds.
     """
 
     opens_scores: ClassVar[bool] = True
@@ -285,7 +288,7 @@ class TrustedVault:
         self.terms.fill(self, cohort.sites)
 
     def begin(self, request: Request) -> None:
-        """Discard answers that were taken but not kept; ``request``, the deposit question, is not used."""
+        """Discard answers that were taken but not kept; ``request``, the question for tables, is not used."""
         self._staged = [], None
 
     def take(self, site: str, answer: Answer) -> None:
@@ -311,9 +314,9 @@ class TrustedVault:
     def select(self, distances: Distances, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
 
-        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the price, a fraction of the run's
-        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` beyond the deposit.
+        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the privacy cost, a fraction of the
+        run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
@@ -330,7 +333,7 @@ class TrustedVault:
         The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
         the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
         budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` beyond the deposit.
+        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
@@ -346,7 +349,8 @@ class TrustedVault:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
         All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
-        were not deposited together, or were divided into other cells, and :class:`BudgetExceeded` beyond the deposit.
+        are not together in a deposited table, or are binned differently there, and :class:`BudgetExceeded` for a
+        ``share`` above :attr:`left`.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)

@@ -255,9 +255,10 @@ class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
     ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content. Under a trust model with
-    several turns, it is sent in each ``turn`` (numbered from 0) with another ``event``, the trust model's own message
-    (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes, sent beside the message of the
-    turn in which a site reads its rows. ``signature`` is the coordinator's, ``None`` before it signs.
+    several turns (rounds of messages), the question is sent in each ``turn``, numbered from 0, with another ``event``,
+    the trust model's own message (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes,
+    sent beside the message of the turn in which a site reads its rows. ``signature`` is the coordinator's, ``None``
+    before it signs.
     """
 
     head: Head
@@ -319,8 +320,9 @@ class Request:
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
     """Split a request's signed body into the question's frame (its bytes), the turn and the event's frame, as views.
 
-    The body is :attr:`Request.body`. A question is sent in each turn, numbered from 0, of the trust model's protocol,
-    with another event; the event's frame is empty in turn 0. Raises :class:`WireError` for a truncated body.
+    The body is :attr:`Request.body`. A question is sent in each turn (round of messages, numbered from 0) of the trust
+    model's protocol, with another event; the event's frame is empty in turn 0. Raises :class:`WireError` for a
+    truncated body.
     """
     view = memoryview(body)
     if len(view) < 16:
@@ -338,10 +340,10 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 @dataclass(frozen=True)
 class Seen:
-    """The last row of a site's audit log that the server knows: its number and the head of the log's hash chain there.
+    """The last row of a site's audit log that the server knows: its number, and a hash of all rows up to it.
 
     The site compares it with its own log, to notice that its log was restored from an old backup. Row 0 stands for
-    none; ``chain`` has 32 bytes.
+    none; ``chain`` is the hash (32 bytes), the head of the log's hash chain at that row.
     """
 
     row: int = 0
@@ -437,7 +439,7 @@ def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, s
 
     ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
     ``code`` is ``answered`` or the reason why there is no answer. ``body`` is the encoded answer, in any number of
-    parts; none for another code. ``sealed`` says that they are a box, an answer encrypted by
+    parts; none for another code. ``sealed`` says that ``body`` is a box, an answer encrypted by
     :func:`~fedsynth.federation.coordinator.seal`.
     """
     head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))

@@ -116,14 +116,14 @@ class Aggregation(Protocol):
     """
 
     def ask(self) -> Mapping[str, Event | None]:
-        """Return the message for each site in the next turn, by site; empty if the sum is complete or has failed.
+        """Return the message for each site in the next turn, by name; empty if the sum is complete or has failed.
 
         A message is the event that goes with the question (:data:`~fedsynth.federation.events.Event`), or ``None`` for
         the question alone.
         """
 
     def hear(self, site: str, answer: Answer) -> None:
-        """Take in one site's answer to the last message of :meth:`ask`; a site without an answer is out from then on.
+        """Take in one site's answer to the last message of :meth:`ask`; a site that does not answer drops out.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
         """
@@ -158,8 +158,9 @@ class Trust(Protocol):
     There are four: :class:`~fedsynth.federation.trust.trusted.TrustedServer`,
     :class:`~fedsynth.federation.trust.local.LocalNoise`, :class:`~fedsynth.federation.trust.secure.site.SecureSum` and
     :class:`~fedsynth.federation.trust.three_servers.trust.ThreeServers`. Sites and server each hold a copy: a site
-    calls :meth:`answer` and :meth:`deposit`, the server :meth:`aggregation`, :meth:`std` and :meth:`vault`. A question
-    is sent in one or more turns, each of which is one message to each site and its answer.
+    calls :meth:`answer` and :meth:`deposit`, the server :meth:`aggregation`, :meth:`std` and :meth:`vault` (which holds
+    exact sums of tables and releases noisy results). A question is sent in one or more turns, each of which is one
+    message to each site and its answer.
     """
 
     @property
@@ -172,7 +173,7 @@ class Trust(Protocol):
 
     @property
     def deposits(self) -> bool:
-        """Whether methods may use a vault: sums of exact tables that are released only by noisy answers and draws.
+        """Whether methods may use a vault, which holds exact sums of tables and releases only noisy results of them.
 
         The vault (:class:`~fedsynth.federation.vault.Vault`) is held by a trusted server, or as secret shares by
         several servers.
@@ -192,7 +193,7 @@ class Trust(Protocol):
 
     @property
     def terms(self) -> str:
-        """The site's own settings of this trust model, as text; noise and keys that it derives depend on them too."""
+        """The site's own settings of this trust model, as text; the noise and keys of the site depend on them too."""
 
     @property
     def assumption(self) -> str:
@@ -205,7 +206,7 @@ class Trust(Protocol):
         """
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
-        """Return a copy of this trust model for a simulation, in which all further parties are created in this process.
+        """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
 
         Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
         the party of that name; ``terms`` are what these parties agree to: schema, budget, who is protected, and the
@@ -223,9 +224,9 @@ class Trust(Protocol):
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
         """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
 
-        A vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). Depending on
-        the trust model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused`
-        if this trust model has no vault.
+        A vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). Depending on the trust
+        model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused` if this
+        trust model has no vault.
         """
 
     def aggregation(
@@ -239,9 +240,9 @@ class Trust(Protocol):
         """Return the server's side of one sum over ``sites``.
 
         ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
-        cost. ``norms`` are the L1 and L2 sensitivity of the sum (of one site's answer unless :attr:`pooled`) to one
-        person. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the noise.
-        Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
+        cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`pooled`, otherwise of one
+        site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the
+        noise. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
         """
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
@@ -255,7 +256,7 @@ class Trust(Protocol):
     def vault(self, terms: VaultTerms) -> Vault | None:
         """Return an empty vault for the tables that ``terms`` describe; ``None`` if no party can hold exact sums.
 
-        A vault holds sums of exact tables, and releases them only by noisy answers and draws
+        A vault holds sums of exact tables, and releases only noisy results of them
         (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
         protected (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
@@ -266,8 +267,8 @@ class OneMessage:
     """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
 
     ``sites`` are the names of the sites to ask. ``finish`` turns the total of their answers into the released integers,
-    for example by adding noise. ``std(number)`` returns the standard deviation of the noise in each cell for ``number``
-    answers.
+    for example by adding noise. ``std(number)`` returns the standard deviation of the noise in each cell of the sum if
+    ``number`` sites answered.
     """
 
     sites: tuple[str, ...]
@@ -318,7 +319,7 @@ def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.Rand
     which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
     :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
     ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
-    such as a draw.
+    such as a private selection.
     """
     match release:
         case Gaussian() if norms.l2 > 0:

@@ -119,9 +119,9 @@ class Share:
 def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
     """Return the share of a release's noise that each site adds so that the honest sites alone add enough.
 
-    Between ``least`` and ``most`` sites of the sum will be honest. ``release`` says which noise the sum must have, and
-    at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to one person. Raises
-    :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    The number of honest sites in the sum will be at least ``least`` and at most ``most``. ``release`` says which noise
+    the sum must have, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to one person.
+    Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
     """
     std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:

@@ -24,8 +24,8 @@ class TrustedServer:
     """Trust model in which sites send exact counts, sealed for the server, which adds noise once to their sum.
 
     The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the pooled
-    rows, so every counting method here computes, bit for bit, what it would compute on pooled rows. The class
-    attributes are those of :class:`~fedsynth.federation.trust.Trust`.
+    rows, so under this model every counting method computes, bit for bit, what it would compute on pooled rows. The
+    class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
     """
 
     name: ClassVar[str] = "trusted"
@@ -88,8 +88,8 @@ class TrustedServer:
     def vault(self, terms: VaultTerms) -> TrustedVault:
         """Return an empty vault for the tables that ``terms`` describe, whose exact sums stay in the server's memory.
 
-        The vault releases them only by noisy answers and draws (:class:`~fedsynth.federation.vault.Vault`). ``terms``
-        also say what the releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
+        The vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say
+        what the releases may cost together (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
         from fedsynth.federation.vault import TrustedVault
 

@@ -65,10 +65,10 @@ the rest of V.
     (a) happened, and A = V after all.
 
 Now let some honest site p in U be a member by keys that the server made up. No neighbour of p sent a vector, so that
-none is in A = V. Then the last site of V
-before p is more than h away from it, as is the first one after it, and by the first half of step 4 both the arc after
-the one and the arc before the other are bad: (a) happened. So every sum that the server can open has the vectors and
-the noise of |U| - c honest sites or more, and it is enough that a site verifies the keys of its neighbours. []
+none is in A = V. Then the last site of V before p is more than h away from it, as is the first one after it, and by the
+first half of step 4 both the arc after the one and the arc before the other are bad: (a) happened. So every sum that
+the server can open has the vectors and the noise of |U| - c honest sites or more, and it is enough that a site verifies
+the keys of its neighbours. []
 
 On the complete graph the same holds without chance, with t for :meth:`SecureSum.threshold`, 2t > n + c: t - c honest
 sites or more act, on the one U; if one is in A, then A = V (step 1); else a site of A has t senders and none of these t
@@ -195,7 +195,7 @@ def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8)
 def ring(seed: bytes, members: int) -> tuple[list[int], list[int]]:
-    """Return the order of the members on a ring, a list of positions, and the place of each member in this order.
+    """Return two lists: the members in their order on a ring, and the place of each member in this order.
 
     Members of a secure sum (0 to ``members`` - 1) that are near each other on the ring are neighbours. They are sorted
     by 256 bits of a hash each, which depend on ``seed``, the digest of the sum's session. The order is uniform unless

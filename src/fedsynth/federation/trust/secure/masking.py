@@ -4,8 +4,8 @@ Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-S
 Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
     prefixed by their lengths, so that no two contexts share their bytes.
 Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
-Rule 4: keys for agreement last for a run and their agreed secrets never leave: every use is derived from them for one
-    session and purpose (rule 2), so that what is opened in one sum says nothing of another.
+Rule 4: the keys by which two sites agree on a secret last for a run, and that secret never leaves them: every use is
+    derived from them for one sum and purpose (rule 2), so that what is opened in one sum says nothing of another.
 Rule 5: masks are full 64-bit words of a cipher stream, added modulo 2^64: a masked number is uniform.
 """
 
@@ -43,8 +43,8 @@ _MOST_SHARED = 2**18
 def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
     """Return 32 bytes (times ``keys``) derived from the secret ``key`` for one use (HKDF-SHA256, RFC 5869).
 
-    ``context`` names the use in any number of parts, such as a purpose and a session: another context gives independent
-    bytes.
+    ``context`` names the use in any number of parts, such as a purpose and the digest of a secure sum: another context
+    gives independent bytes.
     """
     return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 

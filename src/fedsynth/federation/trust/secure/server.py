@@ -4,18 +4,19 @@ The sites' privacy does not depend on this code; it is protected by their own si
 
 Rule 1: whatever a site would refuse in another site's message is found here first, so that only the site that sent it
     is lost. Keys and approvals are verified, forms are checked, a self-mask must fit its commitment.
-Rule 2: a secret is opened by its owner, or else by shares. Where its commitment shows that some shares are wrong, sets
-    of them are left out until the rest fits (:func:`~fedsynth.federation.trust.secure.shamir.recover`). The seed of a
-    pairwise mask that does not cancel comes from the survivor that has put it on, or else from what the other site left
-    behind in turn 1, under its mask secret; either way it must fit what the survivor committed to. Both ends of a mask
-    commit to its seed. Where they committed to different ones one of them is faulty: the site that contradicts several
-    is left out before anything is masked, and those that it contradicts stay.
-Rule 3: the sum goes on while the threshold of sites remains. The limits: a site whose shares open nothing, and which
-    falls silent between its masked answer and the end, takes the sum with it, as does one that committed to a self-mask
-    other than its own or left other seeds than it committed to; the sum then fails by a site's name. A site that
-    contradicts a single other one takes the sum with it if that one is lost, and both are named. On a sparse graph so
-    does a site that more of its neighbours leave than the graph is made for. Numbers of the right form are not checked
-    at all, here or anywhere: a site may add to a total what it likes, seeds of noise that it did not add included.
+Rule 2: a site's secret comes from the site or, if that is silent, is recovered from the shares that other sites hold.
+    If its commitment shows that some shares are wrong, sets of them are left out until the rest gives the committed
+    secret (:func:`~fedsynth.federation.trust.secure.shamir.recover`). The mask between a survivor (a site in the sum)
+    and a lost site does not cancel. Its seed comes from the survivor or, if that is silent too, from what the lost site
+    left with the server in turn 1, encrypted under its mask secret; either way it must fit the survivor's commitment.
+    Both sites of a mask commit to its seed. If their commitments differ, one of the two is faulty: a site that
+    contradicts several others is left out before anything is masked, and the others stay.
+Rule 3: the sum goes on while the threshold of sites remains. It fails, naming a site, if one whose shares open nothing
+    falls silent between its masked answer and the end, or if one committed to a self-mask other than its own, or left
+    other seeds than it committed to. If two sites contradict only each other and one of them is lost, the sum fails and
+    names both. On a sparse graph, it also fails if a site loses more neighbours than the graph is made for. Numbers of
+    the right form are not checked at all, here or anywhere: a site may add to a total what it likes, and may send seeds
+    of noise that it did not add.
 Rule 4: once the total is complete, the noise that so many survivors do not need is subtracted. That of a survivor which
     fell silent before it told its seeds stays in, and is in the stated deviation.
 """
@@ -72,13 +73,13 @@ logger = logging.getLogger(__name__)
 class Aggregator:
     """The server's side of one secure sum over ``sites`` (an :class:`~fedsynth.federation.trust.Aggregation`).
 
-    The number of members, the sites that announced their keys in the first turn, decides the rest:
-    ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
+    A turn is a round of messages. The number of members, the sites that announced their keys in the first turn, decides
+    the rest: ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
     ``layout(members)`` is the graph by which they share secrets. ``share(members)`` is the share of the noise that each
-    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`); it keeps the parts of this share that suffice among
-    ``honest(survivors)`` honest sites. ``question`` is the question's digest (hex), ``terms`` the text that all members
-    sign, and ``identities`` holds public identity keys by site. Holds three vectors, for any number of sites, as long
-    as their answers are of one length.
+    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`). Of this share, the parts that are not needed once
+    ``honest(survivors)`` of the sites in the sum are honest are subtracted at the end. ``question`` is the question's
+    digest (hex), ``terms`` the text that all members sign, and ``identities`` holds public identity keys by site.
+    Memory holds three vectors, for any number of sites, as long as their answers are of one length.
 
     The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
     turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of
@@ -124,7 +125,7 @@ class Aggregator:
         """Start the next turn, and return the event to send to each remaining site, by the site's name.
 
         The event of the first turn is ``None``. The mapping is empty after the last turn, and as soon as too few sites
-        remain; then :meth:`result` says so.
+        remain; then :meth:`result` raises an error.
         """
         self.turn += 1
         if self.turn == KEYS:

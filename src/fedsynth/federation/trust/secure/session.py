@@ -89,7 +89,8 @@ def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: byt
 
     ``identity`` is the seed of its signing key, ``question`` the digest (hex) of the question, ``terms`` what all
     members must agree on (:attr:`SecureSum.terms <fedsynth.federation.trust.secure.site.SecureSum.terms>`), ``site``
-    its name, and ``advert`` what it announces: its X25519 key of the run and a commitment, 64 bytes together.
+    its name, and ``advert`` what it announces: its X25519 key of the run and a commitment (the hash of a secret), 64
+    bytes together.
     """
     return masking.sign(identity, "keys", question, terms, site, advert)
 
@@ -131,8 +132,8 @@ class Session:
     ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
     ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
     secrets. ``adverts``, uint8 of shape (members, 64), holds what each member announced: its public key of the run
-    (X25519), and a commitment that is never opened. Its secret depends on the member's random salt for the question, so
-    that a member which draws another salt is in another session.
+    (X25519), and a commitment, the hash of a secret that is never revealed. The secret depends on the member's random
+    salt for the question, so that a member which draws another salt is in another session.
     """
 
     question: str
@@ -208,7 +209,8 @@ class Session:
     def at(self, places: Sequence[int], what: str) -> list[str]:
         """Return the names of the sites at the positions ``places`` in the list of members (:attr:`members`).
 
-        Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` names them in the message.
+        Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` says in the error message what
+        they are.
         """
         if list(places) != sorted(set(places)) or not all(0 <= at < len(self.members) for at in places):
             raise Refused(f"{what} must be different positions among the session's members, in order")
@@ -258,8 +260,9 @@ class Session:
         """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
 
         ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
-        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The stream
-        serves these seeds alone: a site has one mask secret a session, and one set of neighbours.
+        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The key stream
+        made from the secret is used for these seeds alone: a site has one mask secret a session, and one set of
+        neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
         masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)

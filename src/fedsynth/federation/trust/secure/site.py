@@ -135,10 +135,10 @@ class SecureSum:
     min_honest
         Number of sites that follow the protocol and do not collude with the server; ``None``: more than half of all.
     dropouts
-        Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. With
-        fewer, sites add less noise that is subtracted later. Sums over more than 64 sites run on a sparse graph
-        (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``: where more sites
-        fail, the sum may fail too.
+        Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. The
+        lower it is, the less noise sites add only for it to be subtracted later. Sums over more than 64 sites run on
+        a sparse graph (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``:
+        where more sites fail, the sum may fail too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -190,9 +190,9 @@ class SecureSum:
 
     @property
     def assumption(self) -> str:
-        """The assumption that the guarantee rests on, as English text: how many sites of the roster are honest.
+        """The assumption that the guarantee rests on, as English text: how many of all sites are honest.
 
-        If the sites of the roster make a sparse graph (:meth:`layout`), the text also says how rarely such a graph
+        If a sum over all sites would run on a sparse graph (:meth:`layout`), the text also says how rarely such a graph
         fails.
         """
         size = len(self.roster)
@@ -224,7 +224,7 @@ class SecureSum:
         return least if self.dropouts is None else max(least, members - self.dropouts)
 
     def quorum(self, members: int) -> int:
-        """Return how many of ``members`` sites must have signed the same survivors before a site gives any share.
+        """Return how many of ``members`` sites must sign the same survivors before a site gives shares of secrets.
 
         Survivors are the sites whose answers are in the sum. An honest site signs one set of survivors a session. Two
         sets with q signatures each would have 2q - members signers in common, at least, who signed both and thus
@@ -250,7 +250,7 @@ class SecureSum:
         return found or Layout(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
-        """Return how many of the ``sites`` in a sum are honest at least, from the view of an honest one: 1 or more."""
+        """Return the least number of honest sites among ``sites`` in a sum, 1 or more: an honest site counts itself."""
         return max(1, sites - self.colluding)
 
     def share(self, release: Release, norms: Norms, members: int) -> Share:
@@ -305,7 +305,7 @@ class SecureSum:
         raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return a site's answer in one of the five turns of a sum; the package's docstring has the table of turns.
+        """Return a site's answer in one of a sum's five turns (rounds of messages), listed in the package's docstring.
 
         ``site`` gives access to the question, the rows and the site's secrets; ``turn`` counts from 0, and ``event`` is
         what the server sent in it. Raises :class:`Refused` for an event that is malformed, comes in the wrong turn, or

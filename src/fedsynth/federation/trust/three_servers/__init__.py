@@ -1,11 +1,11 @@
-"""Three servers that see nothing: sites deal shares of their tables, and only noisy numbers and drawn indices come out.
+"""Three servers that see nothing: sites deal shares of their tables, and only noisy tables and drawn indices come out.
 
 Replicated secret sharing among three (Araki et al., CCS 2016, doi 10.1145/2976749.2978331): a table x is x1 + x2 + x3
 modulo 2^64, and server i has two of the three. `keys` are the servers' keys and sealed boxes; `shares` is the
 arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
 `server` one server's state and steps without any messages; `ideal` all three in one process; `vault` the vault over
-either, and `trust` the trust model. A deposit is the tables that sites share among the servers, and a roster is a
-server's statement of a question and of its own state.
+either, and `trust` the trust model. A deposit is the tables that sites share among the servers, a draw is the private
+selection of one candidate table by its index, and a roster is a server's statement of a question and of its own state.
 
     step    to a server              from a server                     who learns what
     ------- ------------------------ --------------------------------- -----------------------------------------------
@@ -16,7 +16,7 @@ server's statement of a question and of its own state.
     agree   all three rosters        is charged; noisy share, or none  everybody the noisy table: the shares' sum
     draw    -                        (the three among each other)      everybody the index that was drawn, and no score
 
-One server may be curious and collude with any number of sites and with the coordinator. A server that deviates from
-the protocol, two that collude, and a site that deals counts no rows give are not covered: the last can spoil results
-and, by making a sum of squares wrap, a draw's guarantee for others.
+One server may be curious and collude with any number of sites and with the coordinator. A server that deviates from the
+protocol, two that collude, and a site that deals counts which no rows could have are not covered: the last can spoil
+results and, by making a sum of squares wrap, a draw's guarantee for others.
 """

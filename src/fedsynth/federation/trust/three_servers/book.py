@@ -35,10 +35,10 @@ _TABLES = (
 class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of a compute server's audit trail, which records one charged question.
 
-    ``row`` is the row's number from 1, ``at`` the time (UTC, ISO 8601), and ``vault`` the digest (hex) of the vault
-    that was asked: the sums that sites deposited as secret shares. ``number`` is the question's number in its vault,
-    ``question`` its digest (hex), ``price`` its privacy cost (rho, or epsilon if delta is 0), and ``previous`` the hash
-    (hex) of the previous row.
+    ``row`` is the row's number from 1, ``at`` the time (UTC, ISO 8601), and ``vault`` the name (a digest, hex) of the
+    vault that was asked: the sum of the sites' tables, held in secret shares. ``number`` is the question's number in
+    its vault, ``question`` its digest (hex), ``price`` its privacy cost (rho, or epsilon if delta is 0), and
+    ``previous`` the hash (hex) of the previous row.
     """
 
     row: int
@@ -53,9 +53,10 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BookFile:
     """A compute server's ledger as an SQLite file: the questions that were charged, and the server's answers.
 
-    The ledger is the file ``path``, which only its owner may read; with ``make`` it is created. ``most_questions`` is
-    the largest number of questions (openings of tables, draws) that the server answers about one vault, that is about
-    the tables of one run's sites. A method asks about two questions in each of its rounds, and some before the first.
+    A vault is the sum of the tables of one run's sites, which three servers hold in secret shares; questions open
+    tables of it with noise, or select one of its tables privately. The ledger is the file ``path``, which only its
+    owner may read; with ``make`` it is created. ``most_questions`` is the largest number of questions that the server
+    answers about one vault: a method asks about two in each of its rounds, and some before the first.
     :class:`~fedsynth.federation.trust.three_servers.server.Book` is the interface.
     """
 
@@ -97,11 +98,10 @@ class BookFile:
             self._connection.close()
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
+        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
-        0.
+        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
+        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
         """
         with self._transaction() as book:
             book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
@@ -112,7 +112,7 @@ class BookFile:
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        ``vault`` is the vault's name (a digest, hex).
         """
         with self._lock:
             found = self._connection.execute("SELECT price FROM charges WHERE vault = ? ORDER BY number", (vault,))
@@ -122,10 +122,10 @@ class BookFile:
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
-        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free, and :class:`BudgetExceeded` after ``most_questions``.
+        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
+        different question was charged under this number, or if an earlier number has no charged question yet, and
+        :class:`BudgetExceeded` after ``most_questions``.
         """
         with self._transaction() as book:
             known = book.execute(

@@ -21,9 +21,9 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 class Begin(Call, frozen=True, tag="begin"):
     """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-    A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question that
-    it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
-    coordinator's signature of them. The result is :class:`Done`.
+    A vault is the sum of the sites' tables, held in secret shares; its name ``vault`` is the digest (hex) of the
+    question that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is
+    the coordinator's signature of them. The result is :class:`Done`.
     """
 
     vault: HexDigest
@@ -34,8 +34,8 @@ class Begin(Call, frozen=True, tag="begin"):
 class Take(Call, frozen=True, tag="take"):
     """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-    site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
     (:class:`~fedsynth.federation.events.Dealt`).
     """
 
@@ -47,9 +47,9 @@ class Take(Call, frozen=True, tag="take"):
 class Confirm(Call, frozen=True, tag="confirm"):
     """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-    site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in common
-    with the previous server (its number less 1, modulo 3) and with the next one, as those sent them.
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in
+    common with the previous server (its number less 1, modulo 3) and with the next one, as these two sent them.
     """
 
     vault: HexDigest
@@ -61,8 +61,8 @@ class Confirm(Call, frozen=True, tag="confirm"):
 class Drop(Call, frozen=True, tag="drop"):
     """Call: leave out the site whose shares were taken last; the result is :class:`Done`.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-    site's name.
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name.
     """
 
     vault: HexDigest
@@ -72,8 +72,8 @@ class Drop(Call, frozen=True, tag="drop"):
 class Keep(Call, frozen=True, tag="keep"):
     """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``sites`` are the
-    names of these sites, in the order in which their shares were taken.
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``sites`` are
+    the names of these sites, in the order in which their shares were taken (:class:`Take`, then :class:`Confirm`).
     """
 
     vault: HexDigest
@@ -81,10 +81,10 @@ class Keep(Call, frozen=True, tag="keep"):
 
 
 class Ask(Call, frozen=True, tag="ask"):
-    """Call: check a ``question``, which opens tables of a vault or draws one of them; nothing is charged yet.
+    """Call: check a ``question``, to open tables of a vault with noise or select one privately; nothing is charged yet.
 
-    A vault is the sites' tables, summed in secret shares. The result is :class:`Asked`, the server's statement of the
-    question and of its own state.
+    A vault is the sum of the sites' tables, held in secret shares. The result is :class:`Asked`, the server's statement
+    of the question and of its own state.
     """
 
     question: Open | Draw
@@ -128,7 +128,7 @@ class Confirmations(Call, frozen=True, tag="confirmations"):
 
 
 class Confirmed(Call, frozen=True, tag="confirmed"):
-    """Result of :class:`Confirm`: whether this server's two shares of a site are also those of the other servers."""
+    """Result of :class:`Confirm`: whether each of the other servers holds the same share of a site as this one."""
 
     same: bool
 
@@ -148,7 +148,7 @@ class Answered(Call, frozen=True, tag="answered"):
 
     ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
     candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
-    draw.
+    draw (a private selection by all three).
     """
 
     reply: Bytes

@@ -1,4 +1,4 @@
-"""One draw among three servers: from additive shares of squared distances to the index of one candidate.
+"""One draw (private selection) among three servers: from shares of squared distances to one candidate's index.
 
 The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate: that of a table from its
 expected counts. Under Shamir's scheme (threshold 1 of 3, MPyC) they compute
@@ -86,7 +86,7 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Result of :func:`draw` at one party: the ``index`` of the drawn candidate, and the bytes that it ``sent``."""
+    """Result of :func:`draw` at one party: the drawn candidate's ``index``, and how many bytes the party ``sent``."""
 
     index: int
     sent: int
@@ -94,12 +94,12 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate, a table.
+    """The public part of a draw (:func:`draw`): an integer weight and an integer penalty for each candidate table.
 
     Weights lie in [1, 2^16], penalties in [0, 2^25]. Both arrays have shape (candidates,), with at most
-    :data:`MOST_CANDIDATES`. A candidate's utility is weight * (distance - penalty), where distance is the L2 distance
-    of the table from its expected counts; distance and penalty are in whole records. Other numbers raise
-    :class:`InvalidParameter`.
+    :data:`MOST_CANDIDATES`. A candidate's utility, the score by which it is drawn, is weight * (distance - penalty),
+    where distance is the L2 distance of the table from its expected counts; distance and penalty are in whole records.
+    Other numbers raise :class:`InvalidParameter`.
     """
 
     weights: NDArray[np.int64]
@@ -126,14 +126,15 @@ def draw(
 ) -> Drawn:
     """Take part in a joint private selection as ``party`` (0, 1 or 2); return the index that all three parties get.
 
-    Each candidate is a table. Its utility is weight * (distance - penalty), with the public numbers of ``candidates``
-    and the L2 distance of the table from its expected counts; Gumbel noise is added, and the largest wins. ``shares``
-    are this party's additive shares of the squared distances (below 2^51), one for each candidate. ``noise`` is its
-    Gumbel number for each candidate, in units of 1 / ``GRAIN`` (1/1024) weighted record; ``None`` means zeros, and
-    party 2 must give ``None``. ``links`` are the connections to the other two parties, by their numbers; they are
-    closed at the end. Draws of one process wait for each other. Raises :class:`DrawFailed` if a party is lost, or if
-    the draw takes longer than ``timeout`` seconds, :class:`InvalidParameter` for arguments that do not fit each other,
-    and :class:`Unsupported` for noise beyond :data:`LARGEST_NOISE`, or without MPyC.
+    Each candidate is a table. Its utility (score) is weight * (distance - penalty), with the public numbers of
+    ``candidates`` and the L2 distance of the table from its expected counts; Gumbel noise is added to each utility, and
+    the candidate with the largest sum is drawn. ``shares`` are this party's additive shares of the squared distances
+    (below 2^51), one for each candidate. ``noise`` holds the Gumbel number that this party adds for each candidate, in
+    units of 1 / ``GRAIN`` (1/1024) weighted record; ``None`` means zeros, and party 2 must give ``None``. ``links`` are
+    the connections to the other two parties, by their numbers; they are closed at the end. Draws of one process wait
+    for each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds,
+    :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
+    :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):

@@ -2,9 +2,9 @@
 
 Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.Server`), in the same order
 and with the same secrets: shares, the servers' statements of a question (rosters), noise and Gumbel numbers are
-identical, bit by bit. Only the draw differs: the shares of the candidates' squared distances are added up here, and the
-rest is exact integer arithmetic (:func:`drawn`). Given the same secrets, three real servers open the same tables and
-draw the same indices.
+identical, bit by bit. Only the draw (the private selection of a candidate) differs: the shares of the candidates'
+squared distances are added up here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same secrets,
+three real servers open the same tables and draw the same indices.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Traffic:
     """What three compute servers in one process would have sent and computed if each were a machine of its own.
 
     ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws.
+    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws (private
+    selections).
     """
 
     down: int = 0
@@ -54,10 +55,11 @@ class Traffic:
 class Ideal:
     """Three compute servers in one process, for tests and simulations: the real servers without a network.
 
-    It has the methods of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``servers`` are numbers 0, 1,
-    2; those whose number is in ``dead`` do not answer, for tests. ``traffic`` counts the bytes that three machines
-    would have sent. Every method raises :class:`SiteLost` if a server does not answer, and :class:`Refused` or
-    :class:`BudgetExceeded` if one refuses.
+    A vault is the sum of the sites' tables, which the three servers hold in secret shares. This class has the methods
+    of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``servers`` are numbers 0, 1, 2; those whose
+    number is in ``dead`` do not answer, for tests. ``traffic`` counts the bytes that three machines would have sent.
+    Every method raises :class:`SiteLost` if a server does not answer, and :class:`Refused` or :class:`BudgetExceeded`
+    if one refuses.
     """
 
     servers: tuple[Server, Server, Server]
@@ -67,10 +69,10 @@ class Ideal:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
-        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
-        coordinator's signature of them. Raises :class:`SiteLost` if a server does not answer, and what
-        :meth:`Server.begin <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
+        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Raises
+        :class:`SiteLost` if a server does not answer, and what :meth:`Server.begin
+        <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
         """
         self._require()
         self.traffic.down += SERVERS * (len(vault) + len(body) + len(signature))
@@ -81,9 +83,9 @@ class Ideal:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
-        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
-        (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a server does not answer.
+        Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a
+        server does not answer.
         """
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
@@ -110,8 +112,7 @@ class Ideal:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
-        of :class:`Ideal`.
+        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Ideal`.
         """
         self._require()
         for server in self.servers:
@@ -187,11 +188,12 @@ def traffic_of(trust: object) -> Traffic:
 
 
 def utilities(distances: Integers, question: Draw) -> Integers:
-    """Return the utilities of a draw's candidates, before noise, in units of 1 / ``GRAIN`` (1/1024) weighted record.
+    """Return the utilities (scores) of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
 
-    ``distances`` are the L2 distances of the candidates' tables from their expected counts, in whole records;
-    ``question`` has the weights and penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both
-    the argument and the result are int64 of shape (candidates,).
+    ``GRAIN`` is 1024, and a weighted record is a record times the candidate's weight. ``distances`` are the L2
+    distances of the candidates' tables from their expected counts, in whole records; ``question`` has the weights and
+    penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the result are
+    int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
@@ -199,13 +201,13 @@ def utilities(distances: Integers, question: Draw) -> Integers:
 
 
 def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
-    """Return the index of the largest utility after adding Gumbel noise; the first one if several are equal.
+    """Return the index of the largest utility (score) after adding Gumbel noise; the first one if several are equal.
 
     This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one
     number for each candidate) of the squared L2 distances of the candidates' tables from their expected counts. These
     are below 2^50 if no site holds more records than it may, and wrap at 2^64. ``question`` has the expected counts,
-    weights and penalties. ``gumbels`` has each server's noise for each candidate, in units of 1 / ``GRAIN`` (1/1024)
-    weighted record, or ``None`` for a server that adds none.
+    weights and penalties. ``gumbels`` has one entry for each server: its noise for each candidate, in units of 1 /
+    ``GRAIN`` (1/1024) weighted record, or ``None`` if it adds none.
     """
     noisy = utilities(roots(*shares), question)
     for numbers in gumbels:

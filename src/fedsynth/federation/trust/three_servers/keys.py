@@ -34,7 +34,7 @@ class ServerKeys:
 
     @cached_property
     def public(self) -> bytes:
-        """Both public keys (64 bytes): Ed25519 for identity, X25519 for boxes.
+        """Both public keys (64 bytes): Ed25519 for identity, X25519 to encrypt for this server.
 
         Sites and other servers store them, and accept no others for this server.
         """

@@ -46,9 +46,9 @@ HANDSHAKE = 20.0
 class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The public data of a compute server, which all others pin: they store it and accept no other in its place.
 
-    ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519) and its box key (X25519) in
-    hexadecimal, and ``certificate`` its TLS certificate (PEM). :class:`FedsynthError` is raised for an invalid address,
-    or a certificate that its identity key did not sign.
+    ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519, for signatures) and its box
+    key (X25519, to encrypt for it) in hexadecimal, and ``certificate`` its TLS certificate (PEM).
+    :class:`FedsynthError` is raised for an invalid address, or a certificate that its identity key did not sign.
     """
 
     address: str
@@ -131,9 +131,9 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
 def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
     """Return a TLS connection to the server that ``card`` describes: address, public keys and certificate.
 
-    ``own`` is the secret of a server that connects, or ``None`` for the coordinator. Every later operation may take
-    ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established, or for another certificate
-    than the card's.
+    If a server connects, ``own`` is its secret (32 bytes), which proves who it is; for the coordinator it is ``None``.
+    Every later operation may take ``timeout`` seconds. Raises :class:`OSError` if the connection cannot be established,
+    or for another certificate than the card's.
     """
     raw = socket.create_connection(parse_address(card.address), timeout=min(timeout, HANDSHAKE))
     try:
@@ -180,7 +180,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 class DrawLink:
     """The link of a server to another one for one draw (:class:`~fedsynth.federation.trust.three_servers.draw.Link`).
 
-    It consists of two connections: this server writes to ``outgoing`` and reads from ``incoming``.
+    A draw is a private selection that all three servers compute. The link consists of two connections: this server
+    writes to ``outgoing`` and reads from ``incoming``.
     """
 
     outgoing: socket.socket
@@ -287,8 +288,8 @@ class Listener:
 
     ``cards`` are the public data of all three servers (:class:`Card`), ``position`` is this server's number (0, 1, 2),
     and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread of its
-    own; ``number`` is the client's if it is a server, or ``None`` for a client without a certificate, which may be the
-    coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
+    own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a certificate,
+    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
     """
 
     cards: Sequence[Card]

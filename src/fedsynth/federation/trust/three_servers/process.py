@@ -61,8 +61,9 @@ class ComputeServer:
     """One of the three servers as a process that listens for the coordinator's calls and for the two other servers.
 
     ``server`` does the computing (:class:`~fedsynth.federation.trust.three_servers.server.Server`); ``cards`` are the
-    addresses and public keys of all three servers. The other servers must join a draw within ``patience`` seconds, and
-    the draw may take ``timeout`` seconds. The port is opened when the object is made; :meth:`run` answers calls.
+    addresses and public keys of all three servers. The other servers must join a draw (a private selection by all
+    three) within ``patience`` seconds, and the draw may take ``timeout`` seconds. The port is opened when the object is
+    made; :meth:`run` answers calls.
     """
 
     server: Server

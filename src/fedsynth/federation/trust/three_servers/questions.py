@@ -1,7 +1,8 @@
-"""Questions to three servers about tables that sites shared among them: to open some with noise, or to draw one.
+"""Questions to three servers about tables that sites shared among them: to open some with noise, or select one.
 
-Rule 1: a question names its vault (the sites' tables, summed in secret shares) and its number in that vault. A server
-    answers question n after questions 0 to n - 1, and only once: if it is asked again, it returns the stored answer.
+Rule 1: a question names its vault (the sum of the sites' tables, held in secret shares) and its number in that vault. A
+    server answers question n after questions 0 to n - 1, and only once: if it is asked again, it returns the stored
+    answer.
 Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS` for each table; weights lie in 1 to
     :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
     records. So a sum of squares is below 2^50 and a utility below 2^43: no number can wrap, and a draw cannot be used
@@ -48,10 +49,10 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
     """A question of the coordinator to three servers: open tables of a vault with noise, all for one ``release``.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
-    question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose joint
-    table is opened, and ``release`` says which noise is added, and at what privacy cost. ``weights`` (empty: all 1)
-    multiply the counts of the tables before the noise is added, so that one release can measure some more precisely.
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
+    the question's number in it from 0. Each of the ``cliques`` is a tuple of column positions in the schema, whose
+    joint table is opened, and ``release`` says which noise is added, and at what privacy cost. ``weights`` (empty: all
+    1) multiply the counts of the tables before the noise is added, so that one release can measure some more precisely.
     """
 
     vault: HexDigest
@@ -76,22 +77,23 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
     def norms(self, schema: Schema, unit: Unit, neighbours: Neighbours) -> Norms:
         """Return how far one person can move the vector of all weighted tables (L1 and L2 norms).
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
-        replaced.
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
+        or removed, or replaced.
         """
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
         return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
 
 
 class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
-    """A question of the coordinator to three servers: draw a table of a vault, likely one far from its expected counts.
+    """A question of the coordinator to three servers: select privately a table far from its expected counts.
 
-    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility is weights[i] *
-    (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records. ``expected`` (int32) holds all
-    expected tables, one after the other, each flat in C order, with the columns in the order of its clique; ``weights``
-    and ``penalties`` (int32) have one number for each candidate. ``vault`` is the digest (hex) that names the vault:
-    the sites' tables, summed in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the
-    draw private (exponential mechanism) and states its privacy cost.
+    Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility (score) is
+    weights[i] * (isqrt(sum (x - expected)^2) - penalties[i]), an integer number of weighted records (records times a
+    weight); tables with higher utilities are likelier to be drawn. ``expected`` (int32) holds all expected tables, one
+    after the other, each flat in C order, with the columns in the order of its clique; ``weights`` and ``penalties``
+    (int32) have one number for each candidate. ``vault`` is the name (a digest, hex) of a vault: the sum of the sites'
+    tables, held in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the draw private
+    (exponential mechanism) and states its privacy cost.
     """
 
     vault: HexDigest
@@ -123,10 +125,11 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
                 raise Refused(f"{name} must lie between {low} and {high}, so that no sum can wrap")
 
     def tables(self, cells: Sequence[int]) -> list[Integers]:
-        """Return the expected table of each candidate, int64 and flat; ``cells`` are the sizes of these tables.
+        """Return the expected table of each candidate, int64 and flat.
 
-        Raises :class:`Refused` if there are more or fewer expected counts than cells, if one is negative, or if those
-        of one table add up to more than :data:`MOST_RECORDS`.
+        ``cells`` has the number of cells of each of these tables. Raises :class:`Refused` if there are more or fewer
+        expected counts than cells, if one is negative, or if those of one table add up to more than
+        :data:`MOST_RECORDS`.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
@@ -141,11 +144,12 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
     def moved(self, unit: Unit, neighbours: Neighbours) -> int:
         """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether they are added or
-        replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in the L2 norm, by
-        the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two cells by 1. The
-        distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by at most the
-        ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest weight.
+        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
+        or removed, or replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in
+        the L2 norm, by the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two
+        cells by 1. The distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by
+        at most the ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest
+        weight.
         """
         rows = unit.rows * unit.sites
         distance = rows if neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
@@ -174,11 +178,11 @@ Question = Open | Draw
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One compute server's statement of a question and of its state; no share leaves a server unless all three agree.
 
-    ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``number`` is the
-    question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of its public
-    integers alone. ``sites`` are those whose tables are in the vault, and ``held`` is the digest of the signed shares
-    that these sites sent. ``spent`` is the total privacy cost of the vault's earlier questions: rho, or epsilon if
-    delta is 0.
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
+    the question's number in it, ``question`` the digest (hex) of the whole question, and ``inputs`` that of a draw's
+    expected counts, weights and penalties alone (:func:`inputs_of`). ``sites`` are those whose tables are in the vault,
+    and ``held`` is the digest of the signed shares that these sites sent. ``spent`` is the total privacy cost of the
+    vault's earlier questions: rho, or epsilon if delta is 0.
     """
 
     vault: HexDigest
@@ -223,9 +227,10 @@ def noise_part(release: Release, norms: Norms) -> Part | None:
     """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
     ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one
-    person. The noise of any two servers together is what the release promises, as for shares of noise
-    (:mod:`~fedsynth.federation.trust.noise_shares`): unless :func:`opened_std` says otherwise, each server adds half of
-    its variance. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    person. The noise of any two servers together is what the release promises
+    (:mod:`~fedsynth.federation.trust.noise_shares`): each server adds half of the promised variance, or more in the
+    cases that :func:`opened_std` names. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy
+    sum.
     """
     parts = share_of(release, norms, HONEST, HONEST).parts
     return parts[0] if parts else None
@@ -243,7 +248,7 @@ def opened_std(release: Release, norms: Norms) -> float:
 
 
 def price_of(release: Release, deposit: Deposit) -> float:
-    """Return the privacy cost of a release (opened tables, a draw) from a vault, in rho or epsilon as ``deposit`` is.
+    """Return the privacy cost of a release from a vault, in the unit of ``deposit`` (rho or epsilon).
 
     ``deposit`` states what all releases from the vault may cost together. The result is 0 if it states no cost (a run
     without noise), and infinite if the release has no finite cost in the unit of ``deposit``.
@@ -255,7 +260,7 @@ def price_of(release: Release, deposit: Deposit) -> float:
 
 
 def check_deposit(query: object) -> Counts:
-    """Return ``query``, which asks sites for tables, if three servers can hold these in shares.
+    """Return ``query``, which asks sites for tables, if three servers can hold these tables in secret shares.
 
     Raises :class:`InvalidParameter` otherwise. Weighted tables would count a record more than once. If a column were
     divided into bins in two ways, several tables would have the same columns but different cells, and :class:`Layout`,
@@ -273,9 +278,10 @@ def check_deposit(query: object) -> Counts:
 class Layout:
     """Where each table of a vault lies in a server's vector of shares; also sums tables to ones of fewer columns.
 
-    A vault is the sites' tables, summed in secret shares. The layout is made from ``query``, which asks sites for these
-    tables, and the ``schema``. ``cliques`` are the tables' columns (positions in the schema), ``shapes`` their shapes,
-    and ``cells`` is the length of the vector, in which the tables follow each other, each flat in C order.
+    A vault is the sum of the sites' tables, held in secret shares. The layout is made from ``query``, which asks sites
+    for these tables, and the ``schema``. ``cliques`` are the tables' columns (positions in the schema), ``shapes``
+    their shapes, and ``cells`` is the length of the vector, in which the tables follow each other, each flat in C
+    order.
     """
 
     def __init__(self, query: Counts, schema: Schema) -> None:
@@ -295,7 +301,7 @@ class Layout:
         return tuple(shape[source.index(column)] for column in clique)
 
     def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
-        """Return the table of ``clique``, a tuple of column positions, from the ``vector`` of all tables' shares.
+        """Return the shares of the table of ``clique``, a tuple of column positions, from the ``vector`` of all shares.
 
         Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the
         vault's first table with all these columns, summed over its other columns. Raises :class:`Refused` if there is

@@ -70,10 +70,11 @@ class Moved:
 class RemoteServers:
     """The coordinator's connections to three compute servers that run as processes at the addresses in their cards.
 
-    It has the methods of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``cards`` are the servers'
-    addresses and public keys in the order of their numbers, and ``coordinator`` holds the keys that prove who calls.
-    Each call must be answered within ``timeout`` seconds. ``traffic`` counts the bytes of each server. If a server does
-    not answer, any method raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`.
+    A vault is the sum of the sites' tables, which the three servers hold in secret shares. This class has the methods
+    of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``cards`` are the servers' addresses and public
+    keys in the order of their numbers, and ``coordinator`` holds the keys that prove who calls. Each call must be
+    answered within ``timeout`` seconds. ``traffic`` counts the bytes of each server. If a server does not answer, any
+    method raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`.
     """
 
     cards: Sequence[Card]
@@ -86,9 +87,9 @@ class RemoteServers:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, at all three servers.
 
-        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
-        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
-        coordinator's signature of them. Errors are those of :class:`RemoteServers`.
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
+        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Errors are
+        those of :class:`RemoteServers`.
         """
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
@@ -96,9 +97,9 @@ class RemoteServers:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
-        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
-        (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a server does not answer.
+        Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a
+        server does not answer.
         """
         heard: list[Any] = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
@@ -119,8 +120,7 @@ class RemoteServers:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
-        of :class:`RemoteServers`.
+        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`RemoteServers`.
         """
         self._same(Keep(vault, tuple(sites)), Done)
 
@@ -230,11 +230,12 @@ class RemoteServers:
 
 @contextmanager
 def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
-    """Provide ``trust`` with open connections to the three compute servers, if it is :class:`ThreeServers`.
+    """A context manager (for a ``with`` block) that yields ``trust``, connected to the compute servers if it uses them.
 
-    For a ``with`` block, at whose end the connections are closed. The servers' addresses, keys and certificates come
-    from the file ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is missing or invalid),
-    and ``coordinator`` holds the coordinator's keys. Any other trust model is provided unchanged.
+    If ``trust`` is :class:`ThreeServers`, a copy with open connections (its ``servers``) is yielded, for a run within
+    the block, at whose end they are closed. The servers' addresses, keys and certificates come from the file
+    ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is missing or invalid), and
+    ``coordinator`` holds the coordinator's keys. Any other trust model is yielded unchanged.
     """
     if not isinstance(trust, ThreeServers):
         yield trust

@@ -74,9 +74,9 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
     """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
 
     ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
-    site's name, ``publics`` are the servers' public keys, and ``secrets`` derives the site's secrets. ``terms`` is the
-    text of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different
-    terms cannot open the shares.
+    site's name, ``publics`` are the three servers' public keys (64 bytes each) in order, and ``secrets`` gives the
+    site's signing key and secret bytes. ``terms`` is the text of the trust model's terms
+    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
     """
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
@@ -103,7 +103,7 @@ def part_for(dealt: Dealt, server: int) -> Dealt:
 class SiteSecrets(Protocol):
     """What :func:`deal` needs of a site: its signing key and secret bytes.
 
-    A site's turn (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
+    The object that a site gives its trust model (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
     """
 
     @property
@@ -159,31 +159,29 @@ class Book(Protocol):
 
     It is on disk if the server is a process of its own
     (:class:`~fedsynth.federation.trust.three_servers.book.BookFile`), otherwise in memory for one run
-    (:class:`MemoryBook`). A vault is the sites' tables of one run, summed in secret shares; questions open tables of it
-    with noise or draw one.
+    (:class:`MemoryBook`). A vault is the sum of the tables of one run's sites, which three servers hold in secret
+    shares; questions open tables of it with noise, or select one of its tables privately.
     """
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
+        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
-        0.
+        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
+        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
         """
 
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        ``vault`` is the vault's name (a digest, hex).
         """
 
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
-        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free.
+        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
+        different question was charged under this number, or if an earlier number has no charged question yet.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
@@ -201,8 +199,9 @@ class Book(Protocol):
 class MemoryBook:
     """A compute server's ledger (:class:`Book`) in memory, for simulations; it is lost when the process ends.
 
-    ``charges`` holds digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what
-    :meth:`first` stored; ``vaults`` what each vault's releases may cost in total, by run and vault.
+    A vault is the sum of the tables of one run's sites, which three servers hold in secret shares. ``charges`` holds
+    digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what :meth:`first` stored;
+    ``vaults`` the most that all releases of a vault may cost together, by run and vault.
     """
 
     charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
@@ -210,11 +209,10 @@ class MemoryBook:
     vaults: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record what a vault's releases may cost together, unless recorded before; return the sum over a run's vaults.
+        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``run`` is the
-        run's name, and ``price`` that total privacy cost; ``price`` and the result are in rho, or epsilon if delta is
-        0.
+        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
+        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
         """
         of_run = self.vaults.setdefault(run, {})
         of_run.setdefault(vault, price)
@@ -223,7 +221,7 @@ class MemoryBook:
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares.
+        ``vault`` is the vault's name (a digest, hex).
         """
         paid = self.charges.get(vault, [])
         return len(paid), sum(price for _, price in paid)
@@ -231,10 +229,9 @@ class MemoryBook:
     def charge(self, vault: str, number: int, question: str, price: float) -> None:
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Its questions
-        (openings of tables, draws) are numbered from 0; ``question`` is this one's digest (hex), and ``price`` its
-        privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a different question was charged under
-        this number, or if an earlier number is still free.
+        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
+        different question was charged under this number, or if an earlier number has no charged question yet.
         """
         paid = self.charges.setdefault(vault, [])
         if number < len(paid) and paid[number][0] == question:
@@ -295,11 +292,12 @@ class _Pending:
 class Server:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
-    ``terms`` are what it agreed to, ``book`` is its ledger, and ``secret`` holds at least 32 random bytes, which never
-    leave the server; ``keys`` are derived from it. A vault is the sites' tables, summed in secret shares. Whenever
-    sites are asked for tables, the caller calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then
-    :meth:`keep`. For each question about a vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open
-    tables), or :meth:`scores` and :meth:`gumbels` (to draw one), and :meth:`answered`.
+    ``terms`` are what it agreed to, ``book`` is its ledger of charged questions, and ``secret`` holds at least 32
+    random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
+    which the three servers hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`,
+    for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls
+    :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw a
+    table, that is to select one privately), and :meth:`answered`.
     """
 
     terms: ServerTerms
@@ -322,13 +320,12 @@ class Server:
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
-        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
-        coordinator's signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are
-        forgotten. Raises :class:`Refused` for a question beyond this server's terms, or one that differs from the
-        vault's first question in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run
-        exceed the budget in the terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or
-        query.
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
+        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
+        were taken for this vault before, but not kept (:meth:`keep`), are forgotten. Raises :class:`Refused` for a
+        question beyond this server's terms, or one that differs from the vault's first question in more than its number
+        in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms, and another
+        :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
         """
         if not asked_by(self.terms.coordinator, signature, body):
             raise Refused(
@@ -362,12 +359,12 @@ class Server:
     def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. ``site`` is the
-        site's name, and ``dealt`` holds its sealed shares (:class:`~fedsynth.federation.events.Dealt`). The first
-        digest is for the previous server (its number less 1, modulo 3), with which this server has its first share in
-        common; the second is for the next server. Each is keyed by a secret of these two servers, because anybody who
-        could compute it (the third server, the coordinator) could test guesses of a table. Raises :class:`Refused` if
-        the shares cannot be opened, if the site is not in the server's terms, or if it sent other shares before.
+        ``vault`` is the vault's name (a digest, hex). ``site`` is the site's name, and ``dealt`` holds its sealed
+        shares (:class:`~fedsynth.federation.events.Dealt`). The first digest is for the previous server (its number
+        less 1, modulo 3), with which this server has its first share in common; the second is for the next server. Each
+        is keyed by a secret of these two servers, because anybody who could compute it (the third server, the
+        coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the site
+        is not in the server's terms, or if it sent other shares before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -406,8 +403,7 @@ class Server:
 
         ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
         the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
-        shares are dropped. ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret
-        shares.
+        shares are dropped. ``vault`` is the vault's name (a digest, hex).
         """
         _, staged = self._staging(vault)
         found, self._pending = self._pending, None
@@ -426,8 +422,7 @@ class Server:
     def drop(self, vault: str, site: str) -> None:
         """Leave out the site that was taken last, because another server does not hold the same shares.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Nothing happens
-        if ``site`` was not the last one.
+        ``vault`` is the vault's name (a digest, hex). Nothing happens if ``site`` was not the last one.
         """
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
@@ -440,8 +435,8 @@ class Server:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let the staged sites into the vault: those whose shares were taken and confirmed since :meth:`begin`.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Raises
-        :class:`Refused` if ``sites`` are not exactly these, in order.
+        ``vault`` is the vault's name (a digest, hex). Raises :class:`Refused` if ``sites`` are not exactly these, in
+        order.
         """
         _, staged = self._staging(vault)
         self._last = None
@@ -455,7 +450,7 @@ class Server:
     def ask(self, question: Question) -> SignedRoster:
         """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
 
-        ``question`` opens tables of the vault or draws one of them
+        ``question`` opens tables of the vault with noise, or selects one of them privately
         (:class:`~fedsynth.federation.trust.three_servers.questions.Open`,
         :class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Raises :class:`Refused` for an invalid
         question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
@@ -495,8 +490,8 @@ class Server:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
         ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
-        differ, are not signed, or are of another question, and if the vault's sites have changed since: in a sum of
-        squares over shares of different sites, one record could change the result by any amount. Raises
+        differ, are not signed, or are of another question, and if the vault's sites have changed since: if servers held
+        shares of different sites, one record could change a sum of squares by any amount. Raises
         :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
         ledger allows.
         """
@@ -591,7 +586,7 @@ class Server:
         return self.book.first(f"reply {question.vault} {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
-        """Return the stored answer to a question (opening of tables, draw), or ``None`` if it was not answered yet.
+        """Return the stored answer to a question about a vault, or ``None`` if it was not answered yet.
 
         Raises :class:`Refused` if another question of the same number was agreed to before.
         """

@@ -45,7 +45,7 @@ def last_share(values: Integers, first: bytes, second: bytes) -> Words:
 
 
 def seal_share(key: bytes, share: Words, *context: str | bytes) -> bytes:
-    """Return the third share (:func:`last_share`), encrypted for the servers that know ``key``.
+    """Return the third secret share of a table (:func:`last_share`), encrypted for the servers that know ``key``.
 
     ``key`` (32 secret bytes) must be used for this share alone. ``context`` names question, site and terms; it is
     authenticated and must be given again to :func:`open_share`.
@@ -54,7 +54,7 @@ def seal_share(key: bytes, share: Words, *context: str | bytes) -> bytes:
 
 
 def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Words:
-    """Decrypt the third share, as sealed by :func:`seal_share` with the same ``key`` and ``context``.
+    """Decrypt the third secret share of a table, sealed by :func:`seal_share` with this ``key`` and ``context``.
 
     Raises :class:`Refused` if ``body`` was changed or does not have ``cells`` cells.
     """
@@ -114,9 +114,9 @@ def total(shares: Iterable[Words]) -> Integers:
 
 
 def roots(first: Words, second: Words, third: Words) -> Integers:
-    """Return the integer square roots (int64) of the numbers of which three vectors of additive shares are given.
+    """Return the integer square roots (int64) of numbers that are given as three vectors of additive shares.
 
-    The numbers are the sums of the shares modulo 2^64. A draw among three servers computes the same without anyone
-    seeing them.
+    Each number is the sum of its three shares modulo 2^64. A draw among three servers computes the same without anyone
+    seeing the roots.
     """
     return np.array([math.isqrt(int(number)) for number in first + second + third], dtype=np.int64)

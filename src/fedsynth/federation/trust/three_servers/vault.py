@@ -33,32 +33,31 @@ class Servers(Protocol):
     :class:`~fedsynth.federation.trust.three_servers.remote.RemoteServers`. Every method raises
     :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and :class:`~fedsynth.errors.Refused` or
     :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses. A repeated question gets the same answer, and is
-    not charged again. A vault is the sites' tables, summed in secret shares.
+    not charged again. A vault is the sum of the sites' tables, which the three servers hold in secret shares.
     """
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
 
-        A vault is the sites' tables, summed in secret shares; its name ``vault`` is the digest (hex) of the question
-        that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the
-        coordinator's signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are
-        forgotten. Errors are those of :class:`Servers`.
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
+        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
+        were taken for this vault before, but not kept (:meth:`keep`), are forgotten. Errors are those of
+        :class:`Servers`.
         """
 
     def take(self, vault: str, site: str, dealt: Dealt) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``vault`` is the digest (hex) that names the vault: the sites' tables,
-        summed in secret shares. ``site`` is the site's name, and ``dealt`` holds its shares
-        (:class:`~fedsynth.federation.events.Dealt`). Errors are those of :class:`Servers`.
+        Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Errors are those of
+        :class:`Servers`.
         """
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
-        ``vault`` is the digest (hex) that names the vault: the sites' tables, summed in secret shares. Errors are those
-        of :class:`Servers`.
+        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Servers`.
         """
 
     def open(self, question: Open) -> Integers:
@@ -104,7 +103,7 @@ class SharedVault:
 
     @property
     def left(self) -> float:
-        """Fraction of the run's budget that this vault may still release."""
+        """What this vault's further releases may cost together, as a fraction of the run's budget."""
         return self._releases.left
 
     def add(self, cohort: Federation) -> None:
@@ -131,7 +130,7 @@ class SharedVault:
         """Pass the shares in a site's ``answer`` to the servers; call :meth:`keep` once all sites have answered.
 
         Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
-        were sent different ones for the same share, and what :class:`Servers` raises.
+        hold different values of the share that both should have, and what :class:`Servers` raises.
         """
         if not isinstance(answer, Dealt):
             raise Refused("its answer holds no shares; install the same fedsynth there")
@@ -178,11 +177,11 @@ class SharedVault:
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query`` (in records), and the standard deviation of the noise in each.
+        """Return the noisy tables of ``query`` (in records), and the noise's standard deviation in a cell of each.
 
-        They cost the fraction ``share`` of the run's budget. Raises :class:`~fedsynth.errors.BudgetExceeded` if less is
-        left, :class:`Unsupported` for a table whose columns are not together in a table of the vault or have other bins
-        there, and what :class:`Servers` raises.
+        All together they cost the fraction ``share`` of the run's budget. Raises
+        :class:`~fedsynth.errors.BudgetExceeded` if less is left, :class:`Unsupported` for a table whose columns are not
+        together in a table of the vault or have other bins there, and what :class:`Servers` raises.
         """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
@@ -194,9 +193,9 @@ class SharedVault:
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 
     def std(self, share: float) -> float:
-        """Return the standard deviation of all noise in a cell, if one table is opened for that share of the budget.
+        """Return the standard deviation of all noise in a cell, if a single table is opened for ``share``.
 
-        ``share`` is a fraction of the run's budget; the unit is records.
+        ``share`` is a fraction of the run's budget; the result is in records.
         """
         one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.unit, self.terms.neighbours, pooled=True)
         return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
