@@ -47,6 +47,9 @@ def init(
 ) -> None:
     r"""Make a compute server's folder, keys and card (a file to send).
 
+    A run with --trust three-servers has three compute servers, at organisations that do not collude. Together they sum
+    the sites' tables and add noise, and none of them sees a table.
+
     The card is the file card.toml in the folder, with the server's address, public keys and certificate, and no secret.
     Send it to the two other servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server
     pin`. An existing key is kept.

@@ -249,7 +249,10 @@ class Notes:
         return [float(total) for total in totals.values()]
 
     def messages(self) -> list[float]:
-        """Return the number of messages to each site, in the order of ``asked``; call it after :meth:`close`."""
+        """Return the number of messages sent to each site, those of the ``repeated`` questions included.
+
+        The numbers are whole, in the order of the sites in ``asked``. Call it after :meth:`close`.
+        """
         return self.per_site(lambda message: 1)
 
 

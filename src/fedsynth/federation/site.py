@@ -56,9 +56,11 @@ _log = logging.getLogger(__name__)
 
 
 class RowStore(Protocol):
-    """Where a site's rows are kept: facts known without reading them, and the rows for a question that was charged.
+    """Where a site's rows are kept, for the site that answers requests about them.
 
-    A :class:`~fedsynth.rows.Table` is one, for simulations.
+    The schema is known without reading a row, and so is whether single rows are available. Rows are read by
+    :meth:`opened`, which a site calls only after it has charged a request to its privacy account. In simulations, a
+    :class:`~fedsynth.rows.Table` is the store.
     """
 
     @property

@@ -162,10 +162,11 @@ def without_noise(domain: Domain, measured: Sequence[Measurement], total: float)
 def clean_pairs(
     domain: Domain, ones: Sequence[Measurement], pairs: Sequence[Measurement], total: float
 ) -> dict[Clique, PairTable]:
-    """Return the noisy 2-way tables ``pairs`` denoised, by the positions of their columns.
+    """Return the noisy 2-way tables ``pairs`` with less noise, by the positions of their columns.
 
-    ``ones`` are the noisy 1-way tables of all columns in ``pairs``. All tables hold ``total`` records, over the bins of
-    ``domain``. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
+    ``pairs`` count rows in the bins of ``domain``, and so do ``ones``, the noisy 1-way tables of the same columns, from
+    which the margins of the result are taken. ``total`` is the estimated number of rows, to which every table of the
+    result adds up. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
     """
     from fedsynth.models.pair_tables import denoised
 

@@ -292,10 +292,10 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 
 
 def options_of(kind: Any) -> dict[str, Any]:
-    """Return the options of the method class ``kind`` that have a written form, by name, with their default values.
+    """Return the default values of the options of the method class ``kind`` by name, as one writes them in job.toml.
 
-    Objects are given by their names, such as "gum"; columns by their default position. A ``workload`` has no written
-    form and is left out.
+    An option whose value is an object has the object's name, such as "gum". The option ``workload`` cannot be written
+    as one value and is left out.
     """
     found: dict[str, Any] = {}
     for one in dataclasses.fields(kind):

@@ -305,10 +305,11 @@ class Cells:
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
 
-        A group is a bin, given by its number (:class:`Cells`). Within a group, fine cells are drawn in proportion to
-        their counts. An entry of the form group + place (float64, place from 0 to below 1) is not random: it gives the
-        value at that place of the group, below which that share of its rows lies. Returns integer codes for a category,
-        float64 numbers (NaN for missing) otherwise, shape ``(rows,)``.
+        A group is a bin, given by its number (:class:`Cells`). If ``groups`` are integers, one of the group's fine
+        cells is drawn for each row, in proportion to the cells' counts, and a number is drawn uniformly within its
+        cell. If they are float64, an entry is group + place, with a place from 0 to below 1, and nothing is drawn:
+        place 0.25 stands for the lower quartile of the group's rows. Returns integer codes for a category, float64
+        numbers (NaN for missing) otherwise, shape ``(rows,)``.
         """
         order, cumulative = self._within
         if groups.dtype == np.float64:

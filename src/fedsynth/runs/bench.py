@@ -483,10 +483,10 @@ def run_grid(
 
 
 def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
-    """Return the figures that ``out/results.csv`` holds for these cells (single runs of a grid), without running times.
+    """Return the scores that the file ``out/results.csv`` holds of the cells ``every`` (single runs of a grid).
 
-    ``every`` are the cells. ``folder`` holds the data files: a cell counts as run only if its data file is there and
-    has not changed since.
+    Each :class:`Line` is one score of one cell. The file also says how long each cell took, which is left out. So are
+    cells that have not run, and those whose data file in ``folder`` is missing or has changed since they ran.
     """
     kept, found = read_lines(out / RESULTS), []
     for case in every:

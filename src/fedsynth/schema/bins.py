@@ -129,8 +129,9 @@ def bin_of(edges: Floats, numbers: Floats) -> Integers:
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
     """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
 
-    ``edges`` must run from ``low`` to ``high`` and increase; ``None`` stands for ``bins`` bins of equal width. There
-    may be 1 to 1,000,000 bins.
+    ``edges``, where the bins begin and end, must run from ``low`` to ``high`` and increase; ``None`` stands for bins of
+    equal width, ``bins`` of them. ``bins`` must always be from 1 to 1,000,000, even if edges are given, which do not
+    depend on it.
     """
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")

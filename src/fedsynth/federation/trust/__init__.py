@@ -118,8 +118,8 @@ class Aggregation(Protocol):
     def ask(self) -> Mapping[str, Event | None]:
         """Return the message for each site in the next turn, by name; empty if the sum is complete or has failed.
 
-        A message is the event that goes with the question (:data:`~fedsynth.federation.events.Event`), or ``None`` for
-        the question alone.
+        Every message repeats the question, which says what is summed. The value is what it carries besides
+        (:data:`~fedsynth.federation.events.Event`), such as the other sites' keys, or ``None`` for the question alone.
         """
 
     def hear(self, site: str, answer: Answer) -> None:

@@ -36,12 +36,14 @@ class ThreeServers:
     as servers follow the protocol and no two of them collude. In return, tables that the servers open have 1.5 times
     the noise variance that a trusted server would add, up to 3 times for very small and very large noise
     (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), and each candidate of a draw (private
-    selection) gets two Gumbel numbers as noise instead of one, with L2 distances as scores. There are no plain sums:
+    selection) gets two Gumbel numbers as noise instead of one. A candidate is a table, and its score is the L2 distance
+    of its counts from those that a model expects: the larger, the likelier it is drawn. There are no plain sums:
     methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
 
-    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name; a site
-    has both in its own files. ``servers`` is the coordinator's connection to the three servers, which sites do not
-    have. The class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
+    ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name. In a
+    deployed run, coordinator and sites each read both from files of their own; a simulation makes them. ``servers`` is
+    the coordinator's connection to the three servers, which sites do not have. The class attributes are those of
+    :class:`~fedsynth.federation.trust.Trust`.
     """
 
     publics: tuple[bytes, ...] = field(default_factory=tuple)
