@@ -106,7 +106,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert (some["seen"] >= "2024-03-01").all()
     wrong = fedsynth("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "no.csv", "--where", "zip=1")
     assert wrong.returncode == 3
-    assert "it has 00100, 00200, 99999" in wrong.stderr
+    assert "the column has 00100, 00200, 99999" in wrong.stderr
     assert not (tmp_path / "no.csv").exists()
 
 
@@ -250,7 +250,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 2, "NAME=VALUE"),
     (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
     (["--data", "PEOPLE", *BUDGET, "--set", "survey_share=1"], 2, "strictly between 0 and 1"),
-    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be positive"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be a whole number from 1"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
     (["--data", "PEOPLE", *BUDGET, "--method", "oneshot", "--workload", "2"], 6, "leave --workload out"),
