@@ -121,7 +121,8 @@ def whole(first: int = 1, last: int = _LARGEST, /, **numbers: float | None) -> N
     """
     for name, number in numbers.items():
         if number is not None and not (isinstance(number, Integral) and first <= number <= last):
-            raise InvalidParameter(f"{name} must be a whole number from {first} to {last}, not {number}")
+            limits = f"from {first} to {last}" if last < _LARGEST or number > last else f"of at least {first}"
+            raise InvalidParameter(f"{name} must be a whole number {limits}, not {number}")
 
 
 def between(low: float, high: float, /, **numbers: float) -> None:
