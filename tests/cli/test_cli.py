@@ -250,7 +250,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", *BUDGET, "--set", "rounds"], 2, "NAME=VALUE"),
     (["--data", "PEOPLE", *BUDGET, "--set", "speed=3"], 6, "no option speed"),
     (["--data", "PEOPLE", *BUDGET, "--set", "survey_share=1"], 2, "strictly between 0 and 1"),
-    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "rounds must be a whole number of at least 1"),
+    (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rounds=0"], 2, "a whole number of at least 1, not 0"),
     (["--data", "PEOPLE", *BUDGET, "--method", "flaim", "--set", "rate=2"], 2, "(0, 1]"),
     (["--data", "PEOPLE", *BUDGET, "--method", "aim", "--workload", "x"], 6, "ORDER"),
     (["--data", "PEOPLE", *BUDGET, "--method", "oneshot", "--workload", "2"], 6, "leave --workload out"),
