@@ -61,8 +61,9 @@ quick: $(STAMP)
 	$(BIN)/mypy
 	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
 
+# One more process than two cores: many tests wait for processes of their own.
 test: $(STAMP)
-	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment"
+	$(TESTING) $(BIN)/pytest -n 3 --dist worksteal -m "not slow and not deployment"
 
 # Links between pages are checked by the build itself; links to other hosts are not, so that it needs no network.
 html: $(DOCS)
