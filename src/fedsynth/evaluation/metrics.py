@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fedsynth.privacy.ledger import Ledger
 
 Metric = Callable[..., float | Mapping[str, float]]
+_SCORES = tuple(one.name for one in fields(ClassifierScores))
+_TRAINED = ("together", "alone", "pooled")  # how sites train in `federated_training`
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +289,7 @@ def evaluation(
         metrics=metrics,
         target=run.target,
         log_likelihood=log_likelihood,
-        fitted=concatenate(run.sites) if run.sites else None,
+        fitted=concatenate(run.sites) if 0 < sum(map(len, run.sites)) < len(run.real) else None,
         suites=suites,
         repeats=repeats,
         seed=run.seed,
@@ -388,10 +390,6 @@ def federated_training(
         for group in groups
     ]
     return {**_courses(courses, score), "CPU s": time.process_time() - began}
-
-
-_SCORES = tuple(one.name for one in fields(ClassifierScores))
-_TRAINED = ("together", "alone", "pooled")
 
 
 def commonest_class(run: Run, score: str = "accuracy") -> Mapping[str, float]:

@@ -130,7 +130,8 @@ class AIM:
             vault = opened = federation.deposit(kept, share, entering.first)
         else:
             opened = federation.deposit(domain.counts(ones), share_ones, entering.first)
-            vault = federation.deposit(kept, share - share_ones, (*entering.later, entering.first)[0])
+            second = entering.later[0] if entering.later else entering.first
+            vault = federation.deposit(kept, share - share_ones, second)
 
         found = measure_in_vault(opened, domain, ones, share_ones, entering.factor(opened))
         measured = with_survey(domain, found)

@@ -361,27 +361,7 @@ class FLAIM(Settings):
     one model. All tables are over the schema's own bins, since the sites' scores support no others. Source: Maddock,
     Cormode & Maple (arXiv 2310.06447). Options out of range raise :class:`InvalidParameter`.
 
-    Parameters
-    ----------
-    workload
-        Marginals that the synthetic rows should reproduce, as tuples of column positions (from 0, in
-        ``schema.stored``); ``None``: all pairs of columns. The candidates for selection are these and their subsets.
-    rounds, rate
-        Number of rounds T, and probability with which a site takes part in a round (in its cohort).
-    steps
-        Local steps s: number of marginals that a site selects per round, at most 64.
-    cap
-        R: largest number of rounds that a site may join (``None``: all T). A cap lowers the noise, but later rounds
-        have fewer sites.
-    measure_share, size_share
-        ``size_share`` of the budget pays for noisy numbers of records of the sites, unless these are public. Of the
-        rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`Run.prices`).
-    max_megabytes
-        Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
-        rounds to this number.
-    iterations, final_iterations
-        Upper bounds on the steps of each round's fit and of the final fit after all rounds. With more than one local
-        step, sites fit as well, and ``iterations`` is at most 1000.
+    The options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -409,7 +389,7 @@ class AugFLAIM(Settings):
     Every round re-measures the 1-way marginals over its cohort, the sites drawn for it; the proxy, an estimate of the
     marginals of all sites, averages the noisy ones of all rounds so far. A candidate's score at a site, the error of
     the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from the proxy. Source:
-    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIM`.
+    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -441,7 +421,7 @@ class AugFLAIMOracle(Settings):
 
     It shows what :class:`AugFLAIM` could reach if it knew the marginals of all sites exactly. Sites refuse it unless
     their policy allows exact releases, and the statement of the run's privacy guarantee says that nothing is
-    guaranteed. The options are those of :class:`FLAIM`.
+    guaranteed. The options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -475,7 +455,7 @@ class RandomFLAIM(Settings):
 
     A cohort is the random sample of sites of a round; the candidates are the marginals in ``workload`` and their
     subsets. The server's draw costs nothing, so measuring gets all of the budget but ``size_share``; ``steps`` and
-    ``measure_share`` are not used. The other options are those of :class:`FLAIM`.
+    ``measure_share`` are not used. The other options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:

@@ -99,15 +99,10 @@ class FedMigration(Settings):
     estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which maximises the
     same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
 
+    The further options are those of :class:`Settings`.
+
     Parameters
     ----------
-    degree
-        Number of candidate parents of a column in an individual.
-    rounds, interval
-        Number of migrations between islands, and of generations between two migrations.
-    population, selection
-        Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
-        generation.
     cells
         Largest number of groups of a numeric column in any table.
     survey_share, pair_share
@@ -164,15 +159,10 @@ class FedMigrationPaper(Settings):
     The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
     neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.
 
+    The further options are those of :class:`Settings`.
+
     Parameters
     ----------
-    degree
-        Number of candidate parents of a column in an individual.
-    rounds, interval
-        Number of migrations between islands, and of generations between two migrations.
-    population, selection
-        Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
-        generation.
     max_cells
         Largest number of cells of a table.
     """

@@ -180,25 +180,7 @@ class FedPrivSyn(Settings):
     the released pairs. Pairs are released as long as this lowers the expected error (:func:`worth_releasing`). Source:
     HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
 
-    Parameters
-    ----------
-    one_share, sketch_share
-        Shares of the budget for the 1-way tables and for the sketches; the released pairs get the rest.
-    width
-        Length of a sketch, at most 65,536. From 10,000 on, tables of up to 100 x 100 cells are sent whole instead of
-        projected.
-    seed
-        Seed of the public projection, from 0 to 2^63 - 1.
-    bound
-        Largest number of released pairs, as a share of all pairs of columns.
-    generator
-        How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
-        :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
-    bins_share
-        Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the other shares are then shares of what is left. Noisy tables of all pairs over
-        coarse groups then replace the sketches, at ``sketch_share``, and the released tables are denoised before rows
-        are generated. 0: no survey; the schema's own bins, as in the paper.
+    The options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:

@@ -78,12 +78,10 @@ class FedTDAMixture(Settings):
     The distribution of each numeric column is a Gaussian mixture, fitted by variational Bayes; the fit is the same as
     one on the pooled rows. Options out of range raise :class:`InvalidParameter`.
 
+    The further options are those of :class:`Settings`.
+
     Parameters
     ----------
-    components
-        Largest number of components of a mixture, at most 256.
-    rounds
-        Largest number of rounds of the fit of the mixtures.
     target
         Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the values of
         unordered columns are ordered; -1: by those of all.
@@ -131,12 +129,7 @@ class FedTDAPaper(Settings):
     of its interval, the covariance is computed from the mean of the interval, which leaves the expectation of every
     entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
 
-    Parameters
-    ----------
-    components
-        Largest number of components of a mixture, at most 256.
-    rounds
-        Largest number of rounds of the fit of the mixtures.
+    The options are those of :class:`Settings`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:

@@ -233,12 +233,12 @@ def parse_address(text: str) -> PostgresTable:
 
 
 def quote_name(name: str) -> str:
-    """Quote a name for SQL, whatever characters it contains; raises :class:`SchemaError` for a NUL character."""
+    """Quote a name for SQL, in which all characters stand for themselves; raises :class:`SchemaError` for a NUL."""
     return '"' + _without_zero(name).replace('"', '""') + '"'
 
 
 def quote_text(text: str) -> str:
-    """Quote a text for SQL, whatever characters it contains; raises :class:`SchemaError` for a NUL character.
+    """Quote a text for SQL, in which all characters stand for themselves; raises :class:`SchemaError` for a NUL.
 
     The result fits a :func:`session`, in which a backslash is an ordinary character (``standard_conforming_strings``).
     """
