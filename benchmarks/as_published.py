@@ -21,7 +21,7 @@ from fedsynth.errors import Unsupported
 from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.query import Counts
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.evidence import Evidence, Kept
+from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.gum import GradualUpdate, consistent
 from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.rows import Table
@@ -60,7 +60,7 @@ class PublishedRows:
             raise Unsupported(f"the published code generates as many rows as it reads, {self.total:.0f}, not {rows}")
         return list(self.codes[:, :rows])
 
-    def given(self, evidence: Mapping[int, Evidence]) -> Kept:
+    def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler:
         """Raise :class:`Unsupported`: the published code cannot sample rows under conditions."""
         raise Unsupported("the published code cannot sample rows under conditions")
 

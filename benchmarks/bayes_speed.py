@@ -25,8 +25,8 @@ from fedsynth.cliques import all_marginals, maximal
 from fedsynth.data.read import read_frame
 from fedsynth.errors import Unsupported
 from fedsynth.methods.domain import Domain
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import Cells
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.structure import Structure, best_structure, dependences
 from fedsynth.rows import Table
@@ -63,7 +63,7 @@ def adult(rows: int) -> Table:
 
 def structure(table: Table) -> Structure:
     """Return the best structure: counts all pairs, estimates their dependence, and searches exactly."""
-    columns = [Cells.of(column) for column in table.schema.stored]
+    columns = [AdaptiveBins.of(column) for column in table.schema.stored]
     pairs = all_marginals(len(columns), 2)
     query = Domain(table.schema, tuple(columns)).counts(pairs)
     tables = query.split(table.schema, query.answer(table))

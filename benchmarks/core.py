@@ -21,13 +21,13 @@ import numpy as np
 
 from benchmarks import PAGE
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.wire import Request, Seen, decode, encode, open_envelope
+from fedsynth.federation.wire import AuditPosition, Request, decode, encode, open_envelope
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
@@ -109,7 +109,8 @@ def question(folder: Path) -> list[str]:
         policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()}, any_plan=True)
         site = Site("north", rows, policy, Account(path), os.urandom(32), coordinator.public)
         messages = [
-            Message.of("north", request(schema, step), coordinator, Seen()).data for step in range(1, QUESTIONS + 1)
+            Message.of("north", request(schema, step), coordinator, AuditPosition()).data
+            for step in range(1, QUESTIONS + 1)
         ]
         taken = cpu(partial(_answer_next, site, iter(messages)), QUESTIONS)
         assert len(site.account.charges()) == QUESTIONS
@@ -122,8 +123,8 @@ def messages() -> list[str]:
     """Return the table of messages: encoding, and decoding with every check that a receiver makes."""
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
     coordinator = Coordinator(os.urandom(32))
-    small = Message.of("north", request(schema, 1), coordinator, Seen()).data
-    values = Values(np.random.default_rng(0).integers(-(2**40), 2**40, LARGE))
+    small = Message.of("north", request(schema, 1), coordinator, AuditPosition()).data
+    values = PlainAnswer(np.random.default_rng(0).integers(-(2**40), 2**40, LARGE))
     large = encode(values)
 
     def read_question() -> None:
@@ -132,7 +133,7 @@ def messages() -> list[str]:
     lines = ["| message | bytes | write, CPU ms | read, CPU ms |", "|---|---|---|---|"]
     for name, data, write, read in (
         ("the question for one pair", small, lambda: request(schema, 1).body, read_question),
-        (f"{LARGE:,} integers", large, lambda: encode(values), lambda: decode(large, Values)),
+        (f"{LARGE:,} integers", large, lambda: encode(values), lambda: decode(large, PlainAnswer)),
     ):
         repeats = 500 if data is small else REPEATS
         both = [statistics.median(cpu(act, repeats)) for act in (write, read)]

@@ -32,7 +32,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods.fedtabdiff import FedTabDiff
 from fedsynth.methods.training import LocalTraining, grid_for
 from fedsynth.models.diffusion import Diffusion, TabularDiffusion, bfloat16_is_faster, ddim, ddpm, draw
-from fedsynth.models.encoders import Batch, Encoder, Layout, Places
+from fedsynth.models.encoders import BatchLayout, CellPlaces, EncodedBatch, Encoder
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.device import computing_on, device
 from fedsynth.privacy.dpsgd import Tape, clipped_sum, split
@@ -42,7 +42,9 @@ from fedsynth.runs.bench_page import write_section
 from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Categorical, Numeric, Schema
 
-LAYOUT = Layout((12, 104, 58, 6, 211, 3709, 1911, 1), (7,))  # the published code's columns of Philadelphia's payments
+LAYOUT = BatchLayout(
+    (12, 104, 58, 6, 211, 3709, 1911, 1), (7,)
+)  # the published code's columns of Philadelphia's payments
 BATCH, ROWS = 512, 2000
 WIDTHS = (256, 1024)
 SITES, UPDATES = 5, 20  # of a round
@@ -74,10 +76,10 @@ def _medians(acts: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, f
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def _rows(many: int) -> Batch:
+def _rows(many: int) -> EncodedBatch:
     rng = np.random.default_rng(0)
     tokens = np.stack([rng.integers(0, size, many) for size in LAYOUT.tokens], axis=1)
-    return Batch(tokens, rng.random((many, len(LAYOUT.numbers))))
+    return EncodedBatch(tokens, rng.random((many, len(LAYOUT.numbers))))
 
 
 def _bare(
@@ -216,7 +218,7 @@ def federated_round(repeats: int) -> list[str]:
 
     encoders = [Encoder(np.arange(tokens)) for tokens in LAYOUT.tokens]
     for at in LAYOUT.numbers:
-        whole = Places(np.array([0.0]), np.array([1.0]), np.array([0.0]), np.array([1.0]))
+        whole = CellPlaces(np.array([0.0]), np.array([1.0]), np.array([0.0]), np.array([1.0]))
         encoders[at] = Encoder(np.zeros(1, dtype=np.int64), whole)
     schema, tables = _federation(rows)
     federation = federate(tables, schema, Budget.none(), trust=TrustedServer(), seed=0)

@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from fedsynth.evaluation.features import ordinal
-from fedsynth.evaluation.metrics import Run
+from fedsynth.evaluation.metrics import FinishedRun
 
 CLUSTERS = range(2, 21)
 
 
-def hellinger_of_values(run: Run) -> float:
+def hellinger_of_values(run: FinishedRun) -> float:
     """Return the mean Hellinger distance of columns over single values, which is the M-HD of the FedBN thesis.
 
     Single values are finer than any bins, so near-unique columns score about 0.2 on real rows against real rows.
@@ -28,7 +28,7 @@ def hellinger_of_values(run: Run) -> float:
     return float(np.mean(distances))
 
 
-def luckiest_log_cluster(run: Run, rows: int = 30_000) -> float:
+def luckiest_log_cluster(run: FinishedRun, rows: int = 30_000) -> float:
     """Return the FedBN thesis's log-cluster metric as published: its minimum over 2 to 20 clusters, in bits.
 
     The minimum is mostly noise: real rows against real rows differ by many units between draws, often at two clusters.

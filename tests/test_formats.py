@@ -20,11 +20,11 @@ from fedsynth.archive import pack, unpack
 from fedsynth.cli.app import main
 from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
-from fedsynth.evaluation.score import Evidence
-from fedsynth.federation.extract import Extract, extract
-from fedsynth.federation.plan import Plan, Slot
+from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.federation.extract import AccountExtract, extract
+from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
-from fedsynth.federation.wire import Seen
+from fedsynth.federation.wire import AuditPosition
 from fedsynth.host.config import load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.rows import load_rows
@@ -34,7 +34,7 @@ from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
-from fedsynth.runs.state import Witness, begin, load_coordinator
+from fedsynth.runs.state import WitnessTransport, begin, load_coordinator
 from fedsynth.schema import Schema
 
 JOB = "ab" * 32
@@ -54,8 +54,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = root / "state"
     state.mkdir()
     begin(state, JOB)
-    witness = Witness(InProcess([]), state / "seen.json")
-    witness.seen["north"] = Seen(3, bytes(32))
+    witness = WitnessTransport(InProcess([]), state / "seen.json")
+    witness.seen["north"] = AuditPosition(3, bytes(32))
     witness._write()
     frame(60).to_csv(root / "rows.csv", index=False)
     SCHEMA.save(root / "schema.toml")
@@ -64,8 +64,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run_simulated(job, root / "run")
     shutil.copy(root / "run" / "transcript", state / "transcript")
-    slots = (Slot("sum", "counts", "gaussian", 0.02, 1),)
-    evaluation = evaluate(Evidence(table(60), table(60, 1)), metrics=("workload-error",))
+    slots = (PlannedQuestion("sum", "counts", "gaussian", 0.02, 1),)
+    evaluation = evaluate(EvaluationTables(table(60), table(60, 1)), metrics=("workload-error",))
     RunFolder(root / "run").write_scores(evaluation)
     (root / "job.toml").write_text(job.to_file())
     (root / "north.json").write_bytes(
@@ -150,7 +150,7 @@ KEPT = {
     "what was seen": Kept(
         "state/seen.json",
         swapped(b'"format":1', b'"format":2'),
-        lambda root: Witness(InProcess([]), root / "state" / "seen.json"),
+        lambda root: WitnessTransport(InProcess([]), root / "state" / "seen.json"),
     ),
     "transcript": Kept(
         "state/transcript",
@@ -172,7 +172,9 @@ KEPT = {
     "scores.json": Kept(
         "run/scores.json", swapped(b'"format": 2', b'"format": 7'), lambda root: RunFolder(root / "run").scores()
     ),
-    "extract": Kept("north.json", swapped(b'"chain"', b'"chained"'), lambda root: Extract.load(root / "north.json")),
+    "extract": Kept(
+        "north.json", swapped(b'"chain"', b'"chained"'), lambda root: AccountExtract.load(root / "north.json")
+    ),
     "job.toml": Kept(
         "job.toml", swapped(b"fedsynth_job = 1", b"fedsynth_job = 2"), lambda root: Job.load(root / "job.toml")
     ),

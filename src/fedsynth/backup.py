@@ -42,11 +42,11 @@ _DAMAGE = (
 )
 
 
-class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BackupContents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table of contents of a backup, which is stored in the backup itself.
 
     ``format`` is the version of the backup format, ``kind`` is ``site`` or ``server``, and ``name`` is the site's name
-    or that of the server's folder. ``made`` is the time of the backup (UTC, as :func:`moment` writes it) and
+    or that of the server's folder. ``made`` is the time of the backup (UTC, as :func:`timestamp` writes it) and
     ``fedsynth`` the version of fedsynth that made it. ``files`` maps the relative path of each file in the backup to
     the SHA-256 (hex) of its content. ``row`` is the number of the last row of the site's audit log, the hash chain of
     everything that it was asked; 0 for a server.
@@ -65,7 +65,7 @@ class _Marked(msgspec.Struct):
     format: int
 
 
-def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Contents:
+def write_backup(to: Path, contents: BackupContents, files: Mapping[str, Path]) -> BackupContents:
     """Write a backup that only its owner can read, and return its table of contents with all digests.
 
     ``to`` is the new file. ``files`` maps each relative path in the backup to the file to read. ``contents`` is the
@@ -93,7 +93,7 @@ def write_backup(to: Path, contents: Contents, files: Mapping[str, Path]) -> Con
 
 
 @contextmanager
-def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[Contents, Path]]:
+def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupContents, Path]]:
     """Return a context manager that unpacks a backup for the ``with`` block, in which the caller restores its files.
 
     It yields the backup's table of contents, and the temporary folder in ``beside`` that holds the files; the caller
@@ -148,7 +148,7 @@ def set_aside(paths: Iterable[Path]) -> list[Path]:
 
     A new name is the old one with ``.before-restore-``, the time and four random hexadecimal digits appended.
     """
-    mark = f"before-restore-{moment().replace(':', '')}-{secrets.token_hex(2)}"
+    mark = f"before-restore-{timestamp().replace(':', '')}-{secrets.token_hex(2)}"
     aside = []
     for path in paths:
         if path.exists() or path.is_symlink():
@@ -175,7 +175,7 @@ def put(source: Path, target: Path) -> None:
     sync_folder(target.parent)
 
 
-def moment() -> str:
+def timestamp() -> str:
     """Return the current time in UTC, such as ``2026-01-31T12:00:00Z``, for backups and the names of replaced files."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -200,11 +200,11 @@ def _place(partial: Path, to: Path) -> None:
         os.replace(partial, to)
 
 
-def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> Contents:
+def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> BackupContents:
     text = opened.read(_CONTENTS)
     mend = "restore it with the fedsynth version that wrote it"
     refuse_format(msgspec.json.decode(text, type=_Marked).format, FORMAT, f"the backup {archive}", mend)
-    contents = msgspec.json.decode(text, type=Contents)
+    contents = msgspec.json.decode(text, type=BackupContents)
     if contents.kind != kind:
         command = "fedsynth site restore" if contents.kind == "site" else "fedsynth deploy restore"
         raise FedsynthError(f"{archive} is the backup of a {contents.kind}; restore it with `{command}`")

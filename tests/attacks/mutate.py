@@ -39,27 +39,27 @@ from tests.attacks.world import (
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import seal
-from fedsynth.federation.query import AnyQuery, Counts, Size
+from fedsynth.federation.query import AnyQuery, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust import OneMessage
+from fedsynth.federation.trust import OneMessageSum
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import (
     CODES,
+    AuditPosition,
     ReplyHead,
     Request,
-    Seen,
     decode,
     encode,
     open_envelope,
     parts_of,
     write_reply,
 )
-from fedsynth.methods.flaim_scores import GRID, Measured, Scores
+from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, MeasuredTables
 from fedsynth.methods.sketch import Sketches
-from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments, Products
+from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums, ProductSums
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
@@ -100,13 +100,13 @@ def queries() -> Iterator[tuple[str, AnyQuery, Any]]:
     price = Gaussian(1e-4)
     yield "sum", counts((SEX,), (DIAGNOSIS, AGE)), price
     yield "sum", Counts((cut, Axis(SEX)), ((0, 1), (1,)), (2, 1)), Laplace(0.01)
-    yield "sum", Size(), price
-    yield "sum", Products(columns, 10_000), price
-    yield "sum", Moments(columns, 10_000), price
+    yield "sum", RecordCount(), price
+    yield "sum", ProductSums(columns, 10_000), price
+    yield "sum", MomentSums(columns, 10_000), price
     yield "sum", MixtureSums((AGE,), np.linspace(-1, 1, 6).reshape(3, 1, 2)), price
     yield "sum", Sketches(((SEX, AGE),), 8, 3), price
     yield "each", counts((SEX,)), Laplace(0.01)
-    yield "each", Size(), Public()
+    yield "each", RecordCount(), Public()
     yield "deposit", counts((SEX, AGE)), Deposit(rho=1e-4)
     model: dict[str, Any] = {
         "records": 40,
@@ -116,10 +116,10 @@ def queries() -> Iterator[tuple[str, AnyQuery, Any]]:
         "factors": ((SEX,),),
         "potentials": np.array([0.5, -0.5]),
     }
-    yield "choose", Scores(**model, by_column=np.full(17, GRID // 10)), Exponential(1e-4)
-    measured = Measured(((SEX,),), np.array([20.0, 20.0]), np.array([1.0]), 40.0, 3)
+    yield "choose", FLAIMSelection(**model, by_column=np.full(17, GRID // 10)), Exponential(1e-4)
+    measured = MeasuredTables(((SEX,),), np.array([20.0, 20.0]), np.array([1.0]), 40.0, 3)
     steps = AdaptiveSelection(Exponential(1e-4), Gaussian(1e-4), 2)
-    yield "choose", Scores(**model, steps=2, look_share=0.5, measured=measured), steps
+    yield "choose", FLAIMSelection(**model, steps=2, look_share=0.5, measured=measured), steps
 
 
 @dataclass
@@ -166,7 +166,7 @@ def talk(members: Sequence[Site], asked: Request) -> list[dict[str, tuple[Reques
             reply = ask(doors[name], message)
             assert reply.answer is not None, reply
             turn[name] = message, reply.data
-            session.hear(name, reply.answer)
+            session.receive(name, reply.answer)
         turns.append(turn)
     return turns
 
@@ -378,7 +378,7 @@ def replies() -> list[Heard]:
     found = []
     for target in targets()[:2]:
         for message in target.messages:
-            server = OneMessage((target.site.name,), lambda total: total, lambda heard: 1.0)
+            server = OneMessageSum((target.site.name,), lambda total: total, lambda heard: 1.0)
             server.ask()
             found.append(Heard(message, target.site.name, target.site.answer(sealed(message)), server))
     members = secure_sites(4, SecureSum(min_honest=3, dropouts=1))
@@ -394,11 +394,11 @@ def replies() -> list[Heard]:
         for name, (_, reply) in told.items():
             assert reply.answer is not None
             if name != first:
-                rest.hear(name, reply.answer)
+                rest.receive(name, reply.answer)
         found.append(Heard(told[first][0], first, told[first][1].data, rest))
         for name, (_, reply) in told.items():
             assert reply.answer is not None
-            session.hear(name, reply.answer)
+            session.receive(name, reply.answer)
     return found
 
 
@@ -425,14 +425,16 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
                 )
                 if whole.sealed:
                     body = b"".join(seal(COORDINATOR.public, bytes(31) + b"s", body, heard.site, heard.message.digest))
-                data = write_reply(heard.site, heard.message.digest, "answered", Seen(), body, sealed=whole.sealed)
+                data = write_reply(
+                    heard.site, heard.message.digest, "answered", AuditPosition(), body, sealed=whole.sealed
+                )
         reply = message.reply(data)
         seen[reply.code] += 1
         if reply.answer is None:
             continue
         session = copy.deepcopy(heard.session)
         try:
-            session.hear(heard.site, reply.answer)
+            session.receive(heard.site, reply.answer)
             seen["heard"] += 1
         except FedsynthError:
             seen["not heard"] += 1

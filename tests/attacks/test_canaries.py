@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 from tests.attacks.world import SCHEMA, TARGET, frame
 
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation, Sum
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulate import federate
@@ -62,7 +62,7 @@ class Seen:
     weight: float = 0.0
     sums: int = 0
 
-    def hear(self, query: Query, values: np.ndarray[Any, Any], std: float) -> None:
+    def receive(self, query: Query, values: np.ndarray[Any, Any], std: float) -> None:
         """Take in the released integers of a query, of noise ``std``."""
         mark = query.answer(TARGETED).astype(float)
         rest = values - query.answer(self.known)
@@ -89,9 +89,9 @@ class Overheard(InProcess):
         for message in messages:
             (reply,) = super().exchange([message])
             query, head = message.request.query, message.request.head
-            if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, Values):
+            if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, PlainAnswer):
                 norms = protect(query.sensitivity(SCHEMA), head.unit, head.neighbours, pooled=False)
-                self.seen.hear(query, reply.answer.values, noise_std(head.release, norms))
+                self.seen.receive(query, reply.answer.values, noise_std(head.release, norms))
             yield reply
 
 
@@ -145,17 +145,17 @@ def listen(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     def hear(federation: Federation, query: Query, outcome: Released) -> Sum:
         if outcome.sites == ("canary",):  # a site's own answer
             mine = Seen(NOBODY)
-            mine.hear(query, outcome.values, outcome.std)
+            mine.receive(query, outcome.values, outcome.std)
             seen.fit, seen.weight, seen.sums = seen.fit + mine.fit, seen.weight + mine.weight, seen.sums + 1
         elif "canary" in outcome.sites:
-            seen.hear(query, outcome.values, outcome.std)
+            seen.receive(query, outcome.values, outcome.std)
         return released(federation, query, outcome)
 
     def look(vault: TrustedVault, query: Counts, share: float) -> tuple[list[Any], list[float]]:
         tables, stds = opened(vault, query, share)
         weights = query.weights or (1,) * len(tables)
         values = np.concatenate([table.ravel() * weight for table, weight in zip(tables, weights, strict=True)])
-        seen.hear(query, values, stds[0] * weights[0])
+        seen.receive(query, values, stds[0] * weights[0])
         return tables, stds
 
     patch.setattr(Federation, "_sum", hear)
@@ -182,13 +182,13 @@ def halve(patch: pytest.MonkeyPatch) -> None:
 
 def drop_a_share(patch: pytest.MonkeyPatch) -> None:
     """Let every second answer of a secure sum have no noise of its own: one site of two adds none."""
-    whole, calls = noise_shares.Share.added, [0]
+    whole, calls = noise_shares.NoiseShare.add_to, [0]
 
-    def added(share: noise_shares.Share, answer: Any, seeds: Any) -> Any:
+    def added(share: noise_shares.NoiseShare, answer: Any, seeds: Any) -> Any:
         calls[0] += 1
         return whole(share, answer, seeds) if calls[0] % 2 else answer.copy()
 
-    patch.setattr(noise_shares.Share, "added", added)
+    patch.setattr(noise_shares.NoiseShare, "add_to", added)
 
 
 @pytest.mark.parametrize(("method", "trust"), PAIRS)

@@ -35,7 +35,7 @@ from fedsynth.federation.trust.secure.session import TURNS
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Reply, Request, read_reply
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.account_file import Part, Question, Records
+from fedsynth.privacy.account_file import PartRecord, QuestionRecord, Records
 from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.release import Gaussian
 
@@ -103,10 +103,10 @@ def telling(pipe: Any) -> None:
 MOMENTS = {
     "before the first transaction": before("begin"),
     "in the first transaction": after("_append"),
-    "at the end of the first transaction": written(Question),
+    "at the end of the first transaction": written(QuestionRecord),
     "after the first transaction": after("begin"),
     "before the second transaction": telling,
-    "in the second transaction": written(Part),
+    "in the second transaction": written(PartRecord),
     "after the second transaction": after("store"),
 }
 
@@ -237,7 +237,7 @@ def test_a_secure_sum_outlives_a_site_that_is_killed(tmp_path, turn):
                 assert told in (b"", data)
                 reply = read(doors[name], message, data)
                 assert reply.answer is not None
-                session.hear(name, reply.answer)
+                session.receive(name, reply.answer)
         result = session.result()
         assert result is not None
         assert abs(result.values.sum() - sum(len(rows_of(of)) for of in members)) < 60
@@ -275,7 +275,7 @@ def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
         for name, event in events.items():
             reply = ask(doors[name], asked.at(session.turn, event))
             assert reply.answer is not None
-            session.hear(name, reply.answer)
+            session.receive(name, reply.answer)
     of = doors["site-0"]
     told = dies(of, message, telling)
     trust = of.policy.trusts["secure"]

@@ -13,7 +13,7 @@ from msgspec import structs
 from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site, table
 
 from fedsynth.errors import FedsynthError, SiteLost
-from fedsynth.federation.events import Answer, Approval, Boxes, Keys, Shares, Values
+from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, KeysAnswer, PlainAnswer, SharesAnswer
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
@@ -24,7 +24,7 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import Reply, Seen, encode, write_reply
+from fedsynth.federation.wire import AuditPosition, Reply, encode, write_reply
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.privacy.account import Account
@@ -71,15 +71,15 @@ def honest(of: Site, message: Message, reply: Reply) -> bytes:
 
 def instead(message: Message, answer: Answer) -> bytes:
     """Return another answer in an honest form."""
-    return write_reply(FAULTY, message.request.digest, "answered", Seen(), encode(answer))
+    return write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), encode(answer))
 
 
 def in_first_cell(number: int) -> Fault:
     """Return the fault of a site that puts a number into the first cell of every answer."""
 
     def fault(of: Site, message: Message, reply: Reply) -> bytes:
-        assert isinstance(reply.answer, Values)
-        return instead(message, Values(np.concatenate([[number], reply.answer.values[1:]]).astype(np.int64)))
+        assert isinstance(reply.answer, PlainAnswer)
+        return instead(message, PlainAnswer(np.concatenate([[number], reply.answer.values[1:]]).astype(np.int64)))
 
     return fault
 
@@ -110,25 +110,36 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
     yield "zeros", bytes(1000)
     yield "half of it", reply.data[: len(reply.data) // 2]
     yield "one byte more", reply.data + b"\0"
-    yield "another site's", write_reply("site-001", message.request.digest, "answered", Seen(), encode(reply.answer))
-    yield "to another question", write_reply(FAULTY, "0" * 64, "answered", Seen(), encode(reply.answer))
-    yield "no answer", write_reply(FAULTY, message.request.digest, "answered", Seen(), b"")
-    yield "a box of zeros", write_reply(FAULTY, message.request.digest, "answered", Seen(), bytes(90), sealed=True)
-    yield "an error with an answer", write_reply(FAULTY, message.request.digest, "failed", Seen(), encode(reply.answer))
-    yield "a failure", write_reply(FAULTY, message.request.digest, "failed", Seen())
+    yield (
+        "another site's",
+        write_reply("site-001", message.request.digest, "answered", AuditPosition(), encode(reply.answer)),
+    )
+    yield "to another question", write_reply(FAULTY, "0" * 64, "answered", AuditPosition(), encode(reply.answer))
+    yield "no answer", write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), b"")
+    yield (
+        "a box of zeros",
+        write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), bytes(90), sealed=True),
+    )
+    yield (
+        "an error with an answer",
+        write_reply(FAULTY, message.request.digest, "failed", AuditPosition(), encode(reply.answer)),
+    )
+    yield "a failure", write_reply(FAULTY, message.request.digest, "failed", AuditPosition())
     for shape in ((0,), (1,), (10**6,), (2, 2), (0, 2**31), ()):
         yield (
             f"the shape {shape}",
-            instead(message, Values(np.zeros(shape if 2**31 not in shape else 0, dtype=np.int64))),
+            instead(message, PlainAnswer(np.zeros(shape if 2**31 not in shape else 0, dtype=np.int64))),
         )
-    yield "keys", instead(message, Keys(bytes(64), bytes(64)))
+    yield "keys", instead(message, KeysAnswer(bytes(64), bytes(64)))
     yield (
         "boxes",
-        instead(message, Boxes(*(np.zeros(shape, dtype=np.uint8) for shape in ((5, 88), (5, 32), (5, 32), (2, 32))))),
+        instead(
+            message, BoxesAnswer(*(np.zeros(shape, dtype=np.uint8) for shape in ((5, 88), (5, 32), (5, 32), (2, 32))))
+        ),
     )
-    yield "an approval", instead(message, Approval(bytes(64)))
+    yield "an approval", instead(message, ApprovalAnswer(bytes(64)))
     rows = [np.zeros(shape, dtype=np.uint8) for shape in ((5, 33), (0, 32), (1, 32))]
-    yield "shares", instead(message, Shares(bytes(32), *rows))
+    yield "shares", instead(message, SharesAnswer(bytes(32), *rows))
 
 
 KINDS = [
@@ -173,10 +184,12 @@ def without_a_key(of: Site, message: Message, reply: Reply) -> bytes:
     """Sign keys of which one is no usable point."""
     if message.request.turn != KEYS:
         return reply.data
-    assert isinstance(reply.answer, Keys)
-    advert = bytes(masking.KEY_BYTES) + reply.answer.advert[masking.KEY_BYTES :]
+    assert isinstance(reply.answer, KeysAnswer)
+    announcement = bytes(masking.KEY_BYTES) + reply.answer.announcement[masking.KEY_BYTES :]
     seed, terms = masking.identity_seed(of.secret), of.policy.trusts["secure"].terms
-    return instead(message, Keys(advert, sign_keys(seed, message.request.question, terms, of.name, advert)))
+    return instead(
+        message, KeysAnswer(announcement, sign_keys(seed, message.request.question, terms, of.name, announcement))
+    )
 
 
 def flipped(data: bytes) -> bytes:
@@ -184,12 +197,12 @@ def flipped(data: bytes) -> bytes:
 
 
 FAULTS = {
-    "keys": corrupted(KEYS, lambda said: Keys(flipped(said.advert), said.signature)),
-    "signature": corrupted(KEYS, lambda said: Keys(said.advert, flipped(said.signature))),
+    "keys": corrupted(KEYS, lambda said: KeysAnswer(flipped(said.announcement), said.signature)),
+    "signature": corrupted(KEYS, lambda said: KeysAnswer(said.announcement, flipped(said.signature))),
     "unusable-key": without_a_key,
     "boxes": corrupted(SHARES, lambda said: structs.replace(said, boxes=said.boxes ^ 255)),
     "too few boxes": corrupted(SHARES, lambda said: structs.replace(said, boxes=said.boxes[1:])),
-    "approval": corrupted(AGREE, lambda said: Approval(flipped(said.approval))),
+    "approval": corrupted(AGREE, lambda said: ApprovalAnswer(flipped(said.approval))),
     "shares": corrupted(UNMASK, lambda said: structs.replace(said, shares=said.shares ^ 255)),
     "self-mask": corrupted(UNMASK, lambda said: structs.replace(said, own=flipped(said.own))),
     "pairs": corrupted(UNMASK, lambda said: structs.replace(said, pairs=np.zeros((1, 32), dtype=np.uint8))),
@@ -220,7 +233,7 @@ def test_a16_a_resumed_run_does_not_read_a_bad_reply_again(tmp_path):
     """A run that bad messages stopped comes out when it is started again and the sites have been mended."""
     kept: list[Site] = []
     told = []
-    for fault in (corrupted(KEYS, lambda said: Keys(flipped(said.advert), said.signature)), honest):
+    for fault in (corrupted(KEYS, lambda said: KeysAnswer(flipped(said.announcement), said.signature)), honest):
 
         def reach(sites: Sequence[Site], fault: Fault = fault) -> Faulty:
             kept[:] = kept or sites  # with the accounts that they had

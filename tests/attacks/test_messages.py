@@ -34,13 +34,13 @@ from tests.attacks.world import (
 )
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.events import Answer, Approve, Values
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.events import Answer, Approve, PlainAnswer
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.wire import Request, Seen, WireError, decode, encode, read_reply, write_reply
+from fedsynth.federation.wire import AuditPosition, Request, WireError, decode, encode, read_reply, write_reply
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
 
@@ -186,7 +186,7 @@ def other_encodings() -> Iterator[tuple[str, Request]]:
     yield "an axis of too many parts", forged(framed(packed(axis(*query["axes"][0], 1)), *arrays))
     for turn in (1, 2**63, 2**64 - 1):
         yield f"turn {turn}", forged(asked.frame, turn)
-    yield "an event where there is none", forged(asked.frame, 0, encode(Values(np.zeros(1, dtype=np.int64))))
+    yield "an event where there is none", forged(asked.frame, 0, encode(PlainAnswer(np.zeros(1, dtype=np.int64))))
 
 
 @pytest.mark.parametrize(("what", "message"), [pytest.param(*one, id=one[0]) for one in other_encodings()])
@@ -287,7 +287,7 @@ def test_a12_messages_that_cost_nothing_fill_no_disk(what):
     free: dict[str, Any] = {"trust": "secure"}
     if what == "public sizes":
         asked, number = site(size_is_public=True), 300
-        free = {"query": Size(), "verb": "each", "release": Public(), "neighbours": "replace"}
+        free = {"query": RecordCount(), "verb": "each", "release": Public(), "neighbours": "replace"}
     else:
         (asked, *_), number = secure_sites(3, SecureSum()), 300
     asked.account.free_an_hour = number // 2
@@ -459,8 +459,8 @@ def boxes() -> Iterator[tuple[str, bytes]]:
 def test_a12_a_box_that_does_not_open_is_a_lost_reply(what, box):
     """Whatever a site puts into a sealed box, the server has lost that site's answer and nothing else."""
     asked = question(trust="trusted")
-    message = Message.of("north", asked, COORDINATOR, Seen())
-    reply = write_reply("north", asked.digest, "answered", Seen(), box, sealed=True)
+    message = Message.of("north", asked, COORDINATOR, AuditPosition())
+    reply = write_reply("north", asked.digest, "answered", AuditPosition(), box, sealed=True)
     assert message.reply(reply).code == "lost", what
 
 

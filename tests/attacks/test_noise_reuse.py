@@ -23,7 +23,7 @@ from tests.attacks.world import (
 )
 from tests.tables import contingency
 
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -40,7 +40,7 @@ def with_terms(sites: list[Site], terms: SecureSum) -> list[Site]:
     """Return the same sites after their stewards have changed the terms of secure sums in their policies."""
     before = sites[0].policy.trusts["secure"]
     assert isinstance(before, SecureSum)
-    agreed = terms.among(before.roster)
+    agreed = terms.with_roster(before.roster)
     return [replace(of, policy=replace(of.policy, trusts={"secure": agreed})) for of in sites]
 
 
@@ -153,7 +153,7 @@ def test_a07_a_refusal_does_not_tell_of_the_rows(verb):
         question(verb=verb, schema="0" * 64),
         question(counts((SEX,), (SEX,)), verb=verb, step=2),
         question(verb=verb, release=Gaussian(1e3), step=3),
-        question(Size(), verb=verb, step=4),
+        question(RecordCount(), verb=verb, step=4),
         question(verb=verb),
     ]
 

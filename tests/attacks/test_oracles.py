@@ -35,7 +35,7 @@ from tests.attacks.world import (
     values,
 )
 
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import MASKED
@@ -46,8 +46,8 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.host.config import SiteConfig
 from fedsynth.host.state import answer, open_account, wait_until_due
-from fedsynth.methods.flaim_scores import Scores
-from fedsynth.methods.tda_sums import Encoding, MixtureSums, Moments
+from fedsynth.methods.flaim_scores import FLAIMSelection
+from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian, SampledGaussian
 from fedsynth.rows import Table
@@ -55,7 +55,7 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 
 CUT = Counts((Axis(AGE, np.array([20.0, 50.0, 100.0])), Axis(SEX)), ((0, 1),))
-MOMENTS = Moments((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
+MOMENTS = MomentSums((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
 MIXTURE = MixtureSums((AGE,), np.linspace(-1, 1, 6).reshape(3, 1, 2))
 FITS = {"sex": "f", "diagnosis": "a", "age": 30.0}
 MISFITS: dict[str, dict[str, object]] = {
@@ -75,7 +75,7 @@ MISFITS: dict[str, dict[str, object]] = {
 def told(config: SiteConfig) -> list[object]:
     """Return what a coordinator learns beside numbers, and what the account says: codes, lengths, charges, rows."""
     seen: list[object] = []
-    for step, query in enumerate((counts((SEX,)), CUT, Size(), MOMENTS, MIXTURE)):
+    for step, query in enumerate((counts((SEX,)), CUT, RecordCount(), MOMENTS, MIXTURE)):
         reply = ask_deployed(config, question(query, step=step))
         seen.append((reply.code, len(reply.data)))
     account = open_account(config)
@@ -166,7 +166,7 @@ def test_a08_a_line_that_is_no_row_takes_no_other_row_with_it(tmp_path, line):
             with_line(config, line, 7)
         replies = [
             values(ask_deployed(config, question(query, step=step, release=Gaussian(15.0))))  # no noise to speak of
-            for step, query in enumerate((counts((SEX,), (AGE,)), CUT, Size()))
+            for step, query in enumerate((counts((SEX,), (AGE,)), CUT, RecordCount()))
         ]
         exact.append(np.concatenate(replies))
     assert np.abs(exact[1] - exact[0]).sum() <= 4 + 4  # of noise: a cell is wrong once in 10^3
@@ -228,7 +228,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "each": {"verb": "each"},
     "deposit": {"verb": "deposit", "trust": "trusted", "release": Deposit(1e-4)},
     "choose": {
-        "query": Scores(
+        "query": FLAIMSelection(
             records=40,
             candidates=((SEX, DIAGNOSIS), (SEX, AGE)),
             weights=np.array([1, 1]),

@@ -16,7 +16,7 @@ from tests.attacks.world import AGE, DIAGNOSIS, SCHEMA, SEX, ask, question, site
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import MOST_ROWS
 from fedsynth.federation.wire import Reply, WireError
-from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Scores
+from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection
 from fedsynth.methods.tda_sums import FIXED, MixtureSums
 from fedsynth.privacy.release import Exponential
 
@@ -26,7 +26,7 @@ RARE = 1 * 5 + 4
 """The cell of the first candidate that holds the record looked for, and nobody else."""
 
 
-def scores(**change: Any) -> Scores:
+def scores(**change: Any) -> FLAIMSelection:
     """Return a choice between two candidates, under a uniform model, with some of its parameters changed."""
     usual: dict[str, Any] = {
         "records": 40,
@@ -36,16 +36,16 @@ def scores(**change: Any) -> Scores:
         "factors": ((SEX,),),
         "potentials": np.zeros(2),
     }
-    return Scores(**{**usual, **change})
+    return FLAIMSelection(**{**usual, **change})
 
 
-def choose(query: Scores, step: int, target: bool, rows: int = 40, rho: float = 1e-6) -> Reply:
+def choose(query: FLAIMSelection, step: int, target: bool, rows: int = 40, rho: float = 1e-6) -> Reply:
     """Return what a site with or without the record says when asked to choose."""
     asked = question(query, verb="choose", release=Exponential(rho), step=step)
     return ask(site(table(rows, target=target)), asked)
 
 
-def moved(query: Scores) -> float:
+def moved(query: FLAIMSelection) -> float:
     """Return how far the record moves any score, in units of what is declared."""
     query.check(SCHEMA)
     with_it, without = (query.utilities(table(target=target), []) for target in (True, False))

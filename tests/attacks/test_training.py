@@ -43,8 +43,8 @@ from tests.attacks.world import (
     values,
 )
 
-from fedsynth.federation.plan import Plan, Slot
-from fedsynth.federation.query import Size, weights_digest
+from fedsynth.federation.plan import Plan, PlannedQuestion
+from fedsynth.federation.query import RecordCount, weights_digest
 from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust import add_noise
@@ -53,7 +53,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods.training import GradientSum, grid_for
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import Batch, Encoder, Layout, encode_rows
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
 from fedsynth.models.networks import size_of
 from fedsynth.privacy import dpsgd
 from fedsynth.privacy.account import Account
@@ -112,7 +112,7 @@ def test_what_is_honest_is_answered():
         training(release=Exact()),
         training(local_training(clip=0.0, batch=8), release=Exact()),
         question(counts((1,)), release=SampledGaussian(0.5, 2.0, 1)),
-        question(Size(), release=SampledGaussian(1e-4, 1e4, 1)),
+        question(RecordCount(), release=SampledGaussian(1e-4, 1e4, 1)),
         question(counts((1,)), verb="average", release=SampledGaussian(0.5, 2.0, 1)),
     ],
     ids=["rate", "more", "fewer", "rarer", "gaussian", "laplace", "exact", "batches", "counts", "size", "average"],
@@ -175,7 +175,7 @@ def test_an_approved_plan_bounds_prices_and_numbers_of_sampled_questions():
     budget = Budget(2.0, 1e-6)
     release = SampledGaussian(0.5, 6.0, 1)
     price = budget.price(release.cost(Norms(1, 1)))
-    slots = (Slot("sum", "gradient-sum", "sampled", price, 2),)
+    slots = (PlannedQuestion("sum", "gradient-sum", "sampled", price, 2),)
     plan = Plan("fedtabdiff", {}, SCHEMA.digest, "local", {}, 1, budget, ONE_ROW, slots)
     policy: dict[str, Any] = {"any_plan": False, "plans": {plan.digest: plan}, "budget": Budget(5.0, 1e-6)}
     of = site(**policy)
@@ -289,7 +289,7 @@ def _next_event(members: list[Site], asked: Request, turns: list[Any]) -> Any:
     for turn in turns:
         session.ask()
         for name, said in turn.items():
-            session.hear(name, said.reply.answer)
+            session.receive(name, said.reply.answer)
     return session.ask()[members[0].name]
 
 
@@ -350,7 +350,7 @@ def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
     others, patient = (schema.encode(part[names]) for part in (whole[~mine].head(2000), whole[mine]))
     groups = [np.zeros(column.size, dtype=np.int64) for column in columns[:-1]]
     encoders = (*map(Encoder, groups), Encoder(np.arange(columns[-1].size)))
-    cells = size_of(NETWORK.shapes(Layout.of(encoders)))
+    cells = size_of(NETWORK.shapes(BatchLayout.of(encoders)))
     weights = np.random.default_rng(1).uniform(-1, 1, cells).astype(np.float32)
     weights[-1] = -30.0
     for rate in (1.0, 0.3):
@@ -455,7 +455,7 @@ def test_rows_of_a_step_come_in_a_random_order_that_no_server_knows(monkeypatch)
     orders: list[np.ndarray] = []
     whole = encode_rows
 
-    def watched(rows: Table, encoders: Any, part: np.ndarray) -> Batch:
+    def watched(rows: Table, encoders: Any, part: np.ndarray) -> EncodedBatch:
         orders.append(part)
         return whole(rows, encoders, part)
 
@@ -478,14 +478,14 @@ def test_a_row_before_all_others_moves_a_hostile_sum_no_further_however_many_thr
 
     Computed by three threads, one row more moved such a sum by many times the clip norm.
     """
-    layout, network = Layout((2,) * 9, ()), Diffusion(width=8, depth=1, embedding=16)
+    layout, network = BatchLayout((2,) * 9, ()), Diffusion(width=8, depth=1, embedding=16)
     parameters = [torch.zeros(shape) for shape in network.shapes(layout)]
     parameters[5][:] = 0.5438596606254578  # whose SiLU has another last bit at the end of a thread's part
     parameters[6][0, 165], parameters[6][0, 0] = -1024, 1024
     parameters[8][0, 0], parameters[10][1::2, 0] = 1024, 1024
     rows = 512 * 16
     tokens = np.repeat(np.concatenate([[0], np.arange(rows - 1) % 2])[:, None], 9, axis=1)
-    losses = network.losses(layout, Batch(tokens, np.zeros((rows, 0))), np.random.default_rng(0))
+    losses = network.losses(layout, EncodedBatch(tokens, np.zeros((rows, 0))), np.random.default_rng(0))
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3, 4):

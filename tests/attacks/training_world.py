@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.attacks.world import SCHEMA, question
 
-from fedsynth.federation.query import Draws, Training, Weights, weights_digest
+from fedsynth.federation.query import SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import Request
 from fedsynth.methods.training import GradientSum, LocalTraining, grid_for
-from fedsynth.models.encoders import Encoder, Layout, Places
+from fedsynth.models.encoders import BatchLayout, CellPlaces, Encoder
 from fedsynth.models.gan import Critic
 from fedsynth.models.networks import size_of
 from fedsynth.privacy.noise import KeyedBits
@@ -22,10 +22,10 @@ NETWORK = Critic((8,))
 ENCODERS = (
     Encoder(np.zeros(2, dtype=np.int64)),
     Encoder(np.arange(5)),
-    Encoder(np.zeros(1, dtype=np.int64), Places(np.zeros(1), np.array([100.0]), np.zeros(1), np.ones(1))),
+    Encoder(np.zeros(1, dtype=np.int64), CellPlaces(np.zeros(1), np.array([100.0]), np.zeros(1), np.ones(1))),
 )
 """One column of several tokens: what a row loses is then a function of the row alone."""
-LAYOUT = Layout.of(ENCODERS)
+LAYOUT = BatchLayout.of(ENCODERS)
 CELLS = size_of(NETWORK.shapes(LAYOUT))
 WEIGHTS: Weights = np.random.default_rng(0).uniform(-1, 1, CELLS).astype(np.float32)
 WEIGHTS[-1] = -30.0  # every row looks false, so that every gradient is as long as the clip norm at least
@@ -61,7 +61,7 @@ def exactly(query: Training, rows: Table, weights: Weights = WEIGHTS) -> NDArray
         return values
 
     query.check(rows.schema)
-    query.trained(rows, weights, Draws("north", lambda purpose: KeyedBits(bytes(32), purpose.encode()), noisy))
+    query.trained(rows, weights, SiteRandomness("north", lambda purpose: KeyedBits(bytes(32), purpose.encode()), noisy))
     return found[0]
 
 

@@ -19,7 +19,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Event, Values
+from fedsynth.federation.events import Event, PlainAnswer
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery, Counts
 from fedsynth.federation.quote import Quote
@@ -29,7 +29,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.wire import Reply, Request, Seen, read_reply, seal_envelope
+from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.state import answer, create_state
 from fedsynth.privacy.account import Account
@@ -95,7 +95,7 @@ def site(
 def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> list[Site]:
     """Return sites that know each other's identity keys and accept secure sums only."""
     secrets = {f"site-{k}": bytes([k + 1]) * 32 for k in range(number)}
-    agreed = trust.among({name: identity(secret) for name, secret in secrets.items()})
+    agreed = trust.with_roster({name: identity(secret) for name, secret in secrets.items()})
     return [
         site(
             table(20 + 5 * k, k),
@@ -159,9 +159,9 @@ def counts(*cliques: tuple[int, ...]) -> Counts:
     return Counts.of(len(SCHEMA.columns), cliques)
 
 
-def sealed(request: Request, seen: Seen | None = None) -> bytes:
+def sealed(request: Request, seen: AuditPosition | None = None) -> bytes:
     """Return the bytes that travel: whatever the body is, the coordinator signs it."""
-    return seal_envelope(COORDINATOR.sign(request.body), seen or Seen(), request.body, request.weights)
+    return seal_envelope(COORDINATOR.sign(request.body), seen or AuditPosition(), request.body, request.weights)
 
 
 def ask(of: Site, request: Request) -> Reply:
@@ -177,7 +177,7 @@ def ask_deployed(config: SiteConfig, request: Request) -> Reply:
 
 def values(reply: Reply) -> NDArray[np.int64]:
     """Return the numbers of a reply that has some."""
-    assert isinstance(reply.answer, Values), reply
+    assert isinstance(reply.answer, PlainAnswer), reply
     return reply.answer.values
 
 
@@ -255,5 +255,5 @@ def converse(
         turns.append(turn)
         for name, said in turn.items():
             if said.reply.answer is not None:
-                session.hear(name, said.reply.answer)
+                session.receive(name, said.reply.answer)
     return turns

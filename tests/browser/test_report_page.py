@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, run_directory, score
 
-from fedsynth.evaluation.evaluate import About
-from fedsynth.evaluation.pictures import draw_pictures
+from fedsynth.evaluation.evaluate import ReportTitle
+from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.report import render_report
 from fedsynth.rows import Table
 from fedsynth.runs.folder import RunFolder
@@ -68,7 +68,7 @@ def assert_sound(views: dict[str, Any], folder: Path, heading: str = "Report on 
 def test_the_page_of_a_run_with_everything_on_it(tmp_path):
     alarm = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm", details={SCRIPT: (0.9, 0.6)})
     found = evaluation()
-    found = type(found)((*found.scores, alarm), found.pictures, found.rows, found.target, found.notes)
+    found = type(found)((*found.scores, alarm), found.plot_data, found.rows, found.target, found.notes)
     run = RunFolder(
         run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True})
     ).summary()
@@ -93,13 +93,13 @@ def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
         score("privacy", "membership AUC, DOMIAS", 0.5, 0.5, best=0.5, verdict="good"),
     ]
     scores = [replace(one, metric="membership-inference", bound=0.7, p_value=0.01) for one in attacks]
-    about = About(
+    about = ReportTitle(
         "A title that is longer than a telephone is wide, " + LONG[:40],
         "The Office <of> Statistics",
         "a.csv",
         "2026-01-02",
     )
-    found = replace(base, scores=(*base.scores, *scores), pictures=draw_pictures(*rows), about=about)
+    found = replace(base, scores=(*base.scores, *scores), plot_data=plot_data(*rows), about=about)
     page = render_report(found, None)
     assert "Lost associations" in page
     assert_sound(look(page, tmp_path, SOME), tmp_path, about.title)

@@ -17,7 +17,17 @@ import pytest
 from tests.browser.test_report_page import CHROMIUM, HERE, NODE, SOME, VIEWS
 from tests.browser.test_report_page import pytestmark as needs_a_browser
 
-from fedsynth.runs.progress import Advanced, Asked, Begun, Ended, Expected, Replied, RunView, Told, attempts
+from fedsynth.runs.progress import (
+    AttemptBegun,
+    AttemptEnded,
+    RoundsExpected,
+    RoundStarted,
+    RunView,
+    SiteReplied,
+    SiteReported,
+    WorkAdvanced,
+    attempts,
+)
 from fedsynth.runs.watch import WatchPage
 
 pytestmark = needs_a_browser
@@ -29,28 +39,30 @@ def events(number: int) -> Iterator[Any]:
     """Yield what a run has told when it has come so far."""
     common: dict[str, Any] = {"attempt": "1"}
     terms: dict[str, Any] = {"method": "auto", "trust": "secure", "least": 3, "deadline": 600, "fedsynth": "1"}
-    yield Begun(time=0, run="2026-11-22-9f31c0", sites=SITES, **terms, **common)
-    yield from (Told(time=1, site=site, state="connected", **common) for site in SITES[: 3 + number])
+    yield AttemptBegun(time=0, run="2026-11-22-9f31c0", sites=SITES, **terms, **common)
+    yield from (SiteReported(time=1, site=site, state="connected", **common) for site in SITES[: 3 + number])
     if number == 0:
         return
-    yield Expected(time=2, rounds=15, **common)
-    yield Advanced(time=2, what="pairs released", done=12, total=40, **common)
+    yield RoundsExpected(time=2, rounds=15, **common)
+    yield WorkAdvanced(time=2, what="pairs released", done=12, total=40, **common)
     for turn in range(2):
         began = 10.0 + 20 * turn
         sizes = dict.fromkeys(SITES, 4_812)
-        yield Asked(time=began, round=turn + 1, step=0, turn=turn, verb="sum", kind="counts", bytes=sizes, **common)
+        yield RoundStarted(
+            time=began, round=turn + 1, step=0, turn=turn, verb="sum", kind="counts", bytes=sizes, **common
+        )
         told = [("north", "answered"), ("south", "lost"), ("east", "answered")]
         for at, (site, code) in enumerate(told if turn else [(site, "answered") for site in SITES]):
             of: dict[str, Any] = {"time": began + 1.5 + at, "seconds": 1.5 + at, "bytes": 81_234}
-            yield Replied(round=turn + 1, site=site, code=code, **of, **common)
-    yield Told(time=40, site=SITES[3], state="away", **common)
+            yield SiteReplied(round=turn + 1, site=site, code=code, **of, **common)
+    yield SiteReported(time=40, site=SITES[3], state="away", **common)
     if number == 2:
         sentence = "site west refused step 3 (sum counts); its steward reads the reason in the site's audit log"
-        yield Ended(time=95, exit_code=5, error="Refused", message=sentence, **common)
+        yield AttemptEnded(time=95, exit_code=5, error="Refused", message=sentence, **common)
     if number == 3:
         warning = "epsilon = 30 is above 20: the guarantee excludes hardly any attack; usual values are 0.1 to 10"
         made: dict[str, Any] = {"headline": "(30, 1e-06)-differentially private", "warnings": (warning,)}
-        yield Ended(time=95, exit_code=0, folder=LONG, lost=("south",), **made, **common)
+        yield AttemptEnded(time=95, exit_code=0, folder=LONG, lost=("south",), **made, **common)
 
 
 STATES = {"connecting": 0, "asking": 1, "ended": 2, "complete": 3}

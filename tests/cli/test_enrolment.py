@@ -177,7 +177,7 @@ def test_all_sites_have_one_roster_which_all_have_signed(complete):
     for config in configs:
         assert {name: key.hex() for name, key in config.peers.items()} == job.deployment.peers
         assert config.roster is not None
-        assert config.roster.lacking == ()
+        assert config.roster.unsigned == ()
         code, said = run("site", "check", config.folder)
         assert f"fingerprint {config.roster.roster.fingerprint}; signed by all" in said
         assert "failure  policy: no plan" in said

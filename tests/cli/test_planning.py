@@ -32,7 +32,7 @@ from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.host import checks as doctor
-from fedsynth.host.checks import Check
+from fedsynth.host.checks import PreflightCheck
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -331,11 +331,11 @@ def serving(files: tuple[Path, Path] | None, shift: float = 0.0) -> Iterator[int
             thread.join()
 
 
-def states(checks: list[Check]) -> dict[str, str]:
+def states(checks: list[PreflightCheck]) -> dict[str, str]:
     return {one.name: one.state for one in checks}
 
 
-def mends(checks: list[Check]) -> str:
+def mends(checks: list[PreflightCheck]) -> str:
     return " ".join(f"{one.found} {one.mend}" for one in checks if one.state != "ok")
 
 

@@ -16,8 +16,8 @@ from tests.contract.tda_strategies import mixture_sums, moments, products
 from tests.contract.training_strategies import gradient_sums, local_trainings
 
 from fedsynth.cliques import MOST_WEIGHT
-from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, Size
-from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, Measured, Scores
+from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
+from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection, MeasuredTables
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Computed, Rule, Schema, Stored
@@ -151,7 +151,7 @@ def _shares(draw: st.DrawFn, cells: list[int]) -> NDArray[np.int64]:
 
 
 @st.composite
-def scores(draw: st.DrawFn, schema: Schema) -> Scores:
+def scores(draw: st.DrawFn, schema: Schema) -> FLAIMSelection:
     """Draw scores against any model, with any weights, penalties, shares and numbers of records."""
     columns = len(schema.stored)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -172,10 +172,10 @@ def scores(draw: st.DrawFn, schema: Schema) -> Scores:
         cells = _cells(schema, held)
         values = rng.normal(10, 100, sum(cells)) * draw(st.sampled_from([1.0, 1e-3, 1e6, 1e12]))
         stds = np.array([draw(st.sampled_from([1e-6, 0.01, 1.0, 1e6, 1e12])) for _ in held])
-        measured = Measured(
+        measured = MeasuredTables(
             tuple(held), values, stds, draw(st.sampled_from([1.0, 50.0, 2.0**48])), draw(st.integers(1, 4))
         )
-    return Scores(
+    return FLAIMSelection(
         steps=steps,
         look_share=0.5 if steps > 1 else 0.0,
         records=draw(st.one_of(st.sampled_from([1, 2, MOST_ROWS]), st.integers(1, 100))),
@@ -191,7 +191,7 @@ def scores(draw: st.DrawFn, schema: Schema) -> Scores:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "size": lambda schema: st.just(Size()),
+    "size": lambda schema: st.just(RecordCount()),
     "counts": counts,
     "sketches": sketches,
     "flaim-scores": scores,

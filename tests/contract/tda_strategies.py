@@ -12,8 +12,8 @@ from fedsynth.methods.tda_sums import (
     MOST_COMPONENTS,
     Encoding,
     MixtureSums,
-    Moments,
-    Products,
+    MomentSums,
+    ProductSums,
 )
 from fedsynth.schema import Column, Datetime, Numeric, Schema
 
@@ -21,14 +21,14 @@ _EXTREMES = st.sampled_from([0.0, 1.0, -1.0, 2.0**99, -(2.0**99), 2.0**100, -(2.
 _EXPONENTS = st.sampled_from([-200, -199, -60, -1, 0, 1, 60, 199, 200]) | st.integers(-200, 200)
 
 
-def products(schema: Schema) -> st.SearchStrategy[Products]:
+def products(schema: Schema) -> st.SearchStrategy[ProductSums]:
     """Return valid products under a schema."""
-    return st.builds(Products, encodings(schema), bounds())
+    return st.builds(ProductSums, encodings(schema), bounds())
 
 
-def moments(schema: Schema) -> st.SearchStrategy[Moments]:
+def moments(schema: Schema) -> st.SearchStrategy[MomentSums]:
     """Return valid moments under a schema."""
-    return st.builds(Moments, encodings(schema), bounds())
+    return st.builds(MomentSums, encodings(schema), bounds())
 
 
 @st.composite

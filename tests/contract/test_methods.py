@@ -20,9 +20,9 @@ from tests.contract.world import DECLARED, METHODS, SCHEMA, TRUSTS, VARIANTS, Wa
 from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, records
@@ -261,9 +261,9 @@ class Garbling(InProcess):
 
 
 def _numbers(reply: Reply, change: Callable[[np.ndarray], np.ndarray]) -> Reply:
-    if not isinstance(reply.answer, Values):
+    if not isinstance(reply.answer, PlainAnswer):
         return replace(reply, answer=None)
-    return replace(reply, answer=Values(change(reply.answer.values)))
+    return replace(reply, answer=PlainAnswer(change(reply.answer.values)))
 
 
 @pytest.mark.parametrize(
@@ -365,10 +365,10 @@ def test_a_site_stops_at_its_own_limit_whatever_the_server_believes():
         tables(), SCHEMA, Budget(50.0, 1e-6), trust=LocalNoise(), seed=3, transport=lambda _: InProcess(members)
     )
     share = BUDGET.rho / greedy.budget.rho
-    greedy.sum(Size(), 0.9 * share)
+    greedy.sum(RecordCount(), 0.9 * share)
     before = [site.account.spent() for site in members]
     with pytest.raises(BudgetExceeded, match="steward"):
-        greedy.sum(Size(), 0.2 * share)
+        greedy.sum(RecordCount(), 0.2 * share)
     assert [site.account.spent() for site in members] == before
     assert federation.ledger.spent.rho == 0
 

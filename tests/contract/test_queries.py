@@ -24,10 +24,10 @@ from fedsynth.federation.query import (
     MOST_ROWS,
     AnyQuery,
     Counts,
-    Draws,
-    Look,
     Query,
     Selection,
+    SiteMeasurement,
+    SiteRandomness,
     Training,
     Weights,
     check_cells,
@@ -36,7 +36,7 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.wire import Request, WireError
 from fedsynth.methods import training
-from fedsynth.methods.flaim_scores import GRID, Scores
+from fedsynth.methods.flaim_scores import GRID, FLAIMSelection
 from fedsynth.methods.training import GradientSum, LocalTraining, NetworkTraining
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.noise import KeyedBits, RandomBits
@@ -241,7 +241,7 @@ def trained(query: NetworkTraining, table: Table, weights: Weights, seed: int, s
         return values if isinstance(query, GradientSum) else said
 
     bits = lambda purpose: KeyedBits(seed.to_bytes(16, "little"), purpose.encode())  # noqa: E731
-    answer = query.trained(table, weights, Draws(SITE, bits, noisy))
+    answer = query.trained(table, weights, SiteRandomness(SITE, bits, noisy))
     low, high = query.answer_range(schema, len(table), 0.0)
     assert answer.dtype == np.int64
     assert answer.shape == (query.cells(schema),)
@@ -295,13 +295,13 @@ def test_a_row_moves_no_utility_further_than_declared(kind):
 
 
 @st.composite
-def look_of(draw: st.DrawFn, selection: Selection, schema: Schema) -> Look:
+def look_of(draw: st.DrawFn, selection: Selection, schema: Schema) -> SiteMeasurement:
     """Draw a noisy look at a candidate, however far the noise has gone."""
     candidate = draw(st.integers(0, selection.candidate_count - 1))
     cells = selection.look(candidate, schema).cells(schema)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     reach = draw(st.sampled_from([5, 1000, 2**40]))
-    return Look(candidate, rng.integers(-reach, reach, cells), draw(st.sampled_from([0.0, 1.0, 1e6])))
+    return SiteMeasurement(candidate, rng.integers(-reach, reach, cells), draw(st.sampled_from([0.0, 1.0, 1e6])))
 
 
 @dataclass
@@ -331,7 +331,7 @@ def test_scores_of_the_largest_site_are_exact(data, schema):
     scores = received(data.draw(STRATEGIES["flaim-scores"](schema)), schema)
     if scores is None:
         return
-    assert isinstance(scores, Scores)
+    assert isinstance(scores, FLAIMSelection)
     one = data.draw(rows(schema, least=1, most=1))
     full = scores.utilities(Crowd(schema, one, MOST_ROWS), [])
     less = scores.utilities(Crowd(schema, one, MOST_ROWS - 1), [])
@@ -368,7 +368,7 @@ def test_scores_against_an_invalid_model_are_refused_before_anything_is_computed
         "factors": ((0,),),
         "potentials": np.zeros(2),
     }
-    assert received(Scores(**fields), schema) is not None
+    assert received(FLAIMSelection(**fields), schema) is not None
     for wrong in (
         {"weights": np.array([256])},
         {"weights": np.array([1, 1])},
@@ -383,4 +383,4 @@ def test_scores_against_an_invalid_model_are_refused_before_anything_is_computed
         {"records": 2**28 + 1},
         {"steps": 2},
     ):
-        assert received(Scores(**{**fields, **wrong}), schema) is None, wrong
+        assert received(FLAIMSelection(**{**fields, **wrong}), schema) is None, wrong

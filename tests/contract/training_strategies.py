@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedsynth.federation.query import LARGEST_WEIGHT, AnyQuery, Weights, weights_digest
 from fedsynth.methods.training import GradientSum, LocalTraining, Network, NetworkTraining, grid_for
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import MOST_TOKENS, Encoder, Layout, Places
+from fedsynth.models.encoders import MOST_TOKENS, BatchLayout, CellPlaces, Encoder
 from fedsynth.models.gan import Critic
 from fedsynth.models.networks import size_of
 from fedsynth.models.vae import AutoEncoder
@@ -101,7 +101,7 @@ def encoder(draw: st.DrawFn, column: Column) -> Encoder:
     share = np.where(rng.random(cells) < 0.5, 1 - begin, 0.0)
     if draw(rare(st.just(False), st.just(True))):
         share = share + draw(st.sampled_from([1e-10, 1.0]))
-    places = Places(lower, upper, begin, share)
+    places = CellPlaces(lower, upper, begin, share)
     given = Encoder(draw(groups(cells + column.missing)), places)
     found: Encoder = draw(rare(st.just(given), st.just(Encoder(np.zeros(1, dtype=np.int64)))))
     return found
@@ -164,6 +164,6 @@ def sent_with(query: NetworkTraining) -> Weights | None:
 def _cells(network: Network, encoders: tuple[Encoder, ...]) -> int:
     """Return the number of weights; 1 where the encoders or the network are refused."""
     try:
-        return max(1, size_of(network.shapes(Layout.of(encoders))))
+        return max(1, size_of(network.shapes(BatchLayout.of(encoders))))
     except ValueError:
         return 1

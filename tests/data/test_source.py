@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedsynth.data.read import Persons, check_table, column_names, read_frame, read_table, write_frame
+from fedsynth.data.read import PersonLimit, check_table, column_names, read_frame, read_table, write_frame
 from fedsynth.data.sources import csv_file
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -187,7 +187,7 @@ def test_a_draft_is_made_of_the_rows_and_the_log_names_what_is_none(tmp_path, ca
 def test_lines_that_are_no_rows_do_not_tell_how_many_there_are_where_persons_are_protected(tmp_path):
     """They name no person, and one person could have any number of them."""
     path = written(tmp_path / "t.csv", [b"007,30,true,2020-05-05", b"1", b'"', b"2"])
-    table = read_table(path, SCHEMA, persons=Persons("age", 1, bytes(32)))
+    table = read_table(path, SCHEMA, persons=PersonLimit("age", 1, bytes(32)))
     assert (len(table), table.rows_read) == (1, 1)
 
 

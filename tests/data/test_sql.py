@@ -15,18 +15,18 @@ from tests.data import postgres
 from tests.tables import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.read import Persons, check_table, in_canonical_order, read_frame, read_table
+from fedsynth.data.read import PersonLimit, check_table, in_canonical_order, read_frame, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.postgres import PostgresTable, parse_address, session
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Exact
@@ -234,13 +234,13 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
             unit=ONE_ROW,
             neighbours="add-remove",
         )
-        message = Message.of("a", request, coordinator, Seen())
+        message = Message.of("a", request, coordinator, AuditPosition())
         rows = Counted(visits) if counted else read_table(visits, VISITS)
         site = Site("a", rows, policy, account, bytes(32), coordinator.public)
         return message.reply(site.answer(message.data))
 
     def values(reply: Reply) -> Any:
-        assert isinstance(reply.answer, Values)
+        assert isinstance(reply.answer, PlainAnswer)
         return reply.answer.values
 
     def exact() -> Any:
@@ -511,7 +511,9 @@ def test_a_person_is_named_by_values_of_any_type_whatever_they_are(server, kind)
     values = ", ".join("(NULL)" if value is None else f"('{value}')" for value in (*known, *known, None))
     server.run(f"DROP TABLE IF EXISTS who; CREATE TABLE who (person {kind}, a int DEFAULT 1)")
     server.run(f"INSERT INTO who (person) VALUES {values}")
-    table = read_table(table_of(server, "who"), Schema((Categorical("a", (0, 1)),)), persons=Persons("person", 1, KEY))
+    table = read_table(
+        table_of(server, "who"), Schema((Categorical("a", (0, 1)),)), persons=PersonLimit("person", 1, KEY)
+    )
     assert (len(table), table.left_out) == (2, 0)
 
 

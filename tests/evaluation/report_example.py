@@ -12,8 +12,8 @@ import numpy as np
 import tomli_w
 
 from fedsynth.evaluation.evaluate import Evaluation
-from fedsynth.evaluation.pictures import draw_pictures
-from fedsynth.evaluation.score import Family, Measured, Score, Verdict
+from fedsynth.evaluation.plot_data import plot_data
+from fedsynth.evaluation.score import Estimate, Family, Score, Verdict
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import noise_for
@@ -72,8 +72,8 @@ def score(
     return Score(
         family,
         name,
-        Measured(value, value - band, value + band),
-        Measured(reference, reference - band, reference + band),
+        Estimate(value, value - band, value + band),
+        Estimate(reference, reference - band, reference + band),
         "the same number of other real rows",
         best,
         "a note of this score",
@@ -104,7 +104,7 @@ def evaluation(names: Sequence[Column] = (), *, target: str = "smokes", holdout:
             score("privacy", "exact matches", 0.02, 0.015, best=0.0, verdict="review", band=math.nan),
             score("privacy", "membership inference: DOMIAS", 0.51, 0.5, best=0.5, verdict="good"),
         ),
-        draw_pictures(real, synthetic),
+        plot_data(real, synthetic),
         {"real": 2000, "synthetic": 1800, "holdout": holdout},
         target,
         ("300 random pairs of 1,770 were judged.",),

@@ -16,23 +16,23 @@ from sklearn.svm import SVC
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.attacks import (
-    Suspects,
+    AttackTargets,
     _guesses,
     _majority,
     attribute_disclosure,
-    calibrated,
+    calibrated_gan_leaks,
     domias,
     formal_advantage_bound,
     formal_auc_bound,
     formal_tpr_bound,
     gan_leaks,
-    swapped,
+    replacement_guarantee,
     tpr_at,
 )
 from fedsynth.evaluation.classifier_scores import auc_with_band
-from fedsynth.evaluation.distances import Crowd
+from fedsynth.evaluation.distances import NeighbourIndex
 from fedsynth.evaluation.features import MixedSpace
-from fedsynth.evaluation.score import Evidence
+from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -70,8 +70,8 @@ def test_formal_bounds_at_their_ends_and_for_randomised_response():
         honest = math.exp(epsilon) / (1 + math.exp(epsilon))  # the chance to answer truly is the best test's AUC
         assert formal_auc_bound(epsilon, 0) == pytest.approx(honest)
         assert formal_advantage_bound(epsilon, 0) == pytest.approx(2 * honest - 1)
-    assert swapped(1.0, 1e-3) == pytest.approx((2.0, 1e-3 * (1 + math.e)))
-    assert swapped(5000.0, 1e-3) == (10000.0, 1.0)
+    assert replacement_guarantee(1.0, 1e-3) == pytest.approx((2.0, 1e-3 * (1 + math.e)))
+    assert replacement_guarantee(5000.0, 1e-3) == (10000.0, 1.0)
     for epsilon, delta in ((-1.0, 0.0), (1.0, 1.5), (math.nan, 0.0)):
         with pytest.raises(InvalidParameter, match="epsilon"):
             formal_auc_bound(epsilon, delta)
@@ -113,11 +113,11 @@ def test_tpr_lies_on_the_roc_curve():
 
 def test_nearest_row_attacks_by_hand():
     space = MixedSpace.of(line([0.0, 9.0]))  # a range of 9
-    suspects = Suspects(line([0.0, 9.0]), line([2.0, 6.0]), line([1.0, 6.0]))
-    crowd = Crowd.of(line([0.0, 8.0]), space, np.random.default_rng(0), 10)
+    suspects = AttackTargets(line([0.0, 9.0]), line([2.0, 6.0]), line([1.0, 6.0]))
+    crowd = NeighbourIndex.of(line([0.0, 8.0]), space, np.random.default_rng(0), 10)
     scores = gan_leaks(suspects, crowd)
     assert np.concatenate(scores) * 9 == pytest.approx([0, -1, -2, -2])
-    assert np.concatenate(calibrated(scores, suspects, space)) * 9 == pytest.approx([1, 2, -1, -2])
+    assert np.concatenate(calibrated_gan_leaks(scores, suspects, space)) * 9 == pytest.approx([1, 2, -1, -2])
 
 
 def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypatch: pytest.MonkeyPatch):
@@ -130,9 +130,9 @@ def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypa
         codes = (vendor, np.minimum(numbers * 32, 31).astype(np.uint8), rng.integers(0, 5, many).astype(np.uint8))
         return Table(schema, codes, {1: numbers})
 
-    evidence = Evidence(rows(400), rows(600), rows(900))
-    suspects = Suspects.of(evidence, rng, 300)
-    crowd = Crowd.of(evidence.synthetic, MixedSpace.of(evidence.real), rng, 600)
+    evidence = EvaluationTables(rows(400), rows(600), rows(900))
+    suspects = AttackTargets.of(evidence, rng, 300)
+    crowd = NeighbourIndex.of(evidence.synthetic, MixedSpace.of(evidence.real), rng, 600)
     wide = np.concatenate(domias(suspects, crowd, components=5))
     assert np.array_equal(wide, np.concatenate(domias(suspects, crowd, components=5)))  # drawn by a fixed seed
     monkeypatch.setattr("fedsynth.evaluation.attacks._WIDE", 10_000)
@@ -144,10 +144,10 @@ def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypa
 def test_domias_of_sorted_rows_is_that_of_shuffled_ones():
     rng = np.random.default_rng(6)
     values, rest = rng.normal(1, 1, 4000), rng.normal(0, 1.5, 300)
-    suspects = Suspects(line(values[::40]), line(rest[:100]), line(rest[100:]))
+    suspects = AttackTargets(line(values[::40]), line(rest[:100]), line(rest[100:]))
     space = MixedSpace.of(line(values))
     ordered, mixed = (
-        np.concatenate(domias(suspects, Crowd.of(line(rows), space, rng, 4000), max_kernels=1000))
+        np.concatenate(domias(suspects, NeighbourIndex.of(line(rows), space, rng, 4000), max_kernels=1000))
         for rows in (np.sort(values), values)
     )
     assert np.corrcoef(ordered, mixed)[0, 1] > 0.9
@@ -157,8 +157,8 @@ def test_domias_is_a_ratio_of_kernel_densities():
     rng = np.random.default_rng(3)
     synthetic, reference = rng.normal(1, 1, 300), rng.normal(0, 1.5, 200)
     members, strangers = rng.normal(1, 1, 20), rng.normal(0, 1, 20)
-    suspects = Suspects(line(members), line(strangers), line(reference))
-    crowd = Crowd.of(line(synthetic), MixedSpace.of(line(synthetic)), rng, 1000)
+    suspects = AttackTargets(line(members), line(strangers), line(reference))
+    crowd = NeighbourIndex.of(line(synthetic), MixedSpace.of(line(synthetic)), rng, 1000)
     found = np.concatenate(domias(suspects, crowd))
     spread = np.concatenate([synthetic, reference]).std(ddof=1)
 
@@ -168,20 +168,20 @@ def test_domias_is_a_ratio_of_kernel_densities():
         return np.asarray(np.log(norm.pdf(asked[:, None], rows, width).mean(axis=1)))
 
     assert found == pytest.approx(log_density(synthetic) - log_density(reference), abs=1e-5)
-    alike = Suspects(line([1.0] * 5), line([1.0] * 5), line([1.0] * 5))
-    flat = domias(alike, Crowd.of(line([1.0] * 4), MixedSpace.of(line([1.0, 1.0])), rng, 10))
+    alike = AttackTargets(line([1.0] * 5), line([1.0] * 5), line([1.0] * 5))
+    flat = domias(alike, NeighbourIndex.of(line([1.0] * 4), MixedSpace.of(line([1.0, 1.0])), rng, 10))
     assert np.concatenate(flat).tolist() == [0.0] * 10
 
 
 def test_suspects_are_disjoint_and_as_many():
     rng = np.random.default_rng(4)
-    evidence = Evidence(line(np.arange(9) / 9), line([0.0, 1.0]), line(np.arange(1, 9)))
-    suspects = Suspects.of(evidence, rng, 100)
+    evidence = EvaluationTables(line(np.arange(9) / 9), line([0.0, 1.0]), line(np.arange(1, 9)))
+    suspects = AttackTargets.of(evidence, rng, 100)
     assert len(suspects.members) == len(suspects.strangers) == 4
     everyone = np.concatenate([suspects.strangers.numbers[0], suspects.reference.numbers[0]])
     assert sorted(everyone.tolist()) == list(range(1, 9))
     with pytest.raises(Unsupported, match="never saw"):
-        Suspects.of(Evidence(evidence.real, evidence.synthetic), rng, 100)
+        AttackTargets.of(EvaluationTables(evidence.real, evidence.synthetic), rng, 100)
 
 
 def test_majority_and_its_ties():
@@ -192,7 +192,7 @@ def test_majority_and_its_ties():
 def test_attribute_disclosure_finds_what_columns_tell():
     rng = np.random.default_rng(5)
     real, synthetic, held = (letters(400, rng, 0.8) for _ in range(3))
-    found = attribute_disclosure(Evidence(real, synthetic, held), 2, [0, 1], rng, size=1, max_rows=1000)
+    found = attribute_disclosure(EvaluationTables(real, synthetic, held), 2, [0, 1], rng, size=1, max_rows=1000)
     # From a: right in 0.8 + 0.2/4; from b: 1/4.
     assert found.subsets == 2
     assert found.members.value == pytest.approx((0.85 + 0.25) / 2, abs=0.05)
@@ -210,7 +210,7 @@ def test_attribute_disclosure_finds_what_columns_tell():
     commonest = np.bincount(synthetic.codes[2]).argmax()
     assert found.floor == pytest.approx((real.codes[2] == commonest).mean())
     with pytest.raises(Unsupported, match="known columns"):
-        attribute_disclosure(Evidence(real, synthetic, held), 2, [0, 2], rng)
+        attribute_disclosure(EvaluationTables(real, synthetic, held), 2, [0, 2], rng)
 
 
 def test_attackers_of_repeated_rows_guess_as_scikit_learn_does_from_all_of_them():
@@ -237,18 +237,18 @@ def test_a_copy_tells_more_about_its_own_rows():
         return Table(schema, ((values * 32).astype(np.uint8), rng.integers(0, 2, rows).astype(np.uint8)), {0: values})
 
     real, held = noise(300), noise(300)
-    found = attribute_disclosure(Evidence(real, real, held), 1, [0], rng)
+    found = attribute_disclosure(EvaluationTables(real, real, held), 1, [0], rng)
     assert found.advantage is not None
     assert found.advantage.low > 0.05
     assert found.ceiling > found.population.value + 0.1
-    assert attribute_disclosure(Evidence(real, held, noise(300)), 1, [0], rng).advantage.low < 0.05  # type: ignore[union-attr]
+    assert attribute_disclosure(EvaluationTables(real, held, noise(300)), 1, [0], rng).advantage.low < 0.05  # type: ignore[union-attr]
 
 
 def test_attribute_disclosure_of_one_value_and_without_a_hold_out():
     rng = np.random.default_rng(7)
     real, synthetic = letters(200, rng, 0.9), letters(200, rng, 0.9)
     synthetic.codes[2][:] = 3
-    found = attribute_disclosure(Evidence(real, synthetic), 2, [0, 1], rng)
+    found = attribute_disclosure(EvaluationTables(real, synthetic), 2, [0, 1], rng)
     assert found.advantage is None
     assert found.rows == 100
     assert {one for one, _ in found.by_attacker.values()} == {found.floor}

@@ -11,7 +11,7 @@ from scipy import stats
 from fedsynth.cli import app as cli
 from fedsynth.errors import InvalidParameter
 from fedsynth.evaluation.comparison import TESTS, Comparison, compared, paired, student, welch
-from fedsynth.evaluation.metrics import Run, likeness
+from fedsynth.evaluation.metrics import FinishedRun, likeness
 from fedsynth.evaluation.score import holm
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -139,4 +139,4 @@ def test_one_repeat_is_no_comparison():
 def test_rows_are_like_themselves():
     frame, schema = sites_apart(400)
     table = schema.encode(frame)
-    assert likeness(Run(table, table, table))["column similarity"] == 1.0
+    assert likeness(FinishedRun(table, table, table))["column similarity"] == 1.0

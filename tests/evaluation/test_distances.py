@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.distances import (
-    Crowd,
+    NeighbourIndex,
     closeness,
     holdout_share,
     keys_by_code,
@@ -20,7 +20,7 @@ from fedsynth.evaluation.distances import (
     share,
 )
 from fedsynth.evaluation.features import MixedSpace
-from fedsynth.evaluation.score import Evidence
+from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
 
@@ -96,13 +96,13 @@ def test_nearest_agrees_with_scipy_and_survives_cancellation():
 
 def test_a_sampled_crowd_still_knows_every_exact_match():
     real = line([*np.linspace(-9, 9, 500).tolist(), 2.0, 2.0])
-    crowd = Crowd.of(real, MixedSpace.of(real), np.random.default_rng(0), 20)
+    crowd = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 20)
     assert len(crowd.points) == 20
     assert (crowd.distances(real)[:, 0] == 0).all()
     twice = crowd.distances(line([2.0, 2.01]), 2)
     assert twice[0].tolist() == [0.0, 0.0]
     assert twice[1, 0] > 0
-    full = Crowd.of(real, MixedSpace.of(real), np.random.default_rng(0), 1000)
+    full = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 1000)
     assert full.distances(line([2.0, 2.9]), 2)[:, 0] == pytest.approx(
         [0, np.abs(2.9 - real.numbers[0]).min() / 18], abs=1e-7
     )
@@ -110,13 +110,16 @@ def test_a_sampled_crowd_still_knows_every_exact_match():
 
 def test_closeness_by_hand():
     real = line([0.0, 1.0, 4.0, 8.0])  # a range of 8
-    crowd = Crowd.of(real, MixedSpace.of(real), np.random.default_rng(0), 100)
+    crowd = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 100)
     found = closeness(line([0.0, 3.0, 6.5]), crowd)
     assert found.median.value == pytest.approx(1 / 8)  # 0, 1 and 1.5 eighths
     assert found.minimum == 0
     assert found.ratio.value == pytest.approx(0.5)  # 0/1, 1/2, 1.5/2.5
     double = line([0.0, 0.0])
-    assert closeness(double, Crowd.of(double, MixedSpace.of(double), np.random.default_rng(0), 9)).ratio.value == 1
+    assert (
+        closeness(double, NeighbourIndex.of(double, MixedSpace.of(double), np.random.default_rng(0), 9)).ratio.value
+        == 1
+    )
     # Of 10 values the second and the ninth enclose the median with 98 %, the third and the eighth with 89 %.
     assert (median(np.arange(10.0)).low, median(np.arange(10.0)).high) == (1.0, 8.0)
 
@@ -126,7 +129,7 @@ def test_rows_made_without_looking_are_nearer_to_either_side_equally_often(train
     shares, covered = [], 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        evidence = Evidence(gaussian(train, rng), gaussian(300, rng), gaussian(held, rng))
+        evidence = EvaluationTables(gaussian(train, rng), gaussian(300, rng), gaussian(held, rng))
         found = holdout_share(evidence, MixedSpace.of(evidence.real), rng, draws=5)
         assert found.side == min(train, held)
         shares.append(found.value.value)
@@ -139,22 +142,22 @@ def test_a_copy_is_nearer_to_training_rows():
     rng = np.random.default_rng(0)
     real, held = gaussian(500, rng), gaussian(500, rng)
     space = MixedSpace.of(real)
-    found = holdout_share(Evidence(real, real, held), space, rng)
+    found = holdout_share(EvaluationTables(real, real, held), space, rng)
     assert found.value.value == found.of_a_copy == 1.0
     small = held.take(np.arange(250))
-    found = holdout_share(Evidence(real, real, small), space, rng)
+    found = holdout_share(EvaluationTables(real, real, small), space, rng)
     assert found.of_a_copy == 0.75
     assert found.value.low < 0.75 < found.value.high
     assert found.value.low > 0.5
-    capped = holdout_share(Evidence(real, real, held), space, rng, max_points=50, max_queries=100)
+    capped = holdout_share(EvaluationTables(real, real, held), space, rng, max_points=50, max_queries=100)
     assert (capped.side, capped.queries, capped.of_a_copy) == (50, 100, 0.55)
 
 
 def test_where_all_tie_the_share_is_one_half_and_a_copy_scores_no_more():
     rng = np.random.default_rng(0)
-    evidence = Evidence(dice(900, rng, 2, 2), dice(300, rng, 2, 2), dice(900, rng, 2, 2))
+    evidence = EvaluationTables(dice(900, rng, 2, 2), dice(300, rng, 2, 2), dice(900, rng, 2, 2))
     found = holdout_share(evidence, MixedSpace.of(evidence.real), rng)
     assert found.value.value == found.of_a_copy == 0.5
     assert found.tied == 1
     with pytest.raises(Unsupported, match="never saw"):
-        holdout_share(Evidence(evidence.real, evidence.synthetic), MixedSpace.of(evidence.real), rng)
+        holdout_share(EvaluationTables(evidence.real, evidence.synthetic), MixedSpace.of(evidence.real), rng)

@@ -18,7 +18,7 @@ from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
 from fedsynth.evaluation.report import render_report
-from fedsynth.evaluation.score import Evidence, Measured, Score, over_trials
+from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, over_trials
 from fedsynth.evaluation.utility import utility
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
@@ -49,7 +49,7 @@ def adult() -> tuple[Table, Table, Table]:
 def judged(what: str) -> dict[str, Score]:
     real, holdout, others = adult()
     synthetic = {"fresh": others, "copy": real, "shuffled": shuffled(others)}[what]
-    evaluation = evaluate(Evidence(real, synthetic, holdout), target="income", repeats=3, suites=("flaim",))
+    evaluation = evaluate(EvaluationTables(real, synthetic, holdout), target="income", repeats=3, suites=("flaim",))
     return {score.name: score for score in evaluation.scores}
 
 
@@ -130,7 +130,7 @@ def small(rows: int, seed: int, columns: int = 3) -> Table:
 
 def test_an_evaluation_survives_json_and_says_what_was_sampled():
     found = evaluate(
-        Evidence(small(300, 0), small(250, 1), small(200, 2)),
+        EvaluationTables(small(300, 0), small(250, 1), small(200, 2)),
         target="y",
         guarantee=Budget(1.0, 1e-6),
         log_likelihood=lambda table: np.full(len(table), -2.5),
@@ -146,14 +146,14 @@ def test_an_evaluation_survives_json_and_says_what_was_sampled():
 
 
 def test_the_same_seed_gives_the_same_scores_and_another_other_ones():
-    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
     one, two, other = (evaluate(evidence, target="y", repeats=2, seed=seed).to_json() for seed in (0, 0, 3))
     assert one == two
     assert one["scores"] != other["scores"]
 
 
 def test_without_a_hold_out_halves_stand_in_and_the_rest_is_said():
-    found = evaluate(Evidence(small(300, 0), small(300, 1)), target="y", repeats=2)
+    found = evaluate(EvaluationTables(small(300, 0), small(300, 1)), target="y", repeats=2)
     names = {score.name for score in found.scores}
     assert "column similarity" in names
     assert not {name for name in names if "membership" in name}
@@ -164,26 +164,26 @@ def test_without_a_hold_out_halves_stand_in_and_the_rest_is_said():
 
 
 def test_without_a_target_and_with_an_impossible_one_utility_is_said_to_be_missing():
-    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
     for target, why in (("", "--target"), ("y", "one class only")):
         holdout = evidence.holdout
         assert holdout is not None
         if target:
             holdout = holdout.take(holdout.codes[4] == 1)
-        found = evaluate(Evidence(evidence.real, evidence.synthetic, holdout), target=target, repeats=1)
+        found = evaluate(EvaluationTables(evidence.real, evidence.synthetic, holdout), target=target, repeats=1)
         assert not [score for score in found.scores if score.family == "utility"]
         assert any("Utility was not measured" in note and why in note for note in found.notes)
 
 
 def test_a_wide_table_says_which_pairs_it_looked_at():
-    evidence = Evidence(small(60, 0, 48), small(60, 1, 48), small(50, 2, 48))
+    evidence = EvaluationTables(small(60, 0, 48), small(60, 1, 48), small(50, 2, 48))
     found = evaluate(evidence, repeats=1)
     scores = {score.name: score for score in found.scores}
     assert len(scores["pair similarity"].details) == 300
     assert "300 random pairs of columns of 1,225" in scores["pair similarity"].note
     assert "40 random columns of 50" in scores["pairwise correlation difference"].note
-    assert len(found.pictures.columns) == 50
-    assert len(found.pictures.associations.names) == 40
+    assert len(found.plot_data.columns) == 50
+    assert len(found.plot_data.associations.names) == 40
 
 
 @pytest.mark.parametrize("kind", ["numbers", "categories", "one column"])
@@ -195,7 +195,7 @@ def test_tables_of_one_kind_or_one_column(kind):
         numbers = {at: table.numbers[j] for at, j in enumerate(columns) if j in table.numbers}
         return Table(schema, tuple(table.codes[j] for j in columns), numbers)
 
-    found = evaluate(Evidence(part(small(100, 0)), part(small(100, 1)), part(small(80, 2))), repeats=1)
+    found = evaluate(EvaluationTables(part(small(100, 0)), part(small(100, 1)), part(small(80, 2))), repeats=1)
     names = {score.name for score in found.scores}
     assert ("Wasserstein distance" in names) == (kind == "numbers")
     assert ("Jensen-Shannon divergence" in names) == (kind != "numbers")
@@ -205,15 +205,15 @@ def test_tables_of_one_kind_or_one_column(kind):
 
 def test_what_cannot_be_compared_is_refused():
     with pytest.raises(Unsupported, match="at least 2"):
-        Evidence(small(1, 0), small(10, 0))
+        EvaluationTables(small(1, 0), small(10, 0))
     with pytest.raises(Unsupported, match="different schemas"):
-        Evidence(small(10, 0), small(10, 0, columns=2))
+        EvaluationTables(small(10, 0), small(10, 0, columns=2))
     with pytest.raises(SchemaError, match="no column"):
-        evaluate(Evidence(small(10, 0), small(10, 1)), target="nobody")
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), target="nobody")
     with pytest.raises(InvalidParameter, match="at least 1 comparison"):
-        evaluate(Evidence(small(10, 0), small(10, 1)), repeats=0)
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), repeats=0)
     with pytest.raises(InvalidParameter, match="did you mean 'flaim'"):
-        evaluate(Evidence(small(10, 0), small(10, 1)), suites=("default", "flaimm"))
+        evaluate(EvaluationTables(small(10, 0), small(10, 1)), suites=("default", "flaimm"))
 
 
 def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
@@ -223,7 +223,7 @@ def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
         return utility(*of, suite=suite, **options)
 
     monkeypatch.setattr("fedsynth.evaluation.evaluate.utility", without)
-    evidence = Evidence(small(200, 0), small(200, 1), small(150, 2))
+    evidence = EvaluationTables(small(200, 0), small(200, 1), small(150, 2))
     found = evaluate(evidence, metrics=("learning",), target="y", suites=("flaim", "default"), repeats=1)
     assert [score for score in found.scores if score.family == "utility"]
     assert any("not measured by the suite flaim: its package is missing" in note for note in found.notes)
@@ -234,7 +234,7 @@ def test_a_suite_that_cannot_be_used_costs_no_other_its_scores(monkeypatch):
 def test_attacks_look_for_the_rows_that_were_fitted():
     """A copy of one site's rows leaks them all; among the rows of ten sites, a tenth of that is to be seen."""
     site, others, holdout = small(200, 0), small(1800, 1), small(400, 2)
-    evidence = Evidence(concatenate([site, others]), site, holdout)
+    evidence = EvaluationTables(concatenate([site, others]), site, holdout)
     among, alone = (
         evaluate(evidence, metrics=("membership-inference",), fitted=fitted).scores[0].synthetic.value
         for fitted in (None, site)
@@ -244,31 +244,31 @@ def test_attacks_look_for_the_rows_that_were_fitted():
 
 
 def test_trials_compare_on_equal_terms():
-    evidence = Evidence(small(500, 0), small(90, 1), small(200, 2))
+    evidence = EvaluationTables(small(500, 0), small(90, 1), small(200, 2))
     for trial in evidence.trials(4, max_rows=400):
         assert len(trial.synthetic) == len(trial.reference) == 90
         assert len(trial.real) == 400
         rows = [set(map(tuple, zip(*table.numbers.values(), strict=True))) for table in (trial.real, trial.reference)]
         assert not rows[0] & rows[1]
-    (alone,) = Evidence(small(101, 0), small(500, 1)).trials(1, 1000)
+    (alone,) = EvaluationTables(small(101, 0), small(500, 1)).trials(1, 1000)
     assert (len(alone.real), len(alone.reference), len(alone.synthetic)) == (51, 50, 50)
 
 
 def test_scores_over_trials_by_hand():
-    trials = list(Evidence(small(20, 0), small(20, 1), small(20, 2)).trials(2, 100))
+    trials = list(EvaluationTables(small(20, 0), small(20, 1), small(20, 2)).trials(2, 100))
     calls = itertools.count()
     score = over_trials("x", trials, lambda real, other: {"a": float(next(calls)), "b": 10.0}, best=1.0)
     # Calls: both trials' references give 0 and 1, their synthetic rows 2 and 3.
     assert score.details == {"a": (2.5, 0.5), "b": (10.0, 10.0)}
     assert score.synthetic.value == pytest.approx(6.25)
     assert score.synthetic.high - score.synthetic.value == pytest.approx(1.959964 * np.std([6.0, 6.5], ddof=1))
-    assert np.isnan(Measured.over([1.0]).low)
+    assert np.isnan(Estimate.over([1.0]).low)
 
 
 def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypatch):
     real, holdout = small(300, 0), small(200, 1)
     metrics = ("column-similarity", "association-difference", "propensity", "wasserstein-2d")
-    first = evaluate(Evidence(real, small(250, 2), holdout), metrics=metrics)
+    first = evaluate(EvaluationTables(real, small(250, 2), holdout), metrics=metrics)
     asked: list[Table] = []
     measured = detection.propensity_mse
 
@@ -278,20 +278,20 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
 
     monkeypatch.setattr(detection, "propensity_mse", counted)
     again = small(300, 0)  # the same rows, read once more
-    second = evaluate(Evidence(again, small(250, 3), holdout), metrics=metrics)
+    second = evaluate(EvaluationTables(again, small(250, 3), holdout), metrics=metrics)
     assert len(asked) == 5  # trials: the synthetic rows alone
     for one, other in zip(first.scores, second.scores, strict=True):
         assert one.reference == other.reference
         assert one.synthetic != other.synthetic
-    evaluate(Evidence(small(300, 4), small(250, 3), holdout), metrics=metrics)
+    evaluate(EvaluationTables(small(300, 4), small(250, 3), holdout), metrics=metrics)
     assert len(asked) == 15
-    evaluate(Evidence(real, small(250, 3), holdout), metrics=metrics, seed=1)
+    evaluate(EvaluationTables(real, small(250, 3), holdout), metrics=metrics, seed=1)
     assert len(asked) == 25
 
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_a_pair_of_rows_is_enough(rows):
-    found = evaluate(Evidence(small(rows, 0), small(rows, 1)))
+    found = evaluate(EvaluationTables(small(rows, 0), small(rows, 1)))
     assert {"propensity MSE", "pair similarity"} <= {score.name for score in found.scores}
 
 
@@ -313,7 +313,7 @@ def test_odd_columns_get_scores_that_json_holds_and_a_report(column, draw):
         columns = {"x": draw(rng, many), "y": rng.choice(["no", "yes"], many), "z": rng.random(many)}
         return schema.encode(pd.DataFrame(columns))
 
-    found = evaluate(Evidence(rows(60, 0), rows(50, 1), rows(40, 2)), target="y", sensitive="x")
+    found = evaluate(EvaluationTables(rows(60, 0), rows(50, 1), rows(40, 2)), target="y", sensitive="x")
     json.dumps(found.to_json(), allow_nan=False)
     assert all(np.isfinite([score.synthetic.value, score.reference.value]).all() for score in found.scores)
     assert "column similarity" in render_report(found, None)

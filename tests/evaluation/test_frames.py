@@ -15,7 +15,7 @@ from fedsynth.cliques import random_workload
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation import metrics as benchmarks
-from fedsynth.evaluation.score import Evidence
+from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.schema import Categorical, Numeric, Rule, Schema
 
 pytest.importorskip("sklearn")
@@ -53,7 +53,7 @@ def everything() -> pd.DataFrame:
 def test_the_frame_holds_what_the_evaluator_says():
     real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
     found = evaluator.evaluate(
-        Evidence(real, synthetic, holdout, agreed=SCHEMA),
+        EvaluationTables(real, synthetic, holdout, agreed=SCHEMA),
         target="sick",
         log_likelihood=lambda table: np.full(len(table), -2.5),
         repeats=2,
@@ -148,7 +148,7 @@ def test_benchmarks_and_evaluations_name_the_same_things_alike():
     }
     real, synthetic = SCHEMA.encode(rows(200, 0)), SCHEMA.encode(rows(180, 1, 0.3))
     workload = random_workload(4, 2, 64, seed=0)
-    run = benchmarks.Run(real, synthetic, real, target="sick", workload=workload)
+    run = benchmarks.FinishedRun(real, synthetic, real, target="sick", workload=workload)
     ours = {
         one.name: one.metric(real, synthetic) for one in evaluator._fidelity(real, 0) if one.part in ("", ", 2-way")
     }
@@ -162,7 +162,7 @@ def test_benchmarks_and_evaluations_name_the_same_things_alike():
 
 def test_the_evaluator_is_a_metric_of_benchmarks():
     real, synthetic, holdout = (SCHEMA.encode(frame) for frame in (rows(200, 0), rows(180, 1, 0.3), rows(150, 2)))
-    run = benchmarks.Run(real, synthetic, holdout, target="sick")
+    run = benchmarks.FinishedRun(real, synthetic, holdout, target="sick")
     found = benchmarks.evaluation(run, metrics=["coverage", "learning"], suites=["flaim"], repeats=2)
     assert benchmarks.find_metric("evaluation") is benchmarks.evaluation
     scores = judged(holdout=rows(150, 2), target="sick", metrics=["coverage", "learning"], suites=["flaim"])

@@ -10,8 +10,8 @@ import pytest
 from tests.evaluation.report_example import score
 
 from fedsynth.evaluation import plots
-from fedsynth.evaluation.pictures import Associations, ColumnPicture
-from fedsynth.evaluation.score import Measured
+from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
+from fedsynth.evaluation.score import Estimate
 
 
 def test_bars_are_as_long_as_their_shares():
@@ -23,7 +23,7 @@ def test_bars_are_as_long_as_their_shares():
 
 
 def test_a_histogram_is_as_high_as_its_shares_and_keeps_missing_values_apart():
-    picture = ColumnPicture(
+    picture = ColumnPlotData(
         "x",
         "numeric",
         ("0 to 1", "1 to 2", "missing"),
@@ -42,7 +42,7 @@ def test_a_histogram_is_as_high_as_its_shares_and_keeps_missing_values_apart():
 
 
 def test_an_atom_and_a_tail_have_bars_of_their_own_and_the_rest_its_own_scale():
-    picture = ColumnPicture(
+    picture = ColumnPlotData(
         "x",
         "numeric",
         ("0", "1 to 2", "2 to 3", "3 and above (up to 90)"),
@@ -72,7 +72,7 @@ def test_an_atom_and_a_tail_have_bars_of_their_own_and_the_rest_its_own_scale():
 
 
 def test_a_bar_of_few_rows_can_still_be_seen():
-    picture = ColumnPicture(
+    picture = ColumnPlotData(
         "x", "numeric", ("0 to 1", "1 to 2"), ("bin", "bin"), (0.9999, 0.0001), (1.0, 0.0), (0.0, 1.0, 2.0)
     )
     heights = [float(v) for v in re.findall(r"v(-[\d.]+)", _paths(plots.distribution(picture))["real"])]
@@ -122,7 +122,7 @@ def test_a_ruler_puts_reference_band_and_value_in_their_order():
     # The synthetic mark is a circle of radius 5, whose path starts at its left.
     start = {mark.css: float(re.match(r"M([\d.]+)", mark.path).group(1)) for mark in found.marks}  # type: ignore[union-attr]
     assert start["whisker"] < start["synthetic"] + 5 < start["real soft"] < start["tick"] < start["best"]
-    nothing = dataclasses.replace(score("fidelity", "x", 0.5, 0.9), synthetic=Measured(math.nan))
+    nothing = dataclasses.replace(score("fidelity", "x", 0.5, 0.9), synthetic=Estimate(math.nan))
     assert plots.ruler(nothing) is None
 
 

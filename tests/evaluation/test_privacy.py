@@ -14,13 +14,13 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
-from fedsynth.evaluation.privacy import METRICS, Caps, Findings, privacy
-from fedsynth.evaluation.score import Evidence, Score
+from fedsynth.evaluation.privacy import METRICS, PrivacyScores, RowLimits, privacy
+from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 
 ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
-QUICK = Caps(attacked=150)
+QUICK = RowLimits(attacked=150)
 EXACT = "exact matches by values"
 SHARE = "share nearer to training rows"
 LEAKS = "membership AUC, GAN-Leaks"
@@ -44,17 +44,17 @@ def made(rows: int, seed: int, numbers: int = 2, categories: int = 3) -> Table:
     return Table(Schema(tuple(columns)), tuple(codes), values)
 
 
-def by_name(findings: Findings) -> dict[str, Score]:
+def by_name(findings: PrivacyScores) -> dict[str, Score]:
     return {score.name: score for score in findings.scores}
 
 
-def verdicts(findings: Findings) -> dict[str, str]:
+def verdicts(findings: PrivacyScores) -> dict[str, str]:
     return {score.name: score.verdict for score in findings.scores}
 
 
 def test_a_copy_alarms_and_contradicts_its_guarantee():
     real = made(500, 0)
-    found = privacy(Evidence(real, real, made(500, 1)), epsilon=0.5, delta=1e-6, caps=QUICK)
+    found = privacy(EvaluationTables(real, real, made(500, 1)), epsilon=0.5, delta=1e-6, caps=QUICK)
     said = verdicts(found)
     for name in (EXACT, "median DCR", "median NNDR", SHARE, LEAKS, "membership TPR at FPR 1 %, GAN-Leaks"):
         assert said[name] == "alarm", name
@@ -70,7 +70,7 @@ def test_a_copy_alarms_and_contradicts_its_guarantee():
 
 
 def test_attacks_come_before_distances_and_a_figure_is_the_same_in_any_choice():
-    evidence = Evidence(made(200, 0), made(200, 1), made(200, 2))
+    evidence = EvaluationTables(made(200, 0), made(200, 1), made(200, 2))
     found = privacy(evidence, caps=QUICK)
     order = list(dict.fromkeys(score.metric for score in found.scores))
     assert order == list(METRICS)
@@ -91,10 +91,10 @@ def plain(score: Score) -> Score:
 
 def test_where_nothing_leaks_few_reports_have_any_verdict_but_good():
     """13 figures at 95 % each alarm in half of all reports; corrected for their number, in one of twenty at most."""
-    caps = Caps(attacked=60)
+    caps = RowLimits(attacked=60)
     judged, uncorrected = 0, 0
     for seed in range(40):
-        evidence = Evidence(made(200, 3 * seed), made(200, 3 * seed + 1), made(200, 3 * seed + 2))
+        evidence = EvaluationTables(made(200, 3 * seed), made(200, 3 * seed + 1), made(200, 3 * seed + 2))
         found = privacy(evidence, seed=seed, caps=caps, metrics=("membership-inference", "exact-matches"))
         judged += any(verdict in ("review", "alarm") for verdict in verdicts(found).values())
         uncorrected += any(score.synthetic.low > score.best for score in found.scores if "AUC" in score.name)  # type: ignore[operator]
@@ -109,7 +109,7 @@ def test_the_correction_is_that_of_holm_over_all_figures():
         tuple(np.concatenate([a[:20], b]) for a, b in zip(real.codes, made(280, 1).codes, strict=True)),
         {j: np.concatenate([real.numbers[j][:20], made(280, 1).numbers[j]]) for j in real.numbers},
     )
-    found = [one for one in privacy(Evidence(real, mixed, made(300, 2)), caps=QUICK).scores if one.verdict]
+    found = [one for one in privacy(EvaluationTables(real, mixed, made(300, 2)), caps=QUICK).scores if one.verdict]
     known = sorted(one.p_value for one in found)
     assert len(known) == 13
     assert 0 < known[0] < 0.05 < known[-1]
@@ -124,7 +124,7 @@ def test_the_correction_is_that_of_holm_over_all_figures():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_fresh_rows_never_alarm(seed: int):
-    evidence = Evidence(made(500, 3 * seed + 1), made(500, 3 * seed + 2), made(500, 3 * seed + 3))
+    evidence = EvaluationTables(made(500, 3 * seed + 1), made(500, 3 * seed + 2), made(500, 3 * seed + 3))
     found = privacy(evidence, epsilon=0.5, delta=0.0, seed=seed, caps=QUICK)
     assert "alarm" not in verdicts(found).values()
     assert list(verdicts(found).values()).count("review") <= 2
@@ -138,7 +138,7 @@ def test_a_fifth_of_copies_is_seen():
         tuple(np.concatenate([a[:200], b[200:]]) for a, b in zip(real.codes, fresh.codes, strict=True)),
         {j: np.concatenate([real.numbers[j][:200], fresh.numbers[j][200:]]) for j in real.numbers},
     )
-    said = verdicts(privacy(Evidence(real, part, made(1000, 52)), caps=QUICK))
+    said = verdicts(privacy(EvaluationTables(real, part, made(1000, 52)), caps=QUICK))
     assert said[EXACT] == "alarm"
     assert said[SHARE] in ("review", "alarm")
     assert said[LEAKS] in ("review", "alarm")
@@ -146,21 +146,21 @@ def test_a_fifth_of_copies_is_seen():
 
 def test_without_a_hold_out_halves_stand_in_where_that_is_sound():
     real = made(400, 0)
-    found = privacy(Evidence(real, made(400, 1)), caps=QUICK)
+    found = privacy(EvaluationTables(real, made(400, 1)), caps=QUICK)
     assert set(verdicts(found)) == {
         "exact matches by codes", EXACT, "median DCR", "minimum DCR", "median NNDR", "attribute disclosure",
     }  # fmt: skip
     assert "alarm" not in verdicts(found).values()
     assert len(found.notes) == 3
     assert all("hold-out" in note for note in found.notes)
-    copy = verdicts(privacy(Evidence(real, real), caps=QUICK))
+    copy = verdicts(privacy(EvaluationTables(real, real), caps=QUICK))
     assert copy[EXACT] == copy["median NNDR"] == "alarm"
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 10, 19])
 @pytest.mark.parametrize("held", [True, False])
 def test_few_rows_get_figures_or_notes_but_no_verdicts(rows: int, held: bool):
-    evidence = Evidence(made(rows, 0), made(rows, 1), made(rows, 2) if held else None)
+    evidence = EvaluationTables(made(rows, 0), made(rows, 1), made(rows, 2) if held else None)
     found = privacy(evidence)
     assert set(verdicts(found).values()) == {""}
     assert {"exact matches by codes", EXACT} <= set(verdicts(found))
@@ -172,7 +172,7 @@ def test_few_rows_get_figures_or_notes_but_no_verdicts(rows: int, held: bool):
 @pytest.mark.parametrize(("numbers", "categories"), [(3, 0), (0, 4), (1, 0), (0, 1), (1, 1)])
 def test_columns_of_one_kind(numbers: int, categories: int):
     real, synthetic, held = (made(200, seed, numbers, categories) for seed in range(3))
-    found = privacy(Evidence(real, synthetic, held), caps=QUICK)
+    found = privacy(EvaluationTables(real, synthetic, held), caps=QUICK)
     assert "alarm" not in verdicts(found).values()
     assert LEAKS in verdicts(found)
     assert ("attribute disclosure" in verdicts(found)) == (categories > 0 and numbers + categories > 1)
@@ -186,11 +186,11 @@ def test_constant_columns_and_one_sensitive_value():
         table.codes[-1][:] = 1
         table.numbers[1][:] = 3.0
         table.codes[1][:] = 6
-    found = privacy(Evidence(tables[0], tables[1], tables[2]))
+    found = privacy(EvaluationTables(tables[0], tables[1], tables[2]))
     assert any("c2 has one value" in note for note in found.notes)
     assert "alarm" not in verdicts(found).values()
     everything = tables[0].take(np.zeros(60, dtype=int))
-    found = privacy(Evidence(everything, everything, everything))
+    found = privacy(EvaluationTables(everything, everything, everything))
     assert verdicts(found)[SHARE] == ""
     assert by_name(found)[SHARE].synthetic.value == 0.5
     assert {by_name(found)[name].synthetic.value for name in verdicts(found) if "AUC" in name} == {0.5}
@@ -198,7 +198,7 @@ def test_constant_columns_and_one_sensitive_value():
 
 
 def test_who_knows_what():
-    evidence = Evidence(made(60, 0), made(60, 1), made(60, 2))
+    evidence = EvaluationTables(made(60, 0), made(60, 1), made(60, 2))
     note = by_name(privacy(evidence))["attribute disclosure"].note
     assert note.startswith("accuracy of inferring c2 from 4 subsets of 3 of the columns n0, n1, c0, c1;")
     note = by_name(privacy(evidence, target="c0", sensitive="n1"))["attribute disclosure"].note
@@ -215,7 +215,7 @@ def test_who_knows_what():
 
 
 def test_the_seed_decides_and_progress_is_told():
-    evidence = Evidence(made(80, 0), made(80, 1), made(80, 2))
+    evidence = EvaluationTables(made(80, 0), made(80, 1), made(80, 2))
     told: list[tuple[str, int, int]] = []
     one = privacy(evidence, seed=3, progress=lambda *step: told.append(step))
     assert [score.to_json() for score in one.scores] == [score.to_json() for score in privacy(evidence, seed=3).scores]
@@ -229,10 +229,10 @@ def test_adult(seed: int):
     table = draft_schema(frame).schema.encode(frame)
     order = np.random.default_rng(seed).permutation(len(table))
     real, held, fresh = (table.take(order[part : part + 2500]) for part in (0, 2500, 5000))
-    caps = Caps(attacked=400)
-    copied = verdicts(privacy(Evidence(real, real, held), target="income", epsilon=1.0, seed=seed, caps=caps))
+    caps = RowLimits(attacked=400)
+    copied = verdicts(privacy(EvaluationTables(real, real, held), target="income", epsilon=1.0, seed=seed, caps=caps))
     for name, verdict in copied.items():
         if not name.startswith(("minimum", "attribute", "disclosure")) and "DOMIAS" not in name:
             assert verdict == "alarm", name
-    honest = privacy(Evidence(real, fresh, held), target="income", epsilon=1.0, seed=seed, caps=caps)
+    honest = privacy(EvaluationTables(real, fresh, held), target="income", epsilon=1.0, seed=seed, caps=caps)
     assert "alarm" not in verdicts(honest).values()

@@ -23,8 +23,8 @@ from tests.evaluation.report_example import (
 )
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.evaluate import About, Evaluation
-from fedsynth.evaluation.pictures import Associations, Pictures
+from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
+from fedsynth.evaluation.plot_data import Associations, PlotData
 from fedsynth.evaluation.report import (
     MEANINGS,
     headline,
@@ -34,7 +34,7 @@ from fedsynth.evaluation.report import (
     title_of,
     worst_details,
 )
-from fedsynth.evaluation.score import Measured
+from fedsynth.evaluation.score import Estimate
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -441,11 +441,11 @@ def test_standing_is_read_off_band_and_best():
     assert standing(score("fidelity", "x", 0.05, 0.01, best=0.0, band=0.02)) == "worse than the reference's band"
     assert standing(score("fidelity", "x", -4.0, -6.0)) == "above the reference's band"
     assert standing(score("fidelity", "x", 0.5, 0.4, band=math.nan)) == ""
-    chance = dataclasses.replace(score("privacy", "x", 0.51, 0.5, best=0.5), reference=Measured(0.505))
+    chance = dataclasses.replace(score("privacy", "x", 0.51, 0.5, best=0.5), reference=Estimate(0.505))
     assert standing(chance) == "its band holds the reference"
-    leak = dataclasses.replace(score("privacy", "x", 0.6, 0.5, best=0.5), reference=Measured(0.5))
+    leak = dataclasses.replace(score("privacy", "x", 0.6, 0.5, best=0.5), reference=Estimate(0.5))
     assert standing(leak) == "worse than the reference"
-    assert standing(dataclasses.replace(leak, reference=Measured(math.nan))) == ""
+    assert standing(dataclasses.replace(leak, reference=Estimate(math.nan))) == ""
 
 
 def test_the_worst_details_are_farthest_from_the_best_value():
@@ -464,12 +464,12 @@ def lossy() -> Evaluation:
         ((1, 0.05, 0.3, 0.2), (0.05, 1, 0, 0), (0.3, 0, 1, 0), (0.2, 0, 0, 1)),
     )
     base = evaluation(target="")
-    return dataclasses.replace(base, pictures=Pictures(base.pictures.columns, matrices))
+    return dataclasses.replace(base, plot_data=PlotData(base.plot_data.columns, matrices))
 
 
 def test_lost_associations_stand_in_the_summary_strongest_first():
     found = lossy()
-    assert [pair.names for pair in lost_associations(found.pictures)] == [("a", "b"), ("a", "c")]
+    assert [pair.names for pair in lost_associations(found.plot_data)] == [("a", "b"), ("a", "c")]
     looked = page(found)
     assert "Lost associations (real → synthetic): a × b 0.900 → 0.050; a × c −0.500 → 0.300." in flat(
         looked.sections["summary"]
@@ -535,7 +535,7 @@ def test_the_head_says_title_date_data_and_owner():
     bare = page(evaluation())
     assert "Report on a synthetic table" in bare.text
     assert "Owner not named" in flat(bare.text)
-    about = About("Claims, <b>synthetic</b>", "Health Office", "claims.csv", "2026-02-03")
+    about = ReportTitle("Claims, <b>synthetic</b>", "Health Office", "claims.csv", "2026-02-03")
     found = page(dataclasses.replace(evaluation(), about=about))
     assert found.text.count("Claims, <b>synthetic</b>") == 2  # of the window and of the page
     assert "Measured on 2026-02-03 Data claims.csv Owner Health Office" in flat(found.text)
@@ -548,6 +548,6 @@ def test_the_worst_pairs_are_named_with_both_values():
         ("a", "b", "c"), ((1, 0.5, 0.1), (0.5, 1, 0), (0.1, 0, 1)), ((1, 0.2, 0.1), (0.2, 1, 0), (0.1, 0, 1))
     )
     text = flat(
-        page(dataclasses.replace(base, pictures=Pictures(base.pictures.columns, matrices))).sections["associations"]
+        page(dataclasses.replace(base, plot_data=PlotData(base.plot_data.columns, matrices))).sections["associations"]
     )
     assert "a × b0.5000.200−0.300" in text.replace(" 0.", "0.").replace(" −", "−")

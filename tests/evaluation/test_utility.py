@@ -16,7 +16,7 @@ from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one
 from fedsynth.evaluation.features import one_hot, quantiles_and_one_hot, standardised
 from fedsynth.evaluation.suites import SUITES
-from fedsynth.evaluation.utility import _score, predictors, taught, utility
+from fedsynth.evaluation.utility import _score, predictors, scores_by_learner, utility
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
@@ -94,7 +94,7 @@ def test_suites_are_plain_pipelines_of_scikit_learn():
         rows = by_hand(kind)(test, "y")
         return model.predict(rows), model.predict_proba(rows)[:, 1]
 
-    ours = taught(REAL, FRESH, TEST, "y", "thesis", 5)
+    ours = scores_by_learner(REAL, FRESH, TEST, "y", "thesis", 5)
     labels, likely = guesses(RandomForestClassifier(random_state=5), "standardised")
     hard = ours["ROC AUC of hard labels (as published)"]["random forest"]
     assert ours["ROC AUC"]["random forest"] == pytest.approx(roc_auc_score(truth, likely))
@@ -103,7 +103,7 @@ def test_suites_are_plain_pipelines_of_scikit_learn():
     _, likely = guesses(GaussianNB(), "standardised")
     assert ours["ROC AUC"]["naive Bayes"] == pytest.approx(roc_auc_score(truth, likely))
 
-    ours = taught(REAL, FRESH, TEST, "y", "fedtabdiff", 5)
+    ours = scores_by_learner(REAL, FRESH, TEST, "y", "fedtabdiff", 5)
     labels, likely = guesses(RandomForestClassifier(random_state=5), "one-hot")
     assert set(ours["accuracy"]) == set(SUITES["fedtabdiff"].classifiers)
     assert ours["accuracy"]["random forest"] == pytest.approx(accuracy_score(truth, labels))
@@ -111,11 +111,11 @@ def test_suites_are_plain_pipelines_of_scikit_learn():
     assert ours["ROC AUC"]["random forest"] == pytest.approx(roc_auc_score(truth, likely))
 
     labels, likely = guesses(LogisticRegression(max_iter=2000), "one-hot")
-    ours = taught(REAL, FRESH, TEST, "y", "default", 5)
+    ours = scores_by_learner(REAL, FRESH, TEST, "y", "default", 5)
     assert ours["ROC AUC"]["logistic regression"] == pytest.approx(roc_auc_score(truth, likely), abs=1e-5)
 
     _, likely = guesses(GradientBoostingClassifier(n_estimators=100, max_depth=4, random_state=5), "codes")
-    ours = taught(REAL, FRESH, TEST, "y", "flaim", 5)
+    ours = scores_by_learner(REAL, FRESH, TEST, "y", "flaim", 5)
     assert ours["ROC AUC"]["gradient boosting"] == pytest.approx(roc_auc_score(truth, likely))
 
 
@@ -132,7 +132,7 @@ def test_learners_can_be_tuned_as_heterofedsyn_does():
     train, test, matrix = frame(900, 1), frame(600, 2), by_hand("quantiles")
     model = RandomForestClassifier(random_state=5, **forest).fit(matrix(train, "y"), train["y"])
     guess = model.predict(matrix(test, "y"))
-    ours = taught(REAL, FRESH, TEST, "y", suite, 5)["weighted F1"]
+    ours = scores_by_learner(REAL, FRESH, TEST, "y", suite, 5)["weighted F1"]
     assert ours["random forest"] == pytest.approx(f1_score(test["y"], guess, average="weighted"))
     assert "heterofedsyn" in utility(REAL, FRESH, TEST, "y", suite=suite, repeats=1)[0].note
     with pytest.raises(InvalidParameter, match="no learner 'SVM'"):
@@ -145,7 +145,7 @@ def test_regression_is_in_the_units_of_the_label():
 
     train, test, matrix = frame(900, 1), frame(600, 2), by_hand("one-hot")
     guess = LinearRegression().fit(matrix(train, "z"), train["z"]).predict(matrix(test, "z"))
-    ours = taught(REAL, FRESH, TEST, "z", "fedtabdiff", 0)
+    ours = scores_by_learner(REAL, FRESH, TEST, "z", "fedtabdiff", 0)
     assert ours["RMSE"]["linear regression"] == pytest.approx(root_mean_squared_error(test["z"], guess), rel=1e-6)
     assert ours["R2"]["linear regression"] == pytest.approx(r2_score(test["z"], guess), rel=1e-6)
 
@@ -224,7 +224,7 @@ def test_synthetic_rows_of_one_value_predict_it():
 def test_features_without_spread_leave_a_guess_by_frequency():
     for often in (True, False):
         mute = SCHEMA.encode(pd.DataFrame({"x": 0.0, "c": "a", "y": [often] * 7 + [not often] * 3, "z": 0.0}))
-        found = taught(REAL, mute, TEST, "y", "fedtabdiff", 0)
+        found = scores_by_learner(REAL, mute, TEST, "y", "fedtabdiff", 0)
         assert set(found["accuracy"].values()) == {(TEST.codes[2] == often).mean()}
         assert set(found["ROC AUC"].values()) == {0.5}
 
@@ -352,7 +352,7 @@ def test_what_cannot_be_scored_says_why():
     with pytest.raises(Unsupported, match="more than 50"):
         utility(many, many, many, "id")
     with pytest.raises(Unsupported, match="more than 50"):
-        taught(many, many.take(np.arange(9)), many.take(np.arange(9)), "id", "flaim", 0)
+        scores_by_learner(many, many.take(np.arange(9)), many.take(np.arange(9)), "id", "flaim", 0)
     with pytest.raises(Unsupported, match="target is constant"):
         utility(many, many, many, "v")
     with pytest.raises(Unsupported, match="fewer than 2 rows"):
@@ -365,7 +365,7 @@ def test_what_cannot_be_scored_says_why():
 def test_a_package_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(Unsupported, match="pip install xgboost-cpu"):
-        taught(REAL, FRESH, TEST, "y", SUITES["heterofedsyn"].tuned({"MLP": {"max_iter": 1}}), 0)
+        scores_by_learner(REAL, FRESH, TEST, "y", SUITES["heterofedsyn"].tuned({"MLP": {"max_iter": 1}}), 0)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(Unsupported, match="pip install 'fedsynth"):
         utility(REAL, FRESH, TEST, "y")

@@ -11,7 +11,7 @@ from tests.evaluation.report_example import score
 
 from fedsynth.evaluation.dependence import associations_kept, strong_pairs
 from fedsynth.evaluation.evaluate import evaluate
-from fedsynth.evaluation.score import Evidence, Score
+from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.evaluation.verdicts import with_verdict, worst
 from fedsynth.rows import Table
 from fedsynth.schema import Numeric, Schema
@@ -92,9 +92,9 @@ def test_what_is_kept_of_an_association_by_hand():
 def test_an_evaluation_alarms_where_an_association_is_gone():
     metrics = ("associations-kept", "column-similarity", "propensity")
     sides = [correlated(1500, seed, r) for seed, r in enumerate((0.8, 0.02))]
-    found = {one.metric: one for one in evaluate(Evidence(*sides), metrics=metrics, repeats=2).scores}
+    found = {one.metric: one for one in evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2).scores}
     assert found["associations-kept"].verdict == "alarm"
     assert found["column-similarity"].verdict == "good"
     sides[1] = correlated(1500, 5, 0.8)
-    calm = evaluate(Evidence(*sides), metrics=metrics, repeats=2)
+    calm = evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2)
     assert [one.verdict for one in calm.scores] == ["good"] * 3

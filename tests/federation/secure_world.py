@@ -84,13 +84,13 @@ class Asked:
         opened = Session.read(session, self.digest, self.trust.terms, self.trust.layout)
         seeds = _seeds(self, opened, range(len(share.parts)))
         first = replace(share, parts=share.parts[:parts])
-        return first.added(np.zeros(self.exact.size, dtype=np.int64), seeds[:parts])
+        return first.add_to(np.zeros(self.exact.size, dtype=np.int64), seeds[:parts])
 
 
 def members(number: int, trust: SecureSum | None = None, *, cells: int = CELLS, **of_each: Any) -> list[Asked]:
     """Return sites with the trust that their stewards would agree on: a roster of each other's public keys."""
     secrets = {f"site-{k:03d}": bytes([k]) * 32 for k in range(number)}
-    agreed = (trust or SecureSum()).among({name: masking.identity(secret) for name, secret in secrets.items()})
+    agreed = (trust or SecureSum()).with_roster({name: masking.identity(secret) for name, secret in secrets.items()})
     rng = np.random.default_rng(number)
     return [Asked(name, secret, agreed, rng.integers(0, 40, cells), **of_each) for name, secret in secrets.items()]
 
@@ -140,7 +140,7 @@ def converse(
             sent = event(server.turn, name, asked)
             said = answer(server.turn, name, doors[name].answer(server.turn, sent))
             try:
-                server.hear(name, said)
+                server.receive(name, said)
             except FedsynthError as error:
                 if name not in str(error):
                     raise

@@ -30,9 +30,9 @@ from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import EXACT
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
@@ -40,7 +40,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import Distances
+from fedsynth.federation.vault import CandidateScores
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Schema
@@ -173,7 +173,7 @@ def test_each_site_answers_with_its_own_noise_in_full(trust):
     # The noise is in the message already, whoever reads it.
     for reply in network.replies:
         assert not reply.sealed
-        assert isinstance(reply.answer, Values)
+        assert isinstance(reply.answer, PlainAnswer)
         assert (reply.answer.values == found[reply.site].values).all()
     assert list(network.rho.values()) == pytest.approx([0.5 * BUDGET.rho] * 5)
 
@@ -229,11 +229,11 @@ def test_after_a_look_a_site_draws_against_what_it_saw():
 # Vaults
 
 
-def expected(*cliques: tuple[int, ...]) -> Distances:
+def expected(*cliques: tuple[int, ...]) -> CandidateScores:
     """Return scores against uniform tables."""
     shapes = [tuple(SCHEMA.sizes[column] for column in clique) for clique in cliques]
     tables_of = tuple(np.full(shape, 200 / math.prod(shape)) for shape in shapes)
-    return Distances(cliques, tables_of, np.ones(len(cliques)), np.zeros(len(cliques)))
+    return CandidateScores(cliques, tables_of, np.ones(len(cliques)), np.zeros(len(cliques)))
 
 
 @each_budget
@@ -409,7 +409,9 @@ def test_with_public_sizes_neighbours_replace_and_counts_are_noisier(trust, budg
     assert set(network.rho.values()) == {0}  # what is public is not released again
     secret = start(trust=trust, budget=budget)
     assert federation.sum(QUERY, 0.5).std == pytest.approx(factor * secret.sum(QUERY, 0.5).std, rel=1e-6)
-    assert federation.each(Size(), 0.1)["site-001"].values.tolist() == [37]  # replacing a record does not move it
+    assert federation.each(RecordCount(), 0.1)["site-001"].values.tolist() == [
+        37
+    ]  # replacing a record does not move it
     assert "replace one row by another" in federation.statement.text
 
 
@@ -428,7 +430,7 @@ def test_the_two_accounts_agree(trust, budget, unit):
     federation = start(network, trust=trust, budget=budget, unit=unit)
     federation.sum(counts((SEX,)), 0.1)
     federation.sums({"site-001": [counts((AGE,)), counts((REGION,))], "site-003": [counts((AGE, SEX))]}, 0.1)
-    federation.each(Size(), 0.05)
+    federation.each(RecordCount(), 0.05)
     federation.choose(scores(2), 0.2)
     federation.choose({site: scores(records=7 + k) for k, site in enumerate(federation.sites)}, 0.1)
     if trust.confidential:
@@ -532,7 +534,7 @@ def test_a_federation_under_another_schema_than_its_sites_is_refused():
     network = Network()
     federation = start(network)
     with pytest.raises(Refused):
-        replace(federation, schema=other).sum(Size(), 0.1)
+        replace(federation, schema=other).sum(RecordCount(), 0.1)
     with pytest.raises(SchemaError, match="under another schema"):
         federate([table(3)], other, BUDGET, trust=LocalNoise())
 
@@ -557,7 +559,7 @@ def test_an_empty_site_and_a_site_of_one_row_answer_like_the_others(trust):
     held = [table(0), table(1), table(40)]
     found = start(held=held, trust=trust, budget=NONE).sum(QUERY, 1.0)
     assert (found.values == exact(QUERY, held)).all()
-    assert len(start(held=held, trust=trust).each(Size(), 0.2)) == 3
+    assert len(start(held=held, trust=trust).each(RecordCount(), 0.2)) == 3
 
 
 def test_a_cohort_may_be_smaller_than_what_a_round_of_all_sites_needs():
@@ -569,7 +571,7 @@ def test_a_cohort_may_be_smaller_than_what_a_round_of_all_sites_needs():
 def test_selections_of_strangers_are_an_error_of_whoever_asks():
     federation = federate(tables(2), SCHEMA, BUDGET, trust=LocalNoise(), seed=0)
     with pytest.raises(InvalidParameter, match="stranger"):
-        federation.choose({"stranger": Size()}, 0.1)  # type: ignore[dict-item]
+        federation.choose({"stranger": RecordCount()}, 0.1)  # type: ignore[dict-item]
 
 
 def test_a_vault_knows_its_tables_by_their_columns():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedsynth.federation.trust.secure import graph
-from fedsynth.federation.trust.secure.graph import SUCCESS_BITS, Layout, layout, neighbours, ring
+from fedsynth.federation.trust.secure.graph import SUCCESS_BITS, SumGraph, layout, neighbours, ring
 from fedsynth.federation.trust.secure.site import SecureSum
 
 
@@ -79,7 +79,7 @@ def test_degrees_grow_slowly():
     assert [found.degree for found in degrees.values() if found] == [80, 262, 356]
 
 
-def rates(members: int, colluding: int, found: Layout, tries: int) -> tuple[float, float]:
+def rates(members: int, colluding: int, found: SumGraph, tries: int) -> tuple[float, float]:
     """Return how often (a) and (b) happen on rings of random seeds."""
     arc, most = found.degree // 2, found.threshold - found.degree // 2 - 2
     split = many = 0
@@ -104,7 +104,7 @@ def test_bad_graphs_are_as_rare_as_computed(members, colluding):
     assert found is not None
     split, many = rates(members, colluding, found, 2000)
     assert split + many <= 1 / 8
-    looser = Layout(members, found.degree, found.threshold - 4, 0)
+    looser = SumGraph(members, found.degree, found.threshold - 4, 0)
     assert sum(rates(members, colluding, looser, 200)) > 1 / 8  # the check can fail
 
 
@@ -118,14 +118,14 @@ def test_the_ring_is_a_uniform_order_that_the_session_decides():
 
 
 def test_neighbours_are_mutual_and_as_many_as_the_degree():
-    found = Layout(100, 34, 29, 5)
+    found = SumGraph(100, 34, 29, 5)
     near = [neighbours(bytes(32), site, found) for site in range(100)]
     for site, others in enumerate(near):
         assert len(others) == 35
         assert site in others
         assert list(others) == sorted(others)
         assert all(site in near[other] for other in others)
-    assert neighbours(bytes(32), 3, Layout(5, 4, 4, 1)) == (0, 1, 2, 3, 4)
+    assert neighbours(bytes(32), 3, SumGraph(5, 4, 4, 1)) == (0, 1, 2, 3, 4)
 
 
 # ------------------------------------------------------------------------------------------------------- the theorem
@@ -200,7 +200,7 @@ def test_no_other_sum_opens_than_that_of_all_honest_sites_unless_two_disjoint_ar
 
 
 def trust(number: int, min_honest: int | None = None, dropouts: int | None = None) -> SecureSum:
-    return SecureSum(min_honest, dropouts).among({f"s{k:04d}": k.to_bytes(32) for k in range(number)})
+    return SecureSum(min_honest, dropouts).with_roster({f"s{k:04d}": k.to_bytes(32) for k in range(number)})
 
 
 def test_some_tens_of_sites_are_all_neighbours_and_more_are_not():
@@ -208,9 +208,9 @@ def test_some_tens_of_sites_are_all_neighbours_and_more_are_not():
         found = trust(number, min_honest=max(1, number * 9 // 10)).layout(number)
         assert found.complete
         assert found.threshold == trust(number, min_honest=max(1, number * 9 // 10)).threshold(number)
-    assert trust(80, min_honest=72).layout(80) == Layout(80, 28, 24, 4)
+    assert trust(80, min_honest=72).layout(80) == SumGraph(80, 28, 24, 4)
     assert trust(80).layout(80).complete  # 39 of 80 may collude: nothing sparser is safe
-    assert trust(1000).layout(1000) == Layout(1000, 422, 378, 50)
+    assert trust(1000).layout(1000) == SumGraph(1000, 422, 378, 50)
     assert trust(1000, dropouts=100).layout(1000).dropouts == 100
     assert trust(1000, min_honest=501).layout(70).complete  # all others of a small sum may collude
 

@@ -24,17 +24,17 @@ import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.dry_run import Forecast, Notes, Weighing, forecast
-from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
+from fedsynth.federation.dry_run import DryRunRecord, Forecast, MeasuringTransport, forecast
+from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
-from fedsynth.federation.query import Counts, Query, Size
+from fedsynth.federation.query import Counts, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.methods import all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
@@ -56,9 +56,9 @@ PLAN = Plan(
     budget=Budget(0.5, 1e-6),
     unit=ONE_ROW,
     slots=(
-        Slot("sum", "counts", "gaussian", 0.002, 1),
-        Slot("sum", "counts", "gaussian", 0.001, 2),
-        Slot("sum", "size", "gaussian", 0.0001, 10),
+        PlannedQuestion("sum", "counts", "gaussian", 0.002, 1),
+        PlannedQuestion("sum", "counts", "gaussian", 0.001, 2),
+        PlannedQuestion("sum", "size", "gaussian", 0.0001, 10),
     ),
 )
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
@@ -84,7 +84,7 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }
-    message = Message.of("a", Request.of(query or Size(), **{**fields, **changes}), COORDINATOR, Seen())
+    message = Message.of("a", Request.of(query or RecordCount(), **{**fields, **changes}), COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 
@@ -93,11 +93,15 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
     assert paid < PLAN.budget.rho
     assert PLAN.guarantee == Budget(gaussian_epsilon(paid * ROUNDING, 1e-6, 0.002 * ROUNDING), 1e-6)
     whole = replace(
-        PLAN, slots=(Slot("sum", "counts", "gaussian", PLAN.budget.rho, 1), Slot("each", "size", "public", 0, 1))
+        PLAN,
+        slots=(
+            PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 1),
+            PlannedQuestion("each", "size", "public", 0, 1),
+        ),
     )
     assert whole.guarantee.epsilon == pytest.approx(0.928 * 0.5, abs=0.002)
     # room for more than the budget: a run is held to the budget as well
-    room = replace(PLAN, slots=(Slot("sum", "counts", "gaussian", PLAN.budget.rho, 7),))
+    room = replace(PLAN, slots=(PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 7),))
     assert room.guarantee == whole.guarantee
     assert replace(whole, trust="trusted").guarantee == whole.guarantee
 
@@ -106,12 +110,12 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
     "change",
     [
         {"trust": "secure"},  # sums of shares are no single sample
-        {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "exponential", 0.0001, 1))},
-        {"slots": (*PLAN.slots, Slot("choose", "flaim-scores", "adaptive", 0.0001, 1))},
-        {"slots": (*PLAN.slots, Slot("sum", "gradient-sum", "sampled", 0.0001, 1))},
-        {"slots": (Slot("deposit", "counts", "deposit", 0.001, 1),)},
-        {"slots": (Slot("sum", "counts", "laplace", 0.1, 1),), "budget": Budget(0.5, 0.0)},
-        {"slots": (Slot("each", "size", "public", 0, 1),)},
+        {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "exponential", 0.0001, 1))},
+        {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "adaptive", 0.0001, 1))},
+        {"slots": (*PLAN.slots, PlannedQuestion("sum", "gradient-sum", "sampled", 0.0001, 1))},
+        {"slots": (PlannedQuestion("deposit", "counts", "deposit", 0.001, 1),)},
+        {"slots": (PlannedQuestion("sum", "counts", "laplace", 0.1, 1),), "budget": Budget(0.5, 0.0)},
+        {"slots": (PlannedQuestion("each", "size", "public", 0, 1),)},
         {"slots": ()},
     ],
 )
@@ -246,8 +250,8 @@ def test_the_same_query_at_another_step_is_another_question():
 
 def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency():
     """Slots used at rho = 0.005 would look like cheap ones in epsilon, though each of them cost epsilon = 0.1."""
-    in_rho = replace(PLAN, budget=BUDGET, slots=(Slot("sum", "counts", "laplace", 0.005, 2),))
-    slots = (Slot("sum", "counts", "laplace", 0.1, 1), Slot("sum", "counts", "laplace", 0.01, 2))
+    in_rho = replace(PLAN, budget=BUDGET, slots=(PlannedQuestion("sum", "counts", "laplace", 0.005, 2),))
+    slots = (PlannedQuestion("sum", "counts", "laplace", 0.1, 1), PlannedQuestion("sum", "counts", "laplace", 0.01, 2))
     in_epsilon = replace(PLAN, budget=Budget(0.2, 0.0), slots=slots)
     for first, second in ((in_rho, in_epsilon), (in_epsilon, in_rho)):
         asked = site(plans={plan.digest: plan for plan in (in_rho, in_epsilon)})
@@ -434,7 +438,7 @@ def real(name: str) -> tuple[Schema, Table]:
 
 def compare(
     data: str, name: str, trust: str, budget: Budget = BUDGET, further: dict[str, Any] | None = None
-) -> tuple[Forecast, Notes]:
+) -> tuple[Forecast, DryRunRecord]:
     """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run.
 
     With ``further``, options are changed between prediction and run.
@@ -445,13 +449,13 @@ def compare(
     told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
-    notes, approving = Notes(), []
+    notes, approving = DryRunRecord(), []
 
-    def approved(members: Sequence[Site]) -> Weighing:
+    def approved(members: Sequence[Site]) -> MeasuringTransport:
         for member in members:
             policy = replace(member.policy, plans={plan.digest: plan}, any_plan=False)
             approving.append(replace(member, policy=policy))
-        return Weighing(approving, notes)
+        return MeasuringTransport(approving, notes)
 
     federation = federate(
         [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=1011, transport=approved
@@ -461,7 +465,7 @@ def compare(
     return told, notes
 
 
-def hold(told: Forecast, notes: Notes, slack: float = 1.05) -> None:
+def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
     """Hold a run to its forecast: bytes within 5 %, exchanges and epsilon exactly, where a figure and no range is."""
     assert told.exchanges.low <= notes.exchanges <= told.exchanges.high
     if told.epsilon.settled:
@@ -492,7 +496,7 @@ def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
         repeats=1,
     )
     assert told.plan.unit == Unit(rows=4, sites=2)
-    assert Slot("each", "size", "public", 0.0, 1) in told.plan.slots
+    assert PlannedQuestion("each", "size", "public", 0.0, 1) in told.plan.slots
     one = forecast("oneshot", fedsynth.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     (wide,), (narrow,) = ([noise for noise in of.noise if noise.kind == "counts"] for of in (told, one))
     # 4 rows: 4 times; 2 sites, each with noise of its own: sqrt(2) times; replaced rows: sqrt(2) times

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.extract import Extract, extract, sign_extract
+from fedsynth.federation.extract import AccountExtract, extract, sign_extract
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.proof import prove
 from fedsynth.federation.proof_sheet import ProofSheet
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, records
@@ -23,8 +23,8 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import Distances
-from fedsynth.federation.wire import Request, Seen, write_reply
+from fedsynth.federation.vault import CandidateScores
+from fedsynth.federation.wire import AuditPosition, Request, write_reply
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
@@ -53,7 +53,7 @@ class Run:
     def ledger(self) -> Path:
         return self.folder / "ledger.json"
 
-    def extract(self, name: str) -> Extract:
+    def extract(self, name: str) -> AccountExtract:
         site = next(site for site in self.sites if site.name == name)
         return extract(site.account, site.secret, site.name, self.federation.run, site.coordinator)
 
@@ -104,7 +104,7 @@ def a_run(folder: Path, trust: Trust, budget: Budget = BUDGET, **options) -> Run
     run.federation.sum(Counts.of(2, [(0,), (0, 1)], (1, 2)), 0.5)
     pair, ages = Counts.of(2, [(0, 1)]), Counts.of(2, [(1,)])
     run.federation.sums({"east": [pair], "north": [pair, ages], "south": [ages]}, 0.125)
-    run.federation.each(Size(), 0.1)
+    run.federation.each(RecordCount(), 0.1)
     return finish(run)
 
 
@@ -165,7 +165,7 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
     run = start(tmp_path, TrustedServer(), BUDGET)
     vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5)
     vault.open(Counts.of(2, [(0,)]), 0.2)
-    distances = Distances(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
+    distances = CandidateScores(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
     vault.select(distances, 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
@@ -185,7 +185,7 @@ def test_cohorts_of_a_vault_are_proved(tmp_path, trust):
     vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5, first)
     vault.open(Counts.of(2, [(0,)]), 0.2)
     vault.add(rest)
-    vault.select(Distances(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2)), 0.3)
+    vault.select(CandidateScores(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2)), 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()
     assert [line.entry.verb for line in sheet.lines] == ["deposit", "deposit", "open", "select"]
@@ -298,7 +298,7 @@ def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
     kept = list(records(run.transcript))
     asked = Request.read(next(data for kind, data in kept if kind == "question"))
-    sealed = write_reply("north", asked.digest, "answered", Seen(), bytes(48), sealed=True)
+    sealed = write_reply("north", asked.digest, "answered", AuditPosition(), bytes(48), sealed=True)
     recorded = Recorded(InProcess([]), run.transcript)
     recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
     problems(run.sheet(), "a transcript must not hold sealed answers")
@@ -353,7 +353,7 @@ def test_a_statement_about_another_schema_or_trust_is_found(tmp_path):
 # Extracts
 
 
-def signed_anew(of: Run, name: str, /, **change: object) -> Extract:
+def signed_anew(of: Run, name: str, /, **change: object) -> AccountExtract:
     """Return an extract that the site itself changed."""
     site = next(site for site in of.sites if site.name == name)
     return sign_extract(msgspec.structs.replace(of.extract(name), **change), site.secret)
@@ -416,12 +416,12 @@ def test_an_extract_is_read_from_its_file(tmp_path):
     run = a_run(tmp_path, LocalNoise(), Budget.none())
     path = tmp_path / "north.json"
     path.write_bytes(run.extract("north").to_json())
-    read = Extract.load(path)
+    read = AccountExtract.load(path)
     assert read == run.extract("north")
     assert read.signed
     path.write_bytes(b"{}")
     with pytest.raises(FedsynthError, match="not an account extract"):
-        Extract.load(path)
+        AccountExtract.load(path)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

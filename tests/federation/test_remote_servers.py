@@ -9,7 +9,7 @@ import pytest
 
 from fedsynth.errors import SiteLost
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Dealt
+from fedsynth.federation.events import DealtShares
 from fedsynth.federation.trust.three_servers.calls import (
     Agree,
     Answered,
@@ -26,13 +26,13 @@ from fedsynth.federation.trust.three_servers.calls import (
     Take,
 )
 from fedsynth.federation.trust.three_servers.keys import SERVERS
-from fedsynth.federation.trust.three_servers.questions import Open, Roster, SignedRoster
+from fedsynth.federation.trust.three_servers.questions import OpenTables, ServerStatement, SignedStatement
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.privacy.release import Exact
 
 VAULT = "0" * 64
 LOST = Failure("lost", "server 3 ended the connection")
-DEALT = Dealt(np.zeros((3, 1), np.uint8), bytes(32), bytes(64), np.zeros(8, np.uint8))
+DEALT = DealtShares(np.zeros((3, 1), np.uint8), bytes(32), bytes(64), np.zeros(8, np.uint8))
 MACS = Confirmations(bytes(32), bytes(32))
 
 
@@ -52,12 +52,12 @@ class Scripted(RemoteServers):
 
 
 def asked() -> Asked:
-    roster = Roster(VAULT, 0, VAULT, VAULT, ("a",), VAULT, 0.0)
-    return Asked(SignedRoster(roster, bytes(64)), False)
+    roster = ServerStatement(VAULT, 0, VAULT, VAULT, ("a",), VAULT, 0.0)
+    return Asked(SignedStatement(roster, bytes(64)), False)
 
 
 def test_servers_that_lost_each_other_are_asked_once_more_and_not_again():
-    question = Open(VAULT, 0, ((0,),), Exact())
+    question = OpenTables(VAULT, 0, ((0,),), Exact())
     share = Answered(np.ones(1, np.uint64).view(np.uint8))
     mended = Scripted(Ask=[asked(), asked()], Agree=[(share, share, LOST), share])
     assert mended.open(question).tolist() == [3]

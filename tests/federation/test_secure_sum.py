@@ -25,7 +25,7 @@ from tests.federation.secure_world import (
 )
 
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
-from fedsynth.federation.events import Answer, Approval, Boxes, Event, Keys, Values
+from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, Event, KeysAnswer, PlainAnswer
 from fedsynth.federation.trust import noise_std
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import (
@@ -192,19 +192,19 @@ def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
 def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
     sites = members(5)
     others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
-    adverts, secrets, masked, noise = [], [], [], []
+    announcements, secrets, masked, noise = [], [], [], []
     for asked in [sites, *others]:
         server, turns = converse(asked)
         secrets.append([row.tobytes() for row in turns[SHARES]["site-000"][1].secrets])
-        adverts.append(turns[KEYS]["site-000"][1].advert)
+        announcements.append(turns[KEYS]["site-000"][1].announcement)
         masked.append(turns[MASKED]["site-000"][1].values)
         noise.append(asked[0].noise())
         result = server.result()
         assert result is not None
         assert (result.values == exact(asked) + np.sum([site.noise(1) for site in asked], axis=0)).all()
     for first, second in ((0, 1), (0, 2), (1, 2)):
-        assert adverts[first][:32] == adverts[second][:32]  # the key of the run
-        assert adverts[first][32:] != adverts[second][32:]
+        assert announcements[first][:32] == announcements[second][:32]  # the key of the run
+        assert announcements[first][32:] != announcements[second][32:]
         assert not set(secrets[first]) & set(secrets[second])  # commitments to the self-mask and to the mask secret
         assert not (masked[first] == masked[second]).any()
         assert (noise[first] != noise[second]).any()
@@ -233,22 +233,24 @@ def garbage(rows: int, width: int) -> NDArray[np.uint8]:
     return np.random.default_rng(rows).integers(0, 256, (rows, width), dtype=np.uint8)
 
 
-def signed(site: Asked, advert: bytes, terms: str = "") -> Keys:
-    return Keys(advert, sign_keys(site.identity, QUESTION, terms or site.trust.terms, site.name, advert))
+def signed(site: Asked, announcement: bytes, terms: str = "") -> KeysAnswer:
+    return KeysAnswer(
+        announcement, sign_keys(site.identity, QUESTION, terms or site.trust.terms, site.name, announcement)
+    )
 
 
-def at_one_peer(answer: Boxes, site: Asked) -> Boxes:
+def at_one_peer(answer: BoxesAnswer, site: Asked) -> BoxesAnswer:
     boxes = answer.boxes.copy()
     boxes[3, -1] ^= 1
     return structs.replace(answer, boxes=boxes)
 
 
-def boxes_of(sent: Boxes, boxes: NDArray[np.uint8]) -> Boxes:
+def boxes_of(sent: BoxesAnswer, boxes: NDArray[np.uint8]) -> BoxesAnswer:
     return structs.replace(sent, boxes=boxes)
 
 
-def any_boxes(rows: int) -> Boxes:
-    return Boxes(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32), garbage(2, 32))
+def any_boxes(rows: int) -> BoxesAnswer:
+    return BoxesAnswer(garbage(rows, BOX_BYTES), garbage(rows, 32), garbage(rows, 32), garbage(2, 32))
 
 
 def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -259,11 +261,11 @@ def flip(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 IN, OUT = True, False
 FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
-    "another message in place of keys": (KEYS, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), OUT),
-    "keys without a signature": (KEYS, lambda sent, site: Keys(sent.advert, bytes(64)), OUT),
-    "keys of others": (KEYS, lambda sent, site: Keys(sent.advert[::-1], sent.signature), OUT),
-    "keys under other terms": (KEYS, lambda sent, site: signed(site, sent.advert, "others"), OUT),
-    "an unusable key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.advert[32:]), OUT),
+    "another message in place of keys": (KEYS, lambda sent, site: PlainAnswer(np.zeros(3, dtype=np.int64)), OUT),
+    "keys without a signature": (KEYS, lambda sent, site: KeysAnswer(sent.announcement, bytes(64)), OUT),
+    "keys of others": (KEYS, lambda sent, site: KeysAnswer(sent.announcement[::-1], sent.signature), OUT),
+    "keys under other terms": (KEYS, lambda sent, site: signed(site, sent.announcement, "others"), OUT),
+    "an unusable key": (KEYS, lambda sent, site: signed(site, bytes(32) + sent.announcement[32:]), OUT),
     "too few boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:4]), OUT),
     "short boxes": (SHARES, lambda sent, site: boxes_of(sent, sent.boxes[:, 1:]), OUT),
     "too few seeds": (SHARES, lambda sent, site: structs.replace(sent, seeds=sent.seeds[1:]), OUT),
@@ -271,23 +273,27 @@ FAULTS: dict[str, tuple[int, Callable[[Any, Asked], Any], bool]] = {
     "seeds that are none": (SHARES, lambda sent, site: structs.replace(sent, seeds=flip(sent.seeds)), IN),
     "commitments to none": (SHARES, lambda sent, site: structs.replace(sent, commitments=flip(sent.commitments)), OUT),
     "one secret committed to": (SHARES, lambda sent, site: structs.replace(sent, secrets=sent.secrets[:1]), OUT),
-    "another message in place of boxes": (SHARES, lambda sent, site: Approval(bytes(64)), OUT),
+    "another message in place of boxes": (SHARES, lambda sent, site: ApprovalAnswer(bytes(64)), OUT),
     "boxes that open nowhere": (SHARES, lambda sent, site: boxes_of(sent, garbage(5, BOX_BYTES)), IN),
     "a box that opens not at one peer": (SHARES, at_one_peer, IN),
-    "too short an answer": (MASKED, lambda sent, site: Values(sent.values[:-1]), OUT),
-    "too long an answer": (MASKED, lambda sent, site: Values(np.append(sent.values, 0)), OUT),
-    "no answer at all": (MASKED, lambda sent, site: Values(sent.values[:0]), OUT),
-    "an answer of another form": (MASKED, lambda sent, site: Values(sent.values.reshape(2, -1)), OUT),
+    "too short an answer": (MASKED, lambda sent, site: PlainAnswer(sent.values[:-1]), OUT),
+    "too long an answer": (MASKED, lambda sent, site: PlainAnswer(np.append(sent.values, 0)), OUT),
+    "no answer at all": (MASKED, lambda sent, site: PlainAnswer(sent.values[:0]), OUT),
+    "an answer of another form": (MASKED, lambda sent, site: PlainAnswer(sent.values.reshape(2, -1)), OUT),
     "another message in place of the answer": (MASKED, lambda sent, site: any_boxes(5), OUT),
-    "a forged approval": (AGREE, lambda sent, site: Approval(bytes(64)), IN),
-    "another message in place of the approval": (AGREE, lambda sent, site: Values(np.zeros(3, dtype=np.int64)), IN),
+    "a forged approval": (AGREE, lambda sent, site: ApprovalAnswer(bytes(64)), IN),
+    "another message in place of the approval": (
+        AGREE,
+        lambda sent, site: PlainAnswer(np.zeros(3, dtype=np.int64)),
+        IN,
+    ),
     "another self-mask": (UNMASK, lambda sent, site: structs.replace(sent, own=bytes(32)), IN),
     "too few shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=sent.shares[1:]), IN),
     "short shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=sent.shares[:, 1:]), IN),
     "wrong shares": (UNMASK, lambda sent, site: structs.replace(sent, shares=flip(sent.shares)), IN),
     "shares that are none": (UNMASK, lambda sent, site: structs.replace(sent, shares=garbage(5, SHARE_BYTES)), IN),
     "pairs that nobody asked for": (UNMASK, lambda sent, site: structs.replace(sent, pairs=garbage(1, 32)), IN),
-    "another message in place of shares": (UNMASK, lambda sent, site: Approval(bytes(64)), IN),
+    "another message in place of shares": (UNMASK, lambda sent, site: ApprovalAnswer(bytes(64)), IN),
 }
 
 
@@ -665,7 +671,7 @@ def test_sites_of_other_terms_are_lost_by_name():
     server = aggregator(sites)
     server.ask()
     with pytest.raises(FedsynthError, match=r"site-002.*compare rosters and terms"):
-        server.hear("site-002", sites[2].answer(KEYS, None))
+        server.receive("site-002", sites[2].answer(KEYS, None))
     result = released(sites)
     assert result.sites == ("site-000", "site-001", "site-003", "site-004")
     with pytest.raises(SiteLost):

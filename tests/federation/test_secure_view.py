@@ -24,7 +24,7 @@ from tests.federation.secure_world import (
 )
 
 from fedsynth.errors import FedsynthError, Refused
-from fedsynth.federation.events import Approve, MaskAnswer, ShareKeys, Unmask, Values
+from fedsynth.federation.events import Approve, MaskAnswer, PlainAnswer, ShareKeys, Unmask
 from fedsynth.federation.trust.secure import graph, masking
 from fedsynth.federation.trust.secure.session import (
     AGREE,
@@ -108,7 +108,7 @@ def told(turns: Any, site: Asked) -> NDArray[np.int64]:
     share = site.trust.share(site.release, NORMS, len(site.trust.roster))
     seeds = [seed.tobytes() for seed in turns[UNMASK][site.name][1].noise]
     excess = replace(share, parts=share.parts[len(share.parts) - len(seeds) :])
-    return excess.added(np.zeros(site.exact.size, dtype=np.int64), seeds)
+    return excess.add_to(np.zeros(site.exact.size, dtype=np.int64), seeds)
 
 
 def of_variance(noise: NDArray[np.int64], variance: float) -> bool:
@@ -205,7 +205,7 @@ def test_a_site_that_is_not_in_the_sum_stays_hidden_although_all_its_pairwise_ma
     def drop(turn: int, name: str, answer: Any) -> Any:
         if (turn, name) == (MASKED, late.name):
             kept.append(answer)
-            return Values(answer.values[:-1])  # so that it counts as lost
+            return PlainAnswer(answer.values[:-1])  # so that it counts as lost
         return answer
 
     server, turns = converse(sites, answer=drop)
@@ -310,12 +310,12 @@ def flipped(array: NDArray[Any], *rows: int) -> NDArray[Any]:
 def invented(event: ShareKeys) -> ShareKeys:
     """A sixth site, of the server's making, with keys of its own properly signed by itself."""
     secret = bytes([9]) * 32
-    advert = masking.public_key(masking.derive(secret, "a")) + bytes(32)
+    announcement = masking.public_key(masking.derive(secret, "a")) + bytes(32)
     terms = members(5)[0].trust.terms
-    signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", advert)
+    signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", announcement)
     return ShareKeys(
         (*event.members, "site-009"),
-        np.vstack([event.adverts, np.frombuffer(advert, dtype=np.uint8)]),
+        np.vstack([event.announcements, np.frombuffer(announcement, dtype=np.uint8)]),
         np.vstack([event.signatures, np.frombuffer(signature, dtype=np.uint8)]),
         tuple(range(6)),
     )
@@ -324,17 +324,17 @@ def invented(event: ShareKeys) -> ShareKeys:
 def unusable(event: ShareKeys) -> ShareKeys:
     """A colluding site signs a key with which everybody would have the same masks."""
     site = members(5)[4]
-    adverts, signatures = event.adverts.copy(), event.signatures.copy()
-    adverts[4, :32] = 0
-    signature = masking.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, adverts[4].tobytes())
+    announcements, signatures = event.announcements.copy(), event.signatures.copy()
+    announcements[4, :32] = 0
+    signature = masking.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, announcements[4].tobytes())
     signatures[4] = np.frombuffer(signature, dtype=np.uint8)
-    return structs.replace(event, adverts=adverts, signatures=signatures)
+    return structs.replace(event, announcements=announcements, signatures=signatures)
 
 
 def smaller(event: ShareKeys, out: int) -> ShareKeys:
     keep = [at for at in range(len(event.members)) if at != out]
     names = tuple(event.members[at] for at in keep)
-    return ShareKeys(names, event.adverts[keep], event.signatures[keep], tuple(range(len(keep))))
+    return ShareKeys(names, event.announcements[keep], event.signatures[keep], tuple(range(len(keep))))
 
 
 def to(change: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
@@ -343,10 +343,14 @@ def to(change: Callable[[Any], dict[str, Any]]) -> Callable[[Any], Any]:
 
 CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
     "an invented site": (SHARES, invented, "'site-009' is not in the roster"),
-    "keys of the server's": (SHARES, to(lambda e: {"adverts": flipped(e.adverts, 3)}), "'site-003' are not signed"),
+    "keys of the server's": (
+        SHARES,
+        to(lambda e: {"announcements": flipped(e.announcements, 3)}),
+        "'site-003' are not signed",
+    ),
     "keys under another name": (
         SHARES,
-        to(lambda e: {"adverts": swapped(e.adverts, 2, 3), "signatures": swapped(e.signatures, 2, 3)}),
+        to(lambda e: {"announcements": swapped(e.announcements, 2, 3), "signatures": swapped(e.signatures, 2, 3)}),
         "'site-002' are not signed",
     ),
     "keys of another session": (SHARES, lambda e: other_session(SHARES), "'site-000' are not signed"),
@@ -362,13 +366,17 @@ CHEATS: dict[str, tuple[int, Callable[[Any], Any], str]] = {
         to(lambda e: {"members": e.members[::-1]}),
         "different site names in alphabetical order",
     ),
-    "keys cut short": (SHARES, to(lambda e: {"adverts": e.adverts[:, :63]}), "must have 64 bytes"),
-    "too few keys": (SHARES, to(lambda e: {"adverts": e.adverts[:4]}), "must have 64 bytes"),
+    "keys cut short": (SHARES, to(lambda e: {"announcements": e.announcements[:, :63]}), "must have 64 bytes"),
+    "too few keys": (SHARES, to(lambda e: {"announcements": e.announcements[:4]}), "must have 64 bytes"),
     "signatures cut short": (SHARES, to(lambda e: {"signatures": e.signatures[:, :63]}), "must have 64 bytes"),
     "too many signatures": (SHARES, to(lambda e: {"signatures": e.signatures[[0, 0, 1, 2, 3, 4]]}), "must have 64"),
     "a neighbour missing": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3)}), "neighbours are not those"),
     "a neighbour that is none": (SHARES, to(lambda e: {"neighbours": (0, 1, 2, 3, 5)}), "neighbours are not those"),
-    "the event of another turn": (SHARES, lambda e: MaskAnswer(bytes(32), (), e.adverts[:0]), "takes no such event"),
+    "the event of another turn": (
+        SHARES,
+        lambda e: MaskAnswer(bytes(32), (), e.announcements[:0]),
+        "takes no such event",
+    ),
     "no event": (MASKED, lambda e: None, "takes no such event"),
     "another session than before": (MASKED, lambda e: other_session(MASKED), "began with other members or keys"),
     "two forged boxes": (
@@ -542,7 +550,9 @@ def test_sites_that_were_shown_different_sessions_share_no_mask():
     event: Any = turns[SHARES]["site-000"][0]
     others = [
         Session.read(smaller(event, 4), QUESTION, session.terms, layout),
-        Session.read(structs.replace(event, adverts=flipped(event.adverts, 4)), QUESTION, session.terms, layout),
+        Session.read(
+            structs.replace(event, announcements=flipped(event.announcements, 4)), QUESTION, session.terms, layout
+        ),
         replace(session, question=OTHER),
         replace(session, terms="others"),
         replace(session, members=(*session.members[:4], "site-005")),
@@ -554,7 +564,7 @@ def test_sites_that_were_shown_different_sessions_share_no_mask():
     selves = {other.self_mask_key(bytes(32)) for other in [session, *others]}
     assert len(digests) == len(keys) == len(selves) == 6
     copied = replace(
-        session, adverts=session.adverts[[0, 1, 1, 3, 4]]
+        session, announcements=session.announcements[[0, 1, 1, 3, 4]]
     )  # site-002 says that the keys of site-001 are its own
     assert len({copied.pair(bytes(31) + b"k", "site-000", peer).seed for peer in ("site-001", "site-002")}) == 2
 
@@ -616,10 +626,10 @@ def other_graph(event: ShareKeys) -> ShareKeys:
     """The neighbours that the site would have among the same members, had another one signed other keys."""
     sites = many()
     keys = masking.digest("keys of the server's choice") * 2
-    adverts = event.adverts.copy()
-    adverts[79] = np.frombuffer(keys, dtype=np.uint8)
+    announcements = event.announcements.copy()
+    announcements[79] = np.frombuffer(keys, dtype=np.uint8)
     trust = sites[0].trust
-    read = structs.replace(event, adverts=adverts)
+    read = structs.replace(event, announcements=announcements)
     neighbours = Session.read(read, QUESTION, trust.terms, trust.layout).neighbours("site-000")
     assert neighbours != event.neighbours
     return structs.replace(event, neighbours=neighbours)
@@ -718,7 +728,9 @@ def test_sites_that_are_shown_different_members_have_different_graphs_and_no_box
     for out in (78, 79):
         keep = [at for at in range(80) if at != out]
         names = tuple(session.members[at] for at in keep)
-        shown = replace(session, members=names, adverts=session.adverts[keep], layout=sites[0].trust.layout(79))
+        shown = replace(
+            session, members=names, announcements=session.announcements[keep], layout=sites[0].trust.layout(79)
+        )
         keys = {name: answer.signature for name, (_, answer) in converse(many(), 0)[1][0].items()}
         events[out] = shown, keys
     first, second = (shown for shown, _ in events.values())
@@ -785,7 +797,9 @@ def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
     first, second = members(5, release=Exact()), members(5, digest=OTHER, release=Exact())
     lost = {MASKED: {"site-004"}}
     (one, opened), (two, hidden) = converse(first, lost=lost), converse(second)
-    assert [advert[:32] for advert in adverts(opened)] == [advert[:32] for advert in adverts(hidden)]
+    assert [announcement[:32] for announcement in announcements(opened)] == [
+        announcement[:32] for announcement in announcements(hidden)
+    ]
     told_now = {row.tobytes() for _, answer in opened[UNMASK].values() for row in answer.pairs}
     assert told_now == {seed(one.session, first[4], site) for site in first[:4]}
     known = [_secret(first[4], one.session, MASK_SECRET), *told_now]  # all that is opened of the lost site
@@ -800,8 +814,8 @@ def test_what_one_sum_opens_says_nothing_of_another_sum_of_the_run():
     assert not any(site.run_key(KEY) in everything for site in first)
 
 
-def adverts(turns: Any) -> list[bytes]:
-    return [answer.advert for _, answer in turns[0].values()]
+def announcements(turns: Any) -> list[bytes]:
+    return [answer.announcement for _, answer in turns[0].values()]
 
 
 def test_a_site_whose_backup_forgot_a_session_opens_nothing_of_it_in_another():
@@ -833,11 +847,13 @@ def test_a_colluder_that_signs_the_public_key_of_an_honest_site_learns_nothing_o
     sites = members(5)
     keys = {name: answer for name, (_, answer) in converse(sites, KEYS)[1][KEYS].items()}
     thief, honest, other = sites[0], sites[1], sites[2]
-    copied = keys[honest.name].advert[:32] + keys[thief.name].advert[32:]
+    copied = keys[honest.name].announcement[:32] + keys[thief.name].announcement[32:]
     signature = sign_keys(thief.identity, QUESTION, thief.trust.terms, thief.name, copied)
-    keys[thief.name] = structs.replace(keys[thief.name], advert=copied, signature=signature)
-    adverts = np.frombuffer(b"".join(answer.advert for answer in keys.values()), dtype=np.uint8).reshape(5, 64)
-    session = Session(QUESTION, thief.trust.terms, tuple(keys), adverts, thief.trust.layout(5))
+    keys[thief.name] = structs.replace(keys[thief.name], announcement=copied, signature=signature)
+    announcements = np.frombuffer(b"".join(answer.announcement for answer in keys.values()), dtype=np.uint8).reshape(
+        5, 64
+    )
+    session = Session(QUESTION, thief.trust.terms, tuple(keys), announcements, thief.trust.layout(5))
     sent: Any = other.answer(
         SHARES, session.event(other.name, {name: answer.signature for name, answer in keys.items()})
     )
@@ -855,9 +871,11 @@ def test_a_key_of_the_run_is_no_key_for_another_question():
     def replayed(at: int, name: str, event: Any) -> Any:
         if at != SHARES:
             return event
-        keys, signatures = event.adverts.copy(), event.signatures.copy()
-        keys[3], signatures[3] = (np.frombuffer(part, dtype=np.uint8) for part in (theirs.advert, theirs.signature))
-        return structs.replace(event, adverts=keys, signatures=signatures)
+        keys, signatures = event.announcements.copy(), event.signatures.copy()
+        keys[3], signatures[3] = (
+            np.frombuffer(part, dtype=np.uint8) for part in (theirs.announcement, theirs.signature)
+        )
+        return structs.replace(event, announcements=keys, signatures=signatures)
 
     with pytest.raises(Refused, match="keys of 'site-003' are not signed"):
         converse(sites, event=replayed)

@@ -16,12 +16,12 @@ from fedsynth.federation.dry_run import forecast
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.three_servers.ideal import DRAW_BYTES, DRAW_SECONDS, Ideal, traffic_of
+from fedsynth.federation.trust.three_servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers, traffic_of
 from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import Distances, Vault
+from fedsynth.federation.vault import CandidateScores, Vault
 from fedsynth.methods.aim import AIM
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.flaim import FLAIM, AugFLAIM
@@ -41,14 +41,14 @@ def start(**options) -> Federation:
     return federate(options.pop("data", None) or tables(), SCHEMA, budget, trust=trust, **{"seed": 1, **options})
 
 
-def distances(*cliques: tuple[int, ...]) -> Distances:
+def distances(*cliques: tuple[int, ...]) -> CandidateScores:
     expected = tuple(np.zeros([SCHEMA.sizes[column] for column in clique]) for clique in cliques)
-    return Distances(cliques, expected, np.ones(len(cliques)), np.zeros(len(cliques)))
+    return CandidateScores(cliques, expected, np.ones(len(cliques)), np.zeros(len(cliques)))
 
 
-def ideal(federation: Federation) -> Ideal:
+def ideal(federation: Federation) -> IdealServers:
     assert isinstance(federation.trust, ThreeServers)
-    assert isinstance(federation.trust.servers, Ideal)
+    assert isinstance(federation.trust.servers, IdealServers)
     return federation.trust.servers
 
 

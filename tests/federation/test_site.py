@@ -15,16 +15,16 @@ from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy import VERBS, Policy
-from fedsynth.federation.query import Counts, Query, Size
+from fedsynth.federation.query import Counts, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits
@@ -58,7 +58,7 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }
-    message = Message.of("a", Request.of(query or Size(), **{**fields, **changes}), COORDINATOR, Seen())
+    message = Message.of("a", Request.of(query or RecordCount(), **{**fields, **changes}), COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 
@@ -67,7 +67,7 @@ def fresh() -> KeyedBits:
 
 
 def numbers(reply: Reply) -> list[int]:
-    assert isinstance(reply.answer, Values), reply
+    assert isinstance(reply.answer, PlainAnswer), reply
     return [int(value) for value in reply.answer.values]
 
 
@@ -129,7 +129,7 @@ def test_a_public_size_counts_the_rows_that_do_not_fit_too():
 def test_questions_that_cannot_be_are_refused_and_not_read():
     asked = site()
     assert ask(asked, Counts.of(9, [(8,)])).code == "refused"
-    stranger = Message.of("a", Request.of(Size(), **_fields()), Coordinator(bytes(31) + b"1"), Seen())
+    stranger = Message.of("a", Request.of(RecordCount(), **_fields()), Coordinator(bytes(31) + b"1"), AuditPosition())
     assert stranger.reply(asked.answer(stranger.data)).code == "refused"
     assert asked.account.head()[0] == 1  # strangers leave no row
     for data in (b"", b"garbage", stranger.data[:50], bytes(10**4)):
@@ -218,7 +218,7 @@ def test_outside_a_release_nothing_follows_from_one_sites_categories_or_ranges()
 
         federation = federate([frame, everything], schema, BUDGET, trust=LocalNoise(), seed=0, transport=Noting)
         federation.sum(Counts.of(2, [(0,), (0, 1)]), 0.1)
-        federation.sum(Size(), 0.1)
+        federation.sum(RecordCount(), 0.1)
         return noted
 
     assert seen(everything) == seen(poor) == seen(poor.head(0))
@@ -228,7 +228,7 @@ def test_a_federation_under_another_schema_than_the_sites_is_refused():
     other = Schema((Categorical("z", ("a", "b")),))
     federation = federate([random_table(30, 1)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
     with pytest.raises(Refused, match="refused step 0"):
-        replace(federation, schema=other).sum(Size(), 0.1)
+        replace(federation, schema=other).sum(RecordCount(), 0.1)
     with pytest.raises(SchemaError, match="under another schema"):
         federate([random_table(30, 1)], other, BUDGET, trust=TrustedServer())
 
@@ -250,7 +250,7 @@ def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_refused(t
         federation = federate(
             [random_table(50, 0), random_table(20, 1)], SCHEMA, BUDGET, trust=LocalNoise(), seed=1, transcript=path
         )
-        return [int(federation.sum(Size(), 0.01).values[0]) for _ in range(last)]
+        return [int(federation.sum(RecordCount(), 0.01).values[0]) for _ in range(last)]
 
     whole = ask_all(4)
     kept = path.read_bytes()
@@ -277,5 +277,5 @@ def test_a_site_needs_a_real_secret_and_a_federation_a_site():
 def test_over_budget_is_said_before_anything_is_asked():
     federation = federate([random_table(30, 1)], SCHEMA, BUDGET, trust=LocalNoise(), seed=0)
     with pytest.raises(BudgetExceeded, match="fewer rounds or the run a larger epsilon"):
-        federation.sum(Size(), 1.01)
+        federation.sum(RecordCount(), 1.01)
     assert federation.ledger.spent.rho == 0

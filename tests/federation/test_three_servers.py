@@ -21,15 +21,15 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Counts
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.three_servers import server as servers_file
-from fedsynth.federation.trust.three_servers.ideal import Ideal, drawn, utilities
+from fedsynth.federation.trust.three_servers.ideal import IdealServers, drawn, utilities
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, check_publics, seal
 from fedsynth.federation.trust.three_servers.questions import (
     GRAIN,
     MOST_PENALTY,
     MOST_RECORDS,
     MOST_WEIGHT,
-    Draw,
-    Layout,
+    SelectTable,
+    ShareLayout,
     noise_part,
     opened_std,
 )
@@ -110,18 +110,18 @@ def test_what_a_server_sends_on_is_uniform_too():
     vault = world.filled()
     question = open_of(vault, (1, 2, 3))
     servers = world.ideal.servers
-    rosters = [server.ask(question) for server in servers]
+    statements = [server.ask(question) for server in servers]
     opened = []
     for server in servers:
-        server.agree(rosters)
+        server.agree(statements)
         opened.append(server.share())
     assert (total(opened) - exact(world, (1, 2, 3))).std() < 20
     for share in opened:  # one share alone: a cell's value is lost in 64 random bits
         assert stats.kstest(share / 2.0**64, "uniform").pvalue > 1e-4
     scores = draw_of(vault, (0, 1), (1, 2), (3,), number=1)
-    rosters = [server.ask(scores) for server in servers]
+    statements = [server.ask(scores) for server in servers]
     for server in servers:
-        server.agree(rosters)
+        server.agree(statements)
     assert len({int(server.scores()[0]) >> 32 for server in servers}) == SERVERS
 
 
@@ -205,8 +205,8 @@ def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(pair):
     assert world.ideal.take(vault, "b", world.dealt("b", values, vault))
     world.ideal.keep(vault, ("b",))
     for server in world.ideal.servers:
-        roster = server.ask(open_of(vault, (0,))).roster
-        assert roster.sites == ("b",)
+        statement = server.ask(open_of(vault, (0,))).statement
+        assert statement.sites == ("b",)
 
 
 def test_no_server_can_test_guesses_of_a_share_that_it_does_not_hold():
@@ -364,7 +364,7 @@ def test_any_two_honest_servers_have_what_the_release_promises(release, norms):
 def test_tables_of_fewer_columns_and_weights_come_from_what_was_dealt():
     world = World(exact=True)
     vault = world.filled(release=Deposit())
-    layout = Layout(QUERY, SCHEMA)
+    layout = ShareLayout(QUERY, SCHEMA)
     assert layout.cells == QUERY.cells(SCHEMA)
     question = open_of(vault, (3, 1), (0,), (2,))
     question = msgspec.structs.replace(question, release=Exact(), weights=(1, 4, 64))
@@ -388,13 +388,13 @@ def test_a_question_is_answered_once_and_from_what_is_stored_then():
     assert (world.ideal.open(open_of(vault, (0, 1))) == first).all()
     index = world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1))
     assert world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1)) == index
-    assert {book.spent(vault)[0] for book in world.books} == {2}
-    assert [book.spent(vault)[1] for book in world.books] == pytest.approx([0.2] * SERVERS)
+    assert {ledger.spent(vault)[0] for ledger in world.books} == {2}
+    assert [ledger.spent(vault)[1] for ledger in world.books] == pytest.approx([0.2] * SERVERS)
     with pytest.raises(Refused, match="differs from the one"):
         world.ideal.open(open_of(vault, (0,)))
     with pytest.raises(Refused, match="out of order"):
         world.ideal.open(open_of(vault, (0,), number=5))
-    assert [book.spent(vault)[0] for book in world.books] == [2] * SERVERS
+    assert [ledger.spent(vault)[0] for ledger in world.books] == [2] * SERVERS
 
 
 def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bits():
@@ -406,8 +406,8 @@ def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bit
     assert again.filled() == vault
     assert (again.ideal.open(open_of(vault, (0, 1))) == first).all()
     assert again.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1)) == drew
-    assert {book.spent(vault)[0] for book in world.books} == {2}
-    assert [book.spent(vault)[1] for book in world.books] == pytest.approx([0.2] * SERVERS)
+    assert {ledger.spent(vault)[0] for ledger in world.books} == {2}
+    assert [ledger.spent(vault)[1] for ledger in world.books] == pytest.approx([0.2] * SERVERS)
     with pytest.raises(BudgetExceeded, match="deposited"):
         again.ideal.open(open_of(vault, (0, 1), rho=0.81, number=2))
     other = World(books=world.books, seed=0)
@@ -432,7 +432,7 @@ def test_a_vault_opens_no_more_than_was_deposited():
     with pytest.raises(BudgetExceeded):
         world.ideal.open(msgspec.structs.replace(open_of(vault, (0,), number=1), release=Exact()))
     world.ideal.draw(draw_of(vault, (0,), (1,), rho=0.4, number=1))
-    assert {book.spent(vault) for book in world.books} == {(2, 1.0)}
+    assert {ledger.spent(vault) for ledger in world.books} == {(2, 1.0)}
     pure = World(budget=Budget(1.0, 0.0))
     vault = pure.filled(release=Deposit(epsilon=1.0))
     with pytest.raises(BudgetExceeded):  # Gaussian noise has no pure price
@@ -455,19 +455,19 @@ def test_nothing_leaves_unless_three_rosters_agree(spoil):
     world = World()
     vault = world.filled()
     servers = world.ideal.servers
-    rosters = [server.ask(open_of(vault, (0,))) for server in servers]
+    statements = [server.ask(open_of(vault, (0,))) for server in servers]
     others = {"sites": ("a", "b"), "inputs": "1" * 64, "question": "2" * 64, "spent": 0.5, "held": "3" * 64}
     if spoil in others:
-        lied = msgspec.structs.replace(rosters[1].roster, **{spoil: others[spoil]})
-        signature = ServerKeys(world.secrets[1]).sign("roster", lied.body)
-        rosters[1] = msgspec.structs.replace(rosters[1], roster=lied, signature=signature)
+        lied = msgspec.structs.replace(statements[1].statement, **{spoil: others[spoil]})
+        signature = ServerKeys(world.secrets[1]).sign("statement", lied.body)
+        statements[1] = msgspec.structs.replace(statements[1], statement=lied, signature=signature)
     elif spoil == "signature":
-        rosters[1] = msgspec.structs.replace(rosters[1], signature=rosters[0].signature)
+        statements[1] = msgspec.structs.replace(statements[1], signature=statements[0].signature)
     else:
-        rosters = rosters[:2]
+        statements = statements[:2]
     for server in (servers[0], servers[2]):
         with pytest.raises(Refused, match="nothing is opened"):
-            server.agree(rosters)
+            server.agree(statements)
         for leaks in (server.share, server.scores, server.gumbels):
             with pytest.raises(Refused):
                 leaks()
@@ -480,23 +480,23 @@ def test_another_roster_at_one_server_is_refused():
     vault = world.filled()
     servers = world.ideal.servers
     asked = (open_of(vault, (0,)), open_of(vault, (1,)), open_of(vault, (0,)))
-    rosters = [server.ask(question) for server, question in zip(servers, asked, strict=True)]
+    statements = [server.ask(question) for server, question in zip(servers, asked, strict=True)]
     for server in servers:
         with pytest.raises(Refused, match="nothing is opened"):
-            server.agree(rosters)
+            server.agree(statements)
 
 
 def test_a_dead_server_is_named_and_nothing_is_opened_or_charged():
     world = World()
     vault = world.filled()
-    stopped = Ideal(world.ideal.servers, dead=frozenset({1}))
+    stopped = IdealServers(world.ideal.servers, dead=frozenset({1}))
     with pytest.raises(SiteLost, match="server 2"):
         stopped.open(open_of(vault, (0,)))
     with pytest.raises(SiteLost, match="server 2"):
         stopped.draw(draw_of(vault, (0,), (1,)))
-    assert {book.spent(vault) for book in world.books} == {(0, 0)}
+    assert {ledger.spent(vault) for ledger in world.books} == {(0, 0)}
     world.ideal.open(open_of(vault, (0,)))
-    assert {book.spent(vault)[0] for book in world.books} == {1}
+    assert {ledger.spent(vault)[0] for ledger in world.books} == {1}
 
 
 def test_a_server_knows_its_own_place():
@@ -569,7 +569,7 @@ def test_no_utility_moves_by_more_than_the_noise_is_made_for(tables, data):
     expected = np.array(
         data.draw(st.lists(st.integers(0, limit), min_size=table.size, max_size=table.size)), dtype=np.int64
     )
-    question = Draw(
+    question = SelectTable(
         "0" * 64,
         0,
         ((0,),),
@@ -645,9 +645,9 @@ def test_servers_add_two_full_sets_of_gumbels_and_the_third_none():
     vault = world.filled()
     servers = world.ideal.servers
     question = draw_of(vault, *CLIQUES)
-    rosters = [server.ask(question) for server in servers]
+    statements = [server.ask(question) for server in servers]
     for server in servers:
-        server.agree(rosters)
+        server.agree(statements)
     first, second, third = (server.gumbels() for server in servers)
     assert first is not None
     assert second is not None

@@ -27,9 +27,9 @@ from tests.federation.world import (
 )
 
 from fedsynth.errors import FedsynthError, Refused, SiteLost
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, records
 from fedsynth.federation.trust.local import LocalNoise
@@ -47,7 +47,7 @@ each_trust = pytest.mark.parametrize("trust", TRUSTS.values(), ids=TRUSTS)
 def run(federation: Federation) -> list[NDArray[Any]]:
     """Use every verb that the trust has, and return all that was released."""
     found: list[NDArray[Any]] = [federation.sum(QUERY, 0.2).values]
-    found += [one.values for one in federation.each(Size(), 0.1).values()]
+    found += [one.values for one in federation.each(RecordCount(), 0.1).values()]
     found += [np.array(drawn) for drawn in federation.choose(scores(), 0.2).values()]
     pairs = {site: [counts((SEX,)), counts((AGE,))] for site in federation.sites[:3]}
     found += [one.values for one in federation.sums(pairs, 0.1)]
@@ -248,10 +248,10 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
         reply = message.reply(data)
         if message.site != "site-001":
             return data
-        assert isinstance(reply.answer, Values)
+        assert isinstance(reply.answer, PlainAnswer)
         numbers = reply.answer.values.copy()
         numbers[0] = 2**61
-        return write_reply(message.site, reply.digest, "answered", reply.seen, encode(Values(numbers)))
+        return write_reply(message.site, reply.digest, "answered", reply.seen, encode(PlainAnswer(numbers)))
 
     class Stops(Network):
         def exchange(self, messages: Any) -> Any:
@@ -343,7 +343,7 @@ def test_exact_counts_are_sealed_and_stand_in_no_file(deposits, tmp_path):
     for rows, reply in zip(held, network.replies, strict=True):
         counted = query.answer(rows)
         assert reply.sealed
-        assert isinstance(reply.answer, Values)
+        assert isinstance(reply.answer, PlainAnswer)
         assert (reply.answer.values == counted).all()  # the coordinator reads them
         for part in windows(counted):
             assert part not in reply.data

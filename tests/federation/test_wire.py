@@ -11,12 +11,12 @@ import pytest
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.coordinator import Coordinator, seal
-from fedsynth.federation.events import Answer, Values
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.events import Answer, PlainAnswer
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.wire import (
     CODES,
+    AuditPosition,
     Request,
-    Seen,
     WireError,
     decode,
     encode,
@@ -104,7 +104,7 @@ def test_every_field_is_part_of_the_digest():
         {"neighbours": "replace"},
     ]
     queries = [
-        Size(),
+        RecordCount(),
         Counts(QUERY.axes, ((0,), (1, 0)), (1, 3)),
         Counts(QUERY.axes, QUERY.tables, (1, 4)),
         Counts((Axis(0, np.array([0.5, 1.5]), np.array([0, 1, 1])), Axis(1)), QUERY.tables, (1, 3)),
@@ -142,7 +142,7 @@ TWO = np.array([1, 2], dtype="<i8").tobytes()
 
 def test_a_frame_that_encode_would_not_write_is_refused():
     good = as_frame(msgspec.msgpack.encode(parsed()), TWO)
-    assert good == encode(Values(np.array([1, 2])))
+    assert good == encode(PlainAnswer(np.array([1, 2])))
     assert not refused(good)
     head = msgspec.msgpack.encode(parsed())
     bad = {
@@ -178,7 +178,7 @@ def test_a_question_that_is_too_large_is_an_error_of_whoever_asks():
 
 
 def test_unknown_kinds_are_refused():
-    frame = request(Size()).frame.replace(b"\xa4size", b"\xa4sizE")
+    frame = request(RecordCount()).frame.replace(b"\xa4size", b"\xa4sizE")
     with pytest.raises(Unsupported):
         read_question(frame)
 
@@ -186,9 +186,9 @@ def test_unknown_kinds_are_refused():
 def test_an_envelope_and_its_body_come_apart_again():
     coordinator, asked = Coordinator(bytes(32)), request().at(2, None)
     signature = coordinator.sign(asked.body)
-    data = seal_envelope(signature, Seen(7, b"c" * 32), asked.body)
+    data = seal_envelope(signature, AuditPosition(7, b"c" * 32), asked.body)
     found, seen, body, _ = open_envelope(data)
-    assert (found, seen, bytes(body)) == (signature, Seen(7, b"c" * 32), asked.body)
+    assert (found, seen, bytes(body)) == (signature, AuditPosition(7, b"c" * 32), asked.body)
     frame, turn, event = parts_of(body)
     assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")
     for cut in (0, 50, 104, 110, len(data) - 9):
@@ -198,12 +198,12 @@ def test_an_envelope_and_its_body_come_apart_again():
 
 def test_a_confidential_answer_opens_for_the_coordinator_alone():
     coordinator, asked = Coordinator(b"k" * 32), request()
-    body = encode(Values(np.arange(5)))
+    body = encode(PlainAnswer(np.arange(5)))
     box = b"".join(seal(coordinator.public, b"s" * 32, body, "a", asked.digest))
     assert len(box) == len(body) + 48
-    data = write_reply("a", asked.digest, "answered", Seen(), box, sealed=True)
+    data = write_reply("a", asked.digest, "answered", AuditPosition(), box, sealed=True)
     answer = read_reply(data, asked, "a", coordinator.unseal).answer
-    assert isinstance(answer, Values)
+    assert isinstance(answer, PlainAnswer)
     np.testing.assert_array_equal(answer.values, np.arange(5))
     with pytest.raises(FedsynthError):
         read_reply(data, asked, "a", Coordinator(b"x" * 32).unseal)
@@ -214,18 +214,18 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
     with pytest.raises(FedsynthError):
         coordinator.unseal(bytes(len(box)), "a", asked.digest)  # a point of low order
     with pytest.raises(FedsynthError):
-        coordinator.unseal(box, "a", request(Size()).digest)
+        coordinator.unseal(box, "a", request(RecordCount()).digest)
 
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
     asked, unseal = request(), Coordinator(bytes(32)).unseal
-    errors = {code: write_reply("a", asked.digest, code, Seen()) for code in CODES[1:]}
+    errors = {code: write_reply("a", asked.digest, code, AuditPosition()) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
         assert read_reply(data, asked, "a", unseal).code == code
         with pytest.raises(WireError):
             read_reply(data, asked, "b", unseal)
         with pytest.raises(WireError):
-            read_reply(data, request(Size()), "a", unseal)
+            read_reply(data, request(RecordCount()), "a", unseal)
         with pytest.raises(WireError):
-            read_reply(data + encode(Values(np.arange(2))), asked, "a", unseal)
+            read_reply(data + encode(PlainAnswer(np.arange(2))), asked, "a", unseal)

@@ -11,13 +11,13 @@ import numpy as np
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Dealt
+from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.trust.secure.masking import derive, identity, identity_seed
-from fedsynth.federation.trust.three_servers.ideal import Ideal
+from fedsynth.federation.trust.three_servers.ideal import IdealServers
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys
-from fedsynth.federation.trust.three_servers.questions import Draw, Open
-from fedsynth.federation.trust.three_servers.server import MemoryBook, Server, ServerTerms, deal
+from fedsynth.federation.trust.three_servers.questions import OpenTables, SelectTable
+from fedsynth.federation.trust.three_servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian
@@ -62,7 +62,7 @@ class World:
     neighbours: Neighbours = "add-remove"
     exact: bool = False
     terms: str = "terms"
-    books: tuple[MemoryBook, ...] = field(default_factory=lambda: tuple(MemoryBook() for _ in range(SERVERS)))
+    books: tuple[MemoryLedger, ...] = field(default_factory=lambda: tuple(MemoryLedger() for _ in range(SERVERS)))
 
     @cached_property
     def secrets(self) -> list[bytes]:
@@ -75,13 +75,13 @@ class World:
         return tuple(ServerKeys(secret).public for secret in self.secrets)
 
     @cached_property
-    def ideal(self) -> Ideal:
+    def ideal(self) -> IdealServers:
         """All three servers."""
         first, second, third = (self.server(number) for number in range(SERVERS))
-        return Ideal((first, second, third))
+        return IdealServers((first, second, third))
 
-    def server(self, position: int) -> Server:
-        """Return one server, over its own book."""
+    def server(self, position: int) -> ComputeParty:
+        """Return one server, over its own ledger."""
         sites = {name: identity(Secrets(name).secret) for name in self.names}
         terms = ServerTerms(
             position,
@@ -95,7 +95,7 @@ class World:
             self.neighbours,
             self.exact,
         )
-        return Server(terms, self.secrets[position], self.books[position])
+        return ComputeParty(terms, self.secrets[position], self.books[position])
 
     def request(self, query: Counts = QUERY, release: Deposit = DEPOSIT, step: int = 0, run: str = "run") -> Request:
         """Return the signed question of a deposit."""
@@ -114,7 +114,7 @@ class World:
         request.signature = COORDINATOR.sign(request.body)
         return request
 
-    def dealt(self, name: str, values: Integers, question: str, salt: bytes = b"") -> Dealt:
+    def dealt(self, name: str, values: Integers, question: str, salt: bytes = b"") -> DealtShares:
         """Return what a site deals."""
         return deal(values, question, name, self.publics, self.terms, Secrets(name, salt))
 
@@ -138,9 +138,9 @@ class World:
         return [random_table(number, seed) for seed, number in enumerate(rows)]
 
 
-def open_of(vault: str, *cliques: tuple[int, ...], rho: float = 0.1, number: int = 0) -> Open:
+def open_of(vault: str, *cliques: tuple[int, ...], rho: float = 0.1, number: int = 0) -> OpenTables:
     """Return a question for tables."""
-    return Open(vault, number, cliques, Gaussian(rho))
+    return OpenTables(vault, number, cliques, Gaussian(rho))
 
 
 def draw_of(
@@ -151,11 +151,11 @@ def draw_of(
     weights: Sequence[int] = (),
     penalties: Sequence[int] = (),
     expected: Integers | None = None,
-) -> Draw:
+) -> SelectTable:
     """Return a draw among tables, against none expected."""
     cells = sum(int(np.prod([SCHEMA.sizes[column] for column in clique])) for clique in cliques)
     count = len(cliques)
-    return Draw(
+    return SelectTable(
         vault,
         number,
         cliques,

@@ -21,7 +21,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
-from fedsynth.methods.flaim_scores import Measured, Scores
+from fedsynth.methods.flaim_scores import FLAIMSelection, MeasuredTables
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -58,14 +58,14 @@ def tables(number: int, rows: int = 30) -> list[Table]:
     return [table(rows + 7 * k, k) for k in range(number)]
 
 
-def scores(steps: int = 1, records: int = 30) -> Scores:
+def scores(steps: int = 1, records: int = 30) -> FLAIMSelection:
     """Return FLAIM's selection among the three columns and their pairs, against a uniform model."""
     sizes = SCHEMA.sizes
     ones = tuple((column,) for column in range(COLUMNS))
     candidates = (*ones, (SEX, REGION), (SEX, AGE), (REGION, AGE))
     uniform = np.concatenate([np.full(size, 1 / size) for size in sizes])
-    measured = Measured(ones, 100 * uniform, np.full(COLUMNS, 3.0), 100.0, 20)
-    return Scores(
+    measured = MeasuredTables(ones, 100 * uniform, np.full(COLUMNS, 3.0), 100.0, 20)
+    return FLAIMSelection(
         records=records,
         candidates=candidates,
         weights=np.ones(len(candidates), dtype=np.int64),

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 from tests.attacks.world import COORDINATOR, deployed, frame, question, sealed
 
-from fedsynth.backup import Contents
+from fedsynth.backup import BackupContents
 from fedsynth.cli.app import main
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.wire import Reply, Request, Seen, read_reply
+from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.state import answer, make_node_key, open_account, site_secret
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> SiteConfig:
     return config
 
 
-def ask(config: SiteConfig, request: Request, seen: Seen | None = None) -> Reply:
+def ask(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
     """Send one message to a deployed site, and return what comes back."""
     (data,) = answer(config, [sealed(request, seen)]).replies
     return read_reply(data, request, config.name, COORDINATOR.unseal)
@@ -274,7 +274,7 @@ def test_an_archive_leads_nowhere_else(config, tmp_path):
 
     def led_out(name: str, content: bytes) -> list[tuple[str, bytes]]:
         if name == "backup.json":
-            contents = msgspec.json.decode(content, type=Contents)
+            contents = msgspec.json.decode(content, type=BackupContents)
             files = {("../evil" if key == "schema.toml" else key): value for key, value in contents.files.items()}
             return [(name, msgspec.json.encode(msgspec.structs.replace(contents, files=files)))]
         return [("../evil" if name == "schema.toml" else name, content)]
@@ -292,7 +292,7 @@ def test_a_state_elsewhere_takes_an_account_and_rows_alone(config, tmp_path):
 
     def planted(name: str, content: bytes) -> list[tuple[str, bytes]]:
         if name == "backup.json":
-            contents = msgspec.json.decode(content, type=Contents)
+            contents = msgspec.json.decode(content, type=BackupContents)
             files = {
                 ("state/authorized_keys" if key == "schema.toml" else key): one for key, one in contents.files.items()
             }

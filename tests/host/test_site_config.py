@@ -28,7 +28,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import private_folder
 from fedsynth.host import rows as site_rows
 from fedsynth.host.checks import check_site
@@ -116,7 +116,7 @@ def ask(
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", request, COORDINATOR, Seen())
+    message = Message.of("north", request, COORDINATOR, AuditPosition())
     (data,) = answer(config, [message.data]).replies
     return message.reply(data)
 
@@ -385,7 +385,7 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
     for k in range(5):
         assert ask(config, f"run-{k}").code == "answered"
     assert len(list(config.copies.glob("*.rows"))) == 1
-    stranger = Message.of("north", ask_request("stranger"), Coordinator(KEY), Seen())
+    stranger = Message.of("north", ask_request("stranger"), Coordinator(KEY), AuditPosition())
     before = sorted(config.copies.iterdir())
     (data,) = answer(config, [stranger.data]).replies
     assert stranger.reply(data).code == "refused"

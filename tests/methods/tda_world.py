@@ -16,7 +16,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
 from fedsynth.methods.tda_sums import Encoding, Encodings
-from fedsynth.models.copula import Cellwise
+from fedsynth.models.copula import OneAxis
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
@@ -89,7 +89,7 @@ def scores_of(table: Table, bins: int = 32) -> list[NormalScores]:
 
 def encodings(axes: list[NormalScores], bins: int = 32) -> Encodings:
     """Return how sites encode those columns."""
-    return tuple(encoding(Cellwise(axis, grid)) for axis, grid in zip(axes, grids(bins), strict=True))
+    return tuple(encoding(OneAxis(axis, grid)) for axis, grid in zip(axes, grids(bins), strict=True))
 
 
 def with_mixture(columns: Encodings, at: int, scores: list[int], mixture: list[list[float]]) -> Encodings:

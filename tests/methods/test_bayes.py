@@ -25,8 +25,8 @@ from fedsynth.methods import find_method
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.privbayes import _deposited
 from fedsynth.methods.survey import survey
+from fedsynth.models.adaptive_bins import PARTS, AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import PARTS, Cells
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Laplace
@@ -87,8 +87,8 @@ def network_of(fitted: Synthesizer) -> BayesianNetwork:
     return fitted.model
 
 
-def columns_of(fitted: Synthesizer) -> list[Cells]:
-    return [axis for axis in fitted.axes if isinstance(axis, Cells)]
+def columns_of(fitted: Synthesizer) -> list[AdaptiveBins]:
+    return [axis for axis in fitted.axes if isinstance(axis, AdaptiveBins)]
 
 
 def same(one: Synthesizer, two: Synthesizer) -> bool:
@@ -105,23 +105,23 @@ def same(one: Synthesizer, two: Synthesizer) -> bool:
 # What a site computes
 
 
-def places(cells: Cells, at: int, table: Table) -> np.ndarray:
+def places(cells: AdaptiveBins, at: int, table: Table) -> np.ndarray:
     """Return the group of each row in column ``at``."""
     return cells.axis(at).places(table.codes[at], table.numbers.get(at))
 
 
-def some_columns(seed: int) -> list[Cells]:
+def some_columns(seed: int) -> list[AdaptiveBins]:
     """Cells as a survey of some rows leaves them."""
     table = rows(2000, seed)
     cells = []
     for at, column in enumerate(SCHEMA.stored):
-        one = Cells.of(column)
+        one = AdaptiveBins.of(column)
         for _ in range(2):
             counts = np.bincount(places(one, at, table), minlength=one.size)
-            one = one.told(counts.astype(float), 0.0, len(table))
+            one = one.updated(counts.astype(float), 0.0, len(table))
             if one.grid is not None:
                 one = one.cut(one.grid.finer(10**6, PARTS), 30.0)
-        cells.append(one.told(np.ones(one.size), 1.0, len(table)).grouped(10.0, 9))
+        cells.append(one.updated(np.ones(one.size), 1.0, len(table)).grouped(10.0, 9))
     return cells
 
 
@@ -292,7 +292,7 @@ def test_a_survey_cuts_only_what_stands_out_of_the_noise():
     assert len(federation.ledger.entries) == 1
     assert sites == federation.sites
     assert total == pytest.approx(4000, rel=0.05)
-    public = [Cells.of(column) for column in SCHEMA.stored]
+    public = [AdaptiveBins.of(column) for column in SCHEMA.stored]
     assert len(columns[2].groups) > len(public[2].groups)  # prices pile up at 9.99
     assert len(columns[1].groups) == len(public[1].groups)  # most gains are zero, a cell of its own; the rest is even
     assert len(columns[0].groups) == 71

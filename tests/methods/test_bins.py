@@ -36,7 +36,7 @@ from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import NOISE_L1, free_numbers, noise_weight, without_noise
 from fedsynth.methods.pilot import CoarseTable, pilot
 from fedsynth.methods.survey import one_way, surveyed, with_survey
-from fedsynth.models.cells import Cells
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.synthesizer import load
 from fedsynth.rows import Table
@@ -193,7 +193,7 @@ def test_a_survey_says_something_of_columns_that_are_measured_again():
 def grouped(sizes: tuple[int, ...]) -> Domain:
     """Return numbers in as many groups, of which nothing is known."""
     schema = Schema(tuple(Numeric(f"n{k}", 0.0, 1.0, bins=size) for k, size in enumerate(sizes)))
-    return Domain(schema, tuple(Cells.of_bins(column) for column in schema.stored))
+    return Domain(schema, tuple(AdaptiveBins.of_bins(column) for column in schema.stored))
 
 
 def correlated(size: int, total: float) -> np.ndarray:

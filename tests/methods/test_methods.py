@@ -22,8 +22,8 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
-from fedsynth.methods.flaim import Run, Settings
-from fedsynth.methods.flaim_scores import GRID, Scores, _Layout
+from fedsynth.methods.flaim import FLAIMOptions, FLAIMState
+from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, _Layout
 from fedsynth.methods.measure import fits, measure, sums_of_pairs, weights_for, with_sums_of
 from fedsynth.methods.oneshot import strongest_pairs
 from fedsynth.models.estimate import Measurement
@@ -294,7 +294,7 @@ def test_scores_are_those_of_the_algorithm_box():
     potentials = np.random.default_rng(1).normal(size=6)
     exact = np.exp(potentials) / np.exp(potentials).sum()
     ones = [np.full(size, 1 / size) for size in SIZES]
-    scores = Scores(
+    scores = FLAIMSelection(
         records=60,
         candidates=candidates,
         weights=weights,
@@ -386,8 +386,8 @@ def test_what_sites_pick_together_stays_within_the_models_limit():
     sizes = (50,) * 5
     ones = [Measurement((j,), np.full(50, 2.0), 1.0) for j in range(5)]
     megabytes = 3 * 50**3 * 8 / 2**20
-    options = Settings(max_megabytes=megabytes)
-    run = Run(federation(1.0), options, {}, 1.0, [], ones, estimate(sizes, ones, 100.0))
+    options = FLAIMOptions(max_megabytes=megabytes)
+    run = FLAIMState(federation(1.0), options, {}, 1.0, [], ones, estimate(sizes, ones, 100.0))
     pairs: list[tuple[int, ...]] = [(i, j) for i in range(5) for j in range(i + 1, 5)]
     picks = {f"site-{k}": [pair, (0, 1)] for k, pair in enumerate(pairs)}
     kept = {q for chosen in run.together(picks).values() for q in chosen}

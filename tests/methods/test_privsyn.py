@@ -20,11 +20,11 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.vault import GRAIN, Distances
+from fedsynth.federation.vault import GRAIN, CandidateScores
 from fedsynth.methods import sketch as module
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import measure
-from fedsynth.methods.privsyn import worth_releasing
+from fedsynth.methods.privsyn import pairs_worth_releasing
 from fedsynth.methods.sketch import Sketches, dependence, project, sketch
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget
@@ -158,7 +158,7 @@ def test_the_greedy_choice_is_the_best_of_all_subsets_of_equal_cells(pure):
             return 2.0 * std * len(chosen) ** power + left
 
         best = min(error(subset) for size in range(7) for subset in itertools.combinations(sorted(strengths), size))
-        assert error(worth_releasing(strengths, weight, std, 6, pure=pure)) == pytest.approx(best)
+        assert error(pairs_worth_releasing(strengths, weight, std, 6, pure=pure)) == pytest.approx(best)
 
 
 def test_strong_pairs_are_released_and_weak_ones_are_not():
@@ -212,7 +212,7 @@ def test_scores_of_a_vault_are_exact_but_for_their_noise_and_paid_for():
     table = rows(800, 0)
     pairs = list(itertools.combinations(range(4), 2))
     expected = tuple(np.full(contingency(table, pair).shape, 3.25) for pair in pairs)
-    distances = Distances(tuple(pairs), expected, np.ones(len(pairs)), np.zeros(len(pairs)))
+    distances = CandidateScores(tuple(pairs), expected, np.ones(len(pairs)), np.zeros(len(pairs)))
     scores = distances.l1
     exact = scores.utilities(partial(contingency, table)) / (GRAIN * scores.integer_weights)
     rho = Budget(1.0, 1e-6).rho

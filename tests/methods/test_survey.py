@@ -17,7 +17,7 @@ from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import survey as module
 from fedsynth.methods.survey import FINEST, Survey, groups_for, noise_groups, one_way, survey
-from fedsynth.models.cells import Cells
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Laplace
 from fedsynth.rows import Table
@@ -150,7 +150,7 @@ def test_a_survey_without_noise_has_exact_counts(trust: Trust):
         if cells.grid is not None:
             heavy = (cells.counts > 2100 / FINEST)[: len(cells.grid)]
             width = (cells.grid.upper - cells.grid.lower)[heavy]
-            finest = Cells.levels(SCHEMA.stored[at])[-1].grid
+            finest = AdaptiveBins.levels(SCHEMA.stored[at])[-1].grid
             assert finest is not None
             assert width.max(initial=0.0) <= 1.3 * (finest.upper - finest.lower).max()
 
@@ -242,7 +242,7 @@ def test_rare_values_in_order_keep_their_shares_and_others_share_evenly():
     rows = np.array([5000.0, 2000, 90, 70, 50, 30, 10, 0])
     for values, even in ((tuple(range(8)), False), (tuple("hgfedcba"), True)):
         schema = Schema((Categorical("x", values),))
-        cells = replace(Cells.of(schema.stored[0]), counts=rows)
+        cells = replace(AdaptiveBins.of(schema.stored[0]), counts=rows)
         (grouped,) = noise_groups(schema, Survey([cells], rows.sum(), ("a",)), 200.0)
         assert grouped.groups.tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
         assert np.allclose(grouped.counts[2:], rows[2:].mean() if even else rows[2:])

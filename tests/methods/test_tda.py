@@ -33,7 +33,7 @@ from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import Method
 from fedsynth.methods.tda import encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
-from fedsynth.models.copula import Cellwise, Copula, fitted_correlation
+from fedsynth.models.copula import Copula, OneAxis, fitted_correlation
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
@@ -47,8 +47,8 @@ REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
 # The private method
 
 
-def margins_of(made: Synthesizer) -> list[Cellwise]:
-    return [axis for axis in made.axes if isinstance(axis, Cellwise)]
+def margins_of(made: Synthesizer) -> list[OneAxis]:
+    return [axis for axis in made.axes if isinstance(axis, OneAxis)]
 
 
 def copula_of(made: Synthesizer) -> Copula:

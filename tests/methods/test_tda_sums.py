@@ -28,8 +28,8 @@ from fedsynth.methods.tda_sums import (
     LONGEST,
     Encoding,
     MixtureSums,
-    Moments,
-    Products,
+    MomentSums,
+    ProductSums,
     encoded,
     responsibilities,
     scaling,
@@ -93,7 +93,7 @@ def test_the_covariance_over_sites_is_that_of_the_pooled_encoded_rows(method):
 
 def test_products_are_bit_for_bit_those_of_the_pooled_rows():
     table = rows(800, 3)
-    query = Products(encodings(scores_of(table)), 4 * GRAIN**2)
+    query = ProductSums(encodings(scores_of(table)), 4 * GRAIN**2)
     pooled = query.answer(table)
     for sites in partitions(table).values():
         assert (np.sum([query.answer(site) for site in sites], axis=0) == pooled).all()
@@ -102,7 +102,7 @@ def test_products_are_bit_for_bit_those_of_the_pooled_rows():
 def test_chunks_of_rows_do_not_show(monkeypatch):
     table = rows(300, 5)
     queries = [
-        Moments(encodings(scores_of(table)), 4 * GRAIN**2),
+        MomentSums(encodings(scores_of(table)), 4 * GRAIN**2),
         MixtureSums((1, 4), np.random.default_rng(0).normal(size=(3, 2, 4))),
     ]
     whole = [query.answer(table) for query in queries]
@@ -155,7 +155,7 @@ def worst(query: Query, seeds: int = 60) -> tuple[float, float]:
 @pytest.mark.parametrize("share", [0.05, 0.5, 1.0, 4.0])
 def test_products_come_near_their_declaration_however_short_rows_are_cut(share):
     axes = scores_of(rows(500, 99))
-    one, two = worst(Products(encodings(axes), int(share * length_bound(axes))))
+    one, two = worst(ProductSums(encodings(axes), int(share * length_bound(axes))))
     assert max(one, two) <= 1
     assert two > 0.2 / max(share, 1.0)
 
@@ -163,7 +163,7 @@ def test_products_come_near_their_declaration_however_short_rows_are_cut(share):
 def test_products_of_equal_numbers_reach_the_declaration():
     columns = tuple(Encoding(np.full(len(one.scores), 777), one.cuts) for one in encodings(scores_of(rows(50, 0))))
     for bound in (6 * 777**2, 6 * 777**2 // 4):
-        found = worst(Products(columns, bound), seeds=5)
+        found = worst(ProductSums(columns, bound), seeds=5)
         assert max(found) <= 1
         assert found == pytest.approx((1, 1), rel=5e-3)
 
@@ -171,7 +171,7 @@ def test_products_of_equal_numbers_reach_the_declaration():
 def test_replacing_a_row_by_one_of_half_the_signs_reaches_the_declaration():
     schema = Schema(tuple(Boolean(f"b{k}") for k in range(4)))
     scores = (np.array([700, 700]), np.array([700, -700]))
-    query = Products(tuple(Encoding(scores[k // 2]) for k in range(4)), 4 * 700**2)
+    query = ProductSums(tuple(Encoding(scores[k // 2]) for k in range(4)), 4 * 700**2)
     first, second = (Table(schema, (np.array([code], dtype=np.uint8),) * 4) for code in (0, 1))
     change = query.answer(first) - query.answer(second)
     declared = query.sensitivity(schema).of("replace")
@@ -254,7 +254,7 @@ def some_encodings(at: int, **changed: Any) -> tuple[Encoding, ...]:
         (lambda: some_encodings(1, cuts=None, mixture=np.array([[1e300], [0.0], [1.0]])), "out of range"),
     ],
 )
-@pytest.mark.parametrize("kind", [Products, Moments])
+@pytest.mark.parametrize("kind", [ProductSums, MomentSums])
 def test_encodings_that_do_not_fit_the_schema_are_refused(kind, columns, match):
     with pytest.raises(InvalidParameter, match=match):
         kind(columns(), GRAIN**2).check(SCHEMA)
@@ -286,9 +286,9 @@ def test_a_column_whose_bounds_are_beyond_all_numbers_has_no_e_step():
 
 @pytest.mark.parametrize("bound", [0, -1, LARGEST_BOUND + 1, 2**63])
 def test_a_bound_out_of_range_does_not_travel(bound):
-    query = Products(encodings(scores_of(rows(50, 0))), bound)
+    query = ProductSums(encodings(scores_of(rows(50, 0))), bound)
     with pytest.raises(FedsynthError):
-        decode(encode(query), Products)
+        decode(encode(query), ProductSums)
 
 
 @given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA))

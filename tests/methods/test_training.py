@@ -42,7 +42,7 @@ from fedsynth.methods import training  # noqa: E402
 from fedsynth.methods.fedctgan import FedCTGAN  # noqa: E402
 from fedsynth.methods.fedtabdiff import FedTabDiff  # noqa: E402
 from fedsynth.methods.fedvae import FedVAE  # noqa: E402
-from fedsynth.methods.training import Settings, bounded, grid_for, mean_slope  # noqa: E402
+from fedsynth.methods.training import TrainingOptions, bounded, grid_for, mean_slope  # noqa: E402
 from fedsynth.models.diffusion import Diffusion  # noqa: E402
 from fedsynth.models.encoders import Encoder  # noqa: E402
 from fedsynth.models.networks import Adam, size_of  # noqa: E402
@@ -402,7 +402,7 @@ def test_memory_and_work_of_a_question_are_bounded_by_its_public_numbers():
 
 @pytest.mark.parametrize(
     "settings",
-    [Settings(), FedTabDiff(width=1024), FedVAE(), FedTabDiff(updates=200), FedTabDiff(local=True, updates=100)],
+    [TrainingOptions(), FedTabDiff(width=1024), FedVAE(), FedTabDiff(updates=200), FedTabDiff(local=True, updates=100)],
     ids=["usual", "paper", "vae", "epochs", "local"],
 )
 def test_what_methods_ask_for_by_default_and_in_the_papers_is_within_the_bounds(settings):

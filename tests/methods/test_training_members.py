@@ -26,7 +26,7 @@ from fedsynth.methods.fedctgan import FedCTGAN
 from fedsynth.methods.fedtabdiff import FedTabDiff
 from fedsynth.methods.fedvae import FedVAE
 from fedsynth.methods.training import GradientSum, LocalTraining, grid_for, require_size
-from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.models.encoders import BatchLayout, Encoder
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
@@ -46,7 +46,7 @@ def world(members: list[Site], **options: Any) -> Federation:
 
 
 def gradients(federation: Federation) -> None:
-    weights = NETWORK.initial(Layout.of(ENCODERS), np.random.default_rng(0))
+    weights = NETWORK.initial(BatchLayout.of(ENCODERS), np.random.default_rng(0))
     query = GradientSum(0.5, weights_digest(weights), NETWORK, ENCODERS, 1.0, grid_for(1.0, len(weights)))
     federation.sum(query, 0.5, weights)
 

@@ -10,8 +10,8 @@ import torch
 from tests.federation.world import SCHEMA, table
 
 from fedsynth.federation.query import Weights, weights_digest
-from fedsynth.methods.training import GradientSum, LocalTraining, Sizes, Task, grid_for
-from fedsynth.models.encoders import Encoder, Places, encode_rows
+from fedsynth.methods.training import GradientSum, LocalTraining, Sizes, TrainingTask, grid_for
+from fedsynth.models.encoders import CellPlaces, Encoder, encode_rows
 from fedsynth.models.gan import Critic
 from fedsynth.privacy.dpsgd import Tape, flattened, split
 from fedsynth.rows import Table, concatenate
@@ -22,11 +22,11 @@ ENCODERS = (
     Encoder(np.arange(4)),
     Encoder(
         np.zeros(2, dtype=np.int64),
-        Places(np.array([0.0, 50.0]), np.array([50.0, 100.0]), np.array([0.0, 0.5]), np.array([0.5, 0.5])),
+        CellPlaces(np.array([0.0, 50.0]), np.array([50.0, 100.0]), np.array([0.0, 0.5]), np.array([0.5, 0.5])),
     ),
 )
 """One column of several tokens: the critic's condition is then no matter of chance."""
-TASK = Task(NETWORK, ENCODERS, 100.0)
+TASK = TrainingTask(NETWORK, ENCODERS, 100.0)
 SHAPES = NETWORK.shapes(TASK.layout)
 START = NETWORK.initial(TASK.layout, np.random.default_rng(0))
 CELLS = len(START)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedsynth.models.encoders import Batch, Layout
+from fedsynth.models.encoders import BatchLayout, EncodedBatch
 from fedsynth.models.networks import Network
 from fedsynth.privacy.dpsgd import CHUNK, RowLosses, Tape, clipped_sum, split
 
-LAYOUT = Layout((3, 1, 5, 2, 4), (0, 1, 4))
+LAYOUT = BatchLayout((3, 1, 5, 2, 4), (0, 1, 4))
 """Categories and numbers, one of them without modes."""
 HOSTILE = {
     "thousand": lambda size, rng: rng.choice([-1e3, 1e3], size),
@@ -21,13 +21,13 @@ HOSTILE = {
 }
 
 
-def batch_of(rows: int, seed: int = 0, layout: Layout = LAYOUT) -> Batch:
+def batch_of(rows: int, seed: int = 0, layout: BatchLayout = LAYOUT) -> EncodedBatch:
     rng = np.random.default_rng(seed)
     tokens = np.stack([rng.integers(0, tokens, rows) for tokens in layout.tokens], axis=1)
-    return Batch(tokens, rng.random((rows, len(layout.numbers))))
+    return EncodedBatch(tokens, rng.random((rows, len(layout.numbers))))
 
 
-def started(network: Network, rows: int, layout: Layout = LAYOUT) -> tuple[RowLosses, list[torch.Tensor]]:
+def started(network: Network, rows: int, layout: BatchLayout = LAYOUT) -> tuple[RowLosses, list[torch.Tensor]]:
     """Return the losses of random rows, and initial weights."""
     weights = network.initial(layout, np.random.default_rng(1))
     losses = network.losses(layout, batch_of(rows, layout=layout), np.random.default_rng(2))
@@ -46,7 +46,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray, error: float = 1e-6) ->
     assert np.linalg.norm(found - expected) <= error * np.linalg.norm(expected)
 
 
-def check_sums(network: Network, layout: Layout = LAYOUT) -> None:
+def check_sums(network: Network, layout: BatchLayout = LAYOUT) -> None:
     """Hold the clipped sum to autograd's gradient, and to a loop over rows that are clipped one by one."""
     rows = CHUNK + 40
     losses, parameters = started(network, rows, layout)
@@ -70,7 +70,7 @@ def watched(losses: RowLosses, parameters: Sequence[torch.Tensor], rows: torch.T
     return [loss.detach(), *(a for _, a, _ in tape.linears), *slopes]
 
 
-def check_alone(network: Network, layout: Layout = LAYOUT) -> None:
+def check_alone(network: Network, layout: BatchLayout = LAYOUT) -> None:
     """Hold what a row adds to the same bits, whatever the other rows of its chunk are and wherever it stands."""
     losses, parameters = started(network, 2000, layout)
     rng = np.random.default_rng(3)
@@ -86,7 +86,7 @@ def check_alone(network: Network, layout: Layout = LAYOUT) -> None:
     assert all(torch.equal(one[turned], two) for one, two in zip(before, after, strict=True))
 
 
-def check_hostile(network: Network, name: str, layout: Layout = LAYOUT) -> None:
+def check_hostile(network: Network, name: str, layout: BatchLayout = LAYOUT) -> None:
     """Hold sums to finite numbers, and the last row's share to the clip norm, whatever the weights are."""
     rows, clip = CHUNK + 3, 0.5
     shapes = network.shapes(layout)
@@ -96,7 +96,7 @@ def check_hostile(network: Network, name: str, layout: Layout = LAYOUT) -> None:
     parameters = split(weights, shapes)
     batch = batch_of(rows, layout=layout)
     with_it = clipped_sum(network.losses(layout, batch, np.random.default_rng(5)), parameters, rows, clip)
-    without = Batch(batch.tokens[:-1], batch.places[:-1])
+    without = EncodedBatch(batch.tokens[:-1], batch.places[:-1])
     less = clipped_sum(network.losses(layout, without, np.random.default_rng(5)), parameters, rows - 1, clip)
     assert np.isfinite(with_it).all()
     assert np.linalg.norm(with_it - less) <= clip * (1 + 2.0**-5)

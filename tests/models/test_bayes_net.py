@@ -13,10 +13,10 @@ from scipy import stats
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models import structure as module
+from fedsynth.models.adaptive_bins import _BLOCK, PARTS, START, AdaptiveBins, stratified_uniforms
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import _BLOCK, PARTS, START, Cells, evenly
 from fedsynth.models.estimate import Measurement
-from fedsynth.models.structure import Choices, Structure, best_structure, dependences, mutual_information
+from fedsynth.models.structure import ParentSets, Structure, best_structure, dependences, mutual_information
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric
 
 
@@ -96,7 +96,7 @@ def test_beyond_exact_the_search_is_greedy_and_nearly_as_good(monkeypatch):
     assert np.mean(ratios) > 0.98
 
 
-def greedy_by_definition(choices: Choices) -> list[int]:
+def greedy_by_definition(choices: ParentSets) -> list[int]:
     """The greedy order, every gain looked up anew after every column."""
     count, found = len(choices.by_column), []
     for root in range(count):
@@ -111,17 +111,17 @@ def greedy_by_definition(choices: Choices) -> list[int]:
     return max(found, key=lambda one: one[0])[1]
 
 
-def moved_by_definition(choices: Choices, order: list[int]) -> list[int]:
+def moved_by_definition(choices: ParentSets, order: list[int]) -> list[int]:
     """The order after moves, the worth of every order added up anew."""
-    best = choices.worth(order)
+    best = choices.best_weight(order)
     for _ in range(10):
         before = best
         for column in list(order):
             rest = [one for one in order if one != column]
             tried = [[*rest[:at], column, *rest[at:]] for at in range(len(order))]
-            moved = max(tried, key=choices.worth)
-            if choices.worth(moved) > best * (1 + 1e-12):
-                best, order = choices.worth(moved), moved
+            moved = max(tried, key=choices.best_weight)
+            if choices.best_weight(moved) > best * (1 + 1e-12):
+                best, order = choices.best_weight(moved), moved
         if best <= before:
             break
     return order
@@ -131,7 +131,7 @@ def moved_by_definition(choices: Choices, order: list[int]) -> list[int]:
 @settings(max_examples=60, deadline=None)
 def test_the_search_finds_the_orders_that_its_definition_says(count, most, seed, ties):
     weights = symmetric(count, seed) - 0.2
-    choices = Choices.of(np.round(weights, 1) if ties else weights, most, [3, 2, 5] * 3, 30)
+    choices = ParentSets.of(np.round(weights, 1) if ties else weights, most, [3, 2, 5] * 3, 30)
     order = module._greedy_order(choices)
     assert order == greedy_by_definition(choices)
     for start in (order, np.random.default_rng(seed).permutation(count).tolist()):
@@ -140,9 +140,9 @@ def test_the_search_finds_the_orders_that_its_definition_says(count, most, seed,
 
 def test_moves_never_lose():
     for seed in range(5):
-        choices = Choices.of(symmetric(9, seed), 2, [3] * 9, math.inf)
+        choices = ParentSets.of(symmetric(9, seed), 2, [3] * 9, math.inf)
         start = list(np.random.default_rng(seed).permutation(9).tolist())
-        assert choices.worth(module._improved(choices, start)) >= choices.worth(start)
+        assert choices.best_weight(module._improved(choices, start)) >= choices.best_weight(start)
 
 
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(0, 100))
@@ -275,15 +275,18 @@ def test_rows_deviate_from_the_tables_by_far_less_than_chance():
 
 def test_draws_are_uniform_each_and_independent_of_other_columns():
     groups = np.array([0, 1, 0, 2, 1, 0])
-    first = np.array([evenly(groups, np.random.default_rng(seed)) for seed in range(4000)])
+    first = np.array([stratified_uniforms(groups, np.random.default_rng(seed)) for seed in range(4000)])
     for entry in first.T:
         assert stats.kstest(entry, "uniform").pvalue > 1e-4
     rng = np.random.default_rng(0)
-    one, two = evenly(np.zeros(60_000, dtype=int), rng), evenly(np.zeros(60_000, dtype=int), rng)
+    one, two = (
+        stratified_uniforms(np.zeros(60_000, dtype=int), rng),
+        stratified_uniforms(np.zeros(60_000, dtype=int), rng),
+    )
     assert abs(np.corrcoef(one, two)[0, 1]) < 0.02
     table, _, _ = np.histogram2d(one, two, bins=20, range=[[0, 1], [0, 1]])
     assert stats.chisquare(table.ravel(), np.full(400, 150.0)).pvalue > 1e-4
-    many = evenly(np.arange(_BLOCK + 5) % 3, rng)
+    many = stratified_uniforms(np.arange(_BLOCK + 5) % 3, rng)
     assert len(many) == _BLOCK + 5
     assert many.min() >= 0
     assert many.max() < 1
@@ -344,17 +347,17 @@ def values_of(column: Numeric | Datetime, rng: np.random.Generator, rows: int = 
     return numbers
 
 
-def places(cells: Cells, numbers: np.ndarray) -> np.ndarray:
+def places(cells: AdaptiveBins, numbers: np.ndarray) -> np.ndarray:
     """Return the group of each number (NaN where missing)."""
     return cells.axis(0).places(np.empty(0), numbers)
 
 
-def told(cells: Cells, numbers: np.ndarray) -> Cells:
+def told(cells: AdaptiveBins, numbers: np.ndarray) -> AdaptiveBins:
     counts = np.bincount(places(cells, numbers), minlength=cells.size).astype(float)
-    return cells.told(counts, 0.0, float(len(numbers)))
+    return cells.updated(counts, 0.0, float(len(numbers)))
 
 
-def cut(cells: Cells, least: float) -> Cells:
+def cut(cells: AdaptiveBins, least: float) -> AdaptiveBins:
     """Return the cells with those of at least ``least`` rows cut further."""
     assert cells.grid is not None
     return cells.cut(cells.grid.finer(10**6, PARTS), least)
@@ -364,7 +367,7 @@ def cut(cells: Cells, least: float) -> Cells:
 def test_cells_cut_and_grouped_hold_every_row_once_and_draw_admitted_values(column):
     rng = np.random.default_rng(0)
     numbers = values_of(column, rng)
-    cells = told(Cells.of(column), numbers)
+    cells = told(AdaptiveBins.of(column), numbers)
     for _ in range(4):
         finer = cut(cells, 40.0)
         finer.axis(0).check(column.size, column.missing, is_number=True)
@@ -390,9 +393,9 @@ def test_cells_cut_and_grouped_hold_every_row_once_and_draw_admitted_values(colu
 
 
 def test_a_cell_of_one_value_is_not_cut():
-    cells = told(Cells.of(Numeric("few", 0, 3, integer=True)), np.array([0.0, 1.0, 1.0, 3.0] * 100))
+    cells = told(AdaptiveBins.of(Numeric("few", 0, 3, integer=True)), np.array([0.0, 1.0, 1.0, 3.0] * 100))
     assert cut(cells, 1.0).size == cells.size
-    empty = told(Cells.of(Numeric("n", 0, 1000, integer=True)), np.full(100, 900.0))
+    empty = told(AdaptiveBins.of(Numeric("n", 0, 1000, integer=True)), np.full(100, 900.0))
     finer = cut(empty, 0.0)
     assert 0 < finer.size - empty.size < PARTS
     assert empty.size > START / 2
@@ -400,7 +403,7 @@ def test_a_cell_of_one_value_is_not_cut():
 
 def test_groups_are_neighbours_and_leave_common_values_alone():
     numbers = np.concatenate([np.zeros(9000), np.random.default_rng(0).integers(1, 500, 1000)])
-    cells = told(Cells.of(Numeric("gain", 0, 500, integer=True)), numbers)
+    cells = told(AdaptiveBins.of(Numeric("gain", 0, 500, integer=True)), numbers)
     cells = told(cut(cells, 40.0), numbers).grouped(300.0, 10)
     groups = cells.groups
     assert (np.diff(groups) >= 0).all()
@@ -412,17 +415,19 @@ def test_groups_are_neighbours_and_leave_common_values_alone():
 def test_values_of_a_category_are_grouped_by_how_common_they_are():
     column = Categorical("c", tuple("abcdefgh"))
     counts = np.array([50.0, 2.0, 400.0, 1.0, 300.0, 3.0, 4.0, 240.0])
-    cells = Cells.of(column).told(counts, 0.0, 1000.0).grouped(5.0, 8)
+    cells = AdaptiveBins.of(column).updated(counts, 0.0, 1000.0).grouped(5.0, 8)
     held = [frozenset(np.flatnonzero(cells.groups == group)) for group in range(cells.size)]
     assert sorted(map(sorted, held)) == [[0], [1, 3, 5, 6], [2], [4], [7]]
     drawn = cells.drawn(np.full(10_000, cells.groups[3]), np.random.default_rng(0))
     np.testing.assert_allclose(np.bincount(drawn, minlength=7)[[1, 3, 5, 6]] / 10_000, [0.2, 0.1, 0.3, 0.4], atol=0.02)
-    whole = Cells.of(column).told(counts, 0.0, 1000.0).grouped(0.0, 8)
+    whole = AdaptiveBins.of(column).updated(counts, 0.0, 1000.0).grouped(0.0, 8)
     np.testing.assert_array_equal(whole.drawn(np.arange(8), np.random.default_rng(0)), np.arange(8))
 
 
 def test_groups_of_which_nothing_is_known_draw_their_cells_evenly():
-    cells = Cells.of(Categorical("c", ("a", "b", "c"))).told(np.array([0.0, 0.0, 9.0]), 0.0, 9.0).grouped(1.0, 3)
+    cells = (
+        AdaptiveBins.of(Categorical("c", ("a", "b", "c"))).updated(np.array([0.0, 0.0, 9.0]), 0.0, 9.0).grouped(1.0, 3)
+    )
     drawn = cells.drawn(np.full(4000, cells.groups[0]), np.random.default_rng(0))
     if cells.groups[0] == cells.groups[1] != cells.groups[2]:
         assert (drawn == 0).mean() == pytest.approx(0.5, abs=0.05)
@@ -436,9 +441,9 @@ def test_two_noisy_looks_are_better_than_either():
     errors = []
     for _ in range(50):
         looks = [truth + rng.normal(0, std, 40) for std in (60.0, 40.0)]
-        first = Cells.of(column).told(looks[0], 60.0**2, 10_000.0)
-        second = Cells.of(column).told(looks[1], 40.0**2, 10_000.0)
-        both = first.told(looks[1], 40.0**2, 10_000.0)
+        first = AdaptiveBins.of(column).updated(looks[0], 60.0**2, 10_000.0)
+        second = AdaptiveBins.of(column).updated(looks[1], 40.0**2, 10_000.0)
+        both = first.updated(looks[1], 40.0**2, 10_000.0)
         errors.append([((one.counts - truth) ** 2).sum() for one in (first, second, both)])
         assert both.counts.min() >= 0
         assert both.counts.sum() == pytest.approx(10_000)
@@ -449,7 +454,7 @@ def test_two_noisy_looks_are_better_than_either():
 @pytest.mark.parametrize("column", [*COLUMNS, Boolean("b"), Categorical("c", ("x", "y"))], ids=lambda one: one.name)
 def test_the_schemas_own_bins_as_cells_hold_what_the_schema_says(column):
     rng = np.random.default_rng(0)
-    cells = Cells.of_bins(column)
+    cells = AdaptiveBins.of_bins(column)
     assert cells.size == column.size
     if isinstance(column, Numeric | Datetime):
         codes = rng.integers(0, column.size, 2000)

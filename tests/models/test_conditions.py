@@ -11,11 +11,11 @@ import pytest
 from scipy.stats import chisquare, kstest
 
 from fedsynth.errors import InvalidParameter, SchemaError
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork, GivenNetwork
-from fedsynth.models.cells import Cells
 from fedsynth.models.conditions import parse_conditions
-from fedsynth.models.copula import Cellwise, Componentwise, Copula
-from fedsynth.models.evidence import Kept, Weights
+from fedsynth.models.copula import Copula, OneAxis, TwoAxes
+from fedsynth.models.evidence import CodeEvidence, RejectionSampler
 from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
@@ -62,8 +62,8 @@ def network() -> Synthesizer:
     rng = np.random.default_rng(2)
     columns = []
     for column in SCHEMA.stored:
-        cells = Cells.of(column)
-        cells = cells.told(1000 * rng.dirichlet(np.ones(len(cells.groups))), 1.0, 1000.0)
+        cells = AdaptiveBins.of(column)
+        cells = cells.updated(1000 * rng.dirichlet(np.ones(len(cells.groups))), 1.0, 1000.0)
         columns.append(cells.grouped(30.0, 6))
     parents = ((), (0,), (0, 1), (2,), (2, 3), (4,))
     sizes = [one.size for one in columns]
@@ -77,16 +77,16 @@ def network() -> Synthesizer:
 
 def copula(paper: bool = False) -> Synthesizer:
     rng = np.random.default_rng(3)
-    margins: list[Cellwise | Componentwise] = []
+    margins: list[OneAxis | TwoAxes] = []
     for column in SCHEMA.stored:
         grid = fine_cells(column, 64) if isinstance(column, Numeric | Datetime) else None
         cells = column.size if grid is None else len(grid) + column.missing
-        margins.append(Cellwise(NormalScores.of(0.2 + rng.random(cells)), grid))
+        margins.append(OneAxis(NormalScores.of(0.2 + rng.random(cells)), grid))
     if paper:
         mixture = Mixture(np.array([0.4, 0.6]), np.array([20.0, 70.0]), np.array([5.0, 10.0]))
         age = SCHEMA.stored[3]
         assert isinstance(age, Numeric)
-        margins[3] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), fine_cells(age, 64))
+        margins[3] = TwoAxes(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), fine_cells(age, 64))
     latents = sum(one.latents for one in margins)
     root = rng.normal(size=(latents, latents))
     covariance = root @ root.T + latents / 2 * np.eye(latents)
@@ -98,7 +98,7 @@ def ranked() -> Synthesizer:
     field = graphical().model
     assert isinstance(field, MarkovRandomField)
     chain = np.array([[1, 0.8, 0.4, -0.24], [0.8, 1, 0.5, -0.3], [0.4, 0.5, 1, -0.6], [-0.24, -0.3, -0.6, 1]])
-    axes = tuple(Cells.of_bins(column) for column in SCHEMA.stored)
+    axes = tuple(AdaptiveBins.of_bins(column) for column in SCHEMA.stored)
     return Synthesizer(SCHEMA, axes, RankedGroups(field, (2, 3, 4, 5), (9, 5, 6, 4), chain))
 
 
@@ -193,7 +193,7 @@ def test_a_networks_frequencies_are_those_of_its_tables():
     first, second, third = fitted.model.conditionals[:3]
     wanted = np.zeros(fitted.model.sizes[2])
     wanted[0] = 1.0  # evidence below both: the posterior of what lies above
-    found = fitted.model.given({2: Weights(wanted)})
+    found = fitted.model.given({2: CodeEvidence(wanted)})
     assert isinstance(found, GivenNetwork)
     codes = found.sample(ROWS, np.random.default_rng(0))
     posterior = first[:, None] * second * third[:, :, 0]
@@ -205,7 +205,7 @@ def test_a_networks_frequencies_are_those_of_its_tables():
 def test_a_network_too_large_for_its_tree_draws_and_keeps(monkeypatch):
     fitted, exact = network(), network().sample_table(ROWS, 0, {"age": (25, 43), "town": "b"})
     monkeypatch.setattr("fedsynth.models.bayes_net._MOST_CELLS", 1)
-    assert isinstance(fitted.model.given({1: Weights(np.ones(len(fitted.axes)))}), Kept)
+    assert isinstance(fitted.model.given({1: CodeEvidence(np.ones(len(fitted.axes)))}), RejectionSampler)
     table = fitted.sample_table(ROWS, 0, {"age": (25, 43), "town": "b"})
     for at in range(6):
         counts, others = (np.bincount(one.codes[at], minlength=SCHEMA.sizes[at]) for one in (table, exact))
@@ -213,7 +213,7 @@ def test_a_network_too_large_for_its_tree_draws_and_keeps(monkeypatch):
 
 
 def test_a_copulas_numbers_under_a_condition_have_the_conditional_distribution():
-    margins = [Cellwise(NormalScores.of(np.ones(200)), None) for _ in range(3)]
+    margins = [OneAxis(NormalScores.of(np.ones(200)), None) for _ in range(3)]
     correlation = np.array([[1.0, 0.8, 0.5], [0.8, 1.0, 0.6], [0.5, 0.6, 1.0]])
     schema = Schema(tuple(Categorical(name, tuple(range(200))) for name in "abc"))
     model = Copula.of(margins, correlation, 1.0)
@@ -259,10 +259,10 @@ def ruled_out() -> list[Synthesizer]:
     schema = Schema((Categorical("one", ("x", "y")), Categorical("two", ("p", "q"))))
     table = np.array([[30.0, 70.0], [0.0, 0.0]])
     field = MarkovRandomField((2, 2), 100.0, [(0, 1)], [np.array([[0.0, 0.0], [-1e3, -1e3]])])
-    cells = tuple(Cells.of(column) for column in schema.stored)
+    cells = tuple(AdaptiveBins.of(column) for column in schema.stored)
     bayes = BayesianNetwork(Structure((0, 1), ((), (0,))), (np.array([1.0, 0.0]), np.full((2, 2), 0.5)), 100.0)
     update = GradualUpdate((2, 2), {(0,): table.sum(1), (1,): table.sum(0), (0, 1): table}, 5)
-    margins = (Cellwise(NormalScores.of(np.array([1.0, 0.0])), None), Cellwise(NormalScores.of(np.ones(2)), None))
+    margins = (OneAxis(NormalScores.of(np.array([1.0, 0.0])), None), OneAxis(NormalScores.of(np.ones(2)), None))
     return [
         Synthesizer(schema, own_bins(schema), field),
         Synthesizer(schema, cells, bayes),
@@ -292,7 +292,7 @@ def test_rows_that_are_hardly_ever_kept_are_an_error_that_says_what_to_do():
     with pytest.raises(InvalidParameter, match=r"fewer than one in 10,000: drop a condition, widen"):
         fitted.sample(50, 0, {"one": "y", "two": "q"})
     correlation = np.array([[1.0, -0.99], [-0.99, 1.0]])
-    margins = tuple(Cellwise(NormalScores.of(np.array([9.0, 1.0])), None) for _ in range(2))
+    margins = tuple(OneAxis(NormalScores.of(np.array([9.0, 1.0])), None) for _ in range(2))
     copula = Synthesizer(schema, margins, Copula.of(margins, correlation, 100.0))
     with pytest.raises(InvalidParameter, match="fewer than one in 10,000"):
         copula.sample(50, 0, {"one": "y", "two": "q"})

@@ -11,9 +11,9 @@ from scipy.stats import chisquare, multivariate_normal, norm
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.copula import (
-    Cellwise,
-    Componentwise,
     Copula,
+    OneAxis,
+    TwoAxes,
     latent_correlation,
     nearest_correlation,
     shrunk,
@@ -258,16 +258,16 @@ SCHEMA = Schema(
 
 def synthesizer(paper: bool = False) -> Synthesizer:
     rng = np.random.default_rng(0)
-    margins: list[Cellwise | Componentwise] = []
+    margins: list[OneAxis | TwoAxes] = []
     for column in SCHEMA.stored:
         grid = fine_cells(column, 64) if isinstance(column, Numeric | Datetime) else None
         cells = column.size if grid is None else len(grid) + column.missing
-        margins.append(Cellwise(NormalScores.of(rng.random(cells)), grid))
+        margins.append(OneAxis(NormalScores.of(rng.random(cells)), grid))
     if paper:
         mixture = Mixture(np.array([0.4, 0.6]), np.array([2.0, 7.0]), np.array([0.5, 1.0]))
         grid = margins[1].grid
         assert grid is not None
-        margins[1] = Componentwise(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), grid)
+        margins[1] = TwoAxes(mixture, NormalScores.of(np.array([0.3, 0.5, 0.2])), grid)
     latents = sum(one.latents for one in margins)
     root = rng.normal(size=(latents, latents))
     covariance = root @ root.T
@@ -275,8 +275,8 @@ def synthesizer(paper: bool = False) -> Synthesizer:
     return Synthesizer(SCHEMA, tuple(margins), Copula.of(margins, correlation, 321.4), {"method": "test"})
 
 
-def margins_of(made: Synthesizer) -> list[Cellwise]:
-    return [axis for axis in made.axes if isinstance(axis, Cellwise)]
+def margins_of(made: Synthesizer) -> list[OneAxis]:
+    return [axis for axis in made.axes if isinstance(axis, OneAxis)]
 
 
 @pytest.mark.parametrize("paper", [False, True])
@@ -337,6 +337,6 @@ def test_balanced_rows_have_every_value_equally_often():
 def test_values_without_a_share_are_never_drawn_and_not_balanced():
     axis = NormalScores.of(np.array([0.0, 2.0, 0.0, 1.0]))
     schema = Schema((Categorical("a", ("p", "q", "r", "s")),))
-    made = Synthesizer(schema, (Cellwise(axis, None),), Copula(np.eye(1), 10.0, (1,)))
+    made = Synthesizer(schema, (OneAxis(axis, None),), Copula(np.eye(1), 10.0, (1,)))
     assert set(made.sample(10_000, 0)["a"]) == {"q", "s"}
     assert set(made.sample_balanced("a", 10, 0)["a"]) == {"q", "s"}

@@ -19,23 +19,23 @@ from scipy.special import ndtr, ndtri  # noqa: E402  (with PyTorch, as all below
 
 from fedsynth.errors import FedsynthError, InvalidParameter  # noqa: E402
 from fedsynth.models import diffusion  # noqa: E402
-from fedsynth.models.cells import Cells  # noqa: E402
+from fedsynth.models.adaptive_bins import AdaptiveBins  # noqa: E402
 from fedsynth.models.conditions import Is  # noqa: E402
 from fedsynth.models.diffusion import Diffusion, TabularDiffusion, ddim, ddpm, draw, time_features  # noqa: E402
-from fedsynth.models.encoders import Batch, Encoder, Layout, codes_of, encode_rows  # noqa: E402
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, Encoder, codes_of, encode_rows  # noqa: E402
 from fedsynth.models.networks import size_of  # noqa: E402
 from fedsynth.models.synthesizer import Synthesizer, load  # noqa: E402
 from fedsynth.privacy.dpsgd import CHUNK, Tape, clipped_sum, flattened, split  # noqa: E402
 from fedsynth.schema import Categorical, Numeric, Schema  # noqa: E402
 
-LAYOUT = Layout((5, 3, 1, 4), (2, 3))  # two categories, a number in one piece, a number of four modes
+LAYOUT = BatchLayout((5, 3, 1, 4), (2, 3))  # two categories, a number in one piece, a number of four modes
 BOTH = pytest.mark.parametrize("label", [-1, 0])
 
 
-def some_rows(rows: int, seed: int = 0) -> Batch:
+def some_rows(rows: int, seed: int = 0) -> EncodedBatch:
     rng = np.random.default_rng(seed)
     tokens = np.stack([rng.integers(0, many, rows) for many in LAYOUT.tokens], axis=1)
-    return Batch(tokens, rng.random((rows, len(LAYOUT.numbers))))
+    return EncodedBatch(tokens, rng.random((rows, len(LAYOUT.numbers))))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_network_that_predicts_rows_is_judged_column_by_column_and_drawn_by_ex
 
 def test_tokens_are_drawn_with_the_probabilities_that_the_network_gives():
     network = Diffusion(width=8, depth=1, steps=10)
-    layout, rows = Layout((4,), ()), 40_000
+    layout, rows = BatchLayout((4,), ()), 40_000
     shapes = network.shapes(layout)
     parts = [np.zeros(shape, dtype=np.float32) for shape in shapes]
     shares = np.array([0.5, 0.3, 0.15, 0.05])
@@ -176,14 +176,14 @@ def test_tokens_are_drawn_with_the_probabilities_that_the_network_gives():
 
 
 def test_places_at_the_very_ends_have_scores():
-    batch = Batch(np.zeros((2, 4), dtype=np.int64), np.array([[0.0, 1.0], [1.0, 0.5]]))
+    batch = EncodedBatch(np.zeros((2, 4), dtype=np.int64), np.array([[0.0, 1.0], [1.0, 0.5]]))
     points = Diffusion().points(LAYOUT, batch)
     np.testing.assert_array_equal(points[:, -2:], np.array([[-5.2, 5.2], [5.2, 0.0]], dtype=np.float32))
 
 
 def test_the_highest_place_of_the_last_of_many_tokens_stays_in_it():
-    layout = Layout((2**14,), (0,))
-    (codes,) = codes_of(Batch(np.array([[2**14 - 1]]), np.array([[1.0]])), layout)
+    layout = BatchLayout((2**14,), (0,))
+    (codes,) = codes_of(EncodedBatch(np.array([[2**14 - 1]]), np.array([[1.0]])), layout)
     assert np.floor(codes[0]) == 2**14 - 1
 
 
@@ -244,7 +244,7 @@ def test_a_step_is_the_published_one_to_1e_6():
 
 
 def test_token_vectors_are_standard_normal_and_come_from_the_seed_alone():
-    layout = Layout((3000, 2000), ())
+    layout = BatchLayout((3000, 2000), ())
     table = Diffusion(embedding=4).vectors(layout)
     assert table.shape == (5000, 4)
     assert table.mean() == pytest.approx(0, abs=0.03)
@@ -252,7 +252,7 @@ def test_token_vectors_are_standard_normal_and_come_from_the_seed_alone():
     assert not np.array_equal(table, Diffusion(embedding=4, seed=1).vectors(layout))
     # on every machine, with every version: of which both ends of a federation have their own
     np.testing.assert_allclose(
-        Diffusion().vectors(Layout((2,), ())), ndtri(((PHILOX >> 11) + 0.5) / 2**53).reshape(2, 2), rtol=1e-6
+        Diffusion().vectors(BatchLayout((2,), ())), ndtri(((PHILOX >> 11) + 0.5) / 2**53).reshape(2, 2), rtol=1e-6
     )
 
 
@@ -297,7 +297,7 @@ def test_clipped_sums_are_those_of_single_rows(label):
         assert np.abs(huge[-5 * 64 :]).min() > 0  # the table of labels learns
 
 
-@pytest.mark.parametrize("columns", [LAYOUT, Layout((1,), (0,))])  # a single dimension is a product with a vector
+@pytest.mark.parametrize("columns", [LAYOUT, BatchLayout((1,), (0,))])  # a single dimension is a product with a vector
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_rows_gradient_depends_on_that_row_alone_bit_for_bit(columns, threads):
     network = Diffusion(width=255, depth=2, steps=100)
@@ -305,7 +305,7 @@ def test_a_rows_gradient_depends_on_that_row_alone_bit_for_bit(columns, threads)
     parameters = split(network.initial(columns, np.random.default_rng(1)) * 3, shapes)
     rng = np.random.default_rng(0)
     tokens = np.stack([rng.integers(0, many, CHUNK) for many in columns.tokens], axis=1)
-    losses = network.losses(columns, Batch(tokens, rng.random((CHUNK, len(columns.numbers)))), rng)
+    losses = network.losses(columns, EncodedBatch(tokens, rng.random((CHUNK, len(columns.numbers)))), rng)
 
     def slopes(chosen):
         tape = Tape(parameters, per_row=True)
@@ -377,10 +377,10 @@ def toy_frame(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"a": np.array(list("wxyz"))[a], "b": np.array(list("pqr"))[b], "n": n})
 
 
-def toy_axes(table) -> tuple[Cells, ...]:
+def toy_axes(table) -> tuple[AdaptiveBins, ...]:
     found = []
     for at, column in enumerate(SCHEMA.stored):
-        cells = Cells.of(column)
+        cells = AdaptiveBins.of(column)
         index = cells.axis(at).places(table.codes[at], table.numbers.get(at))
         cells = replace(cells, counts=np.bincount(index, minlength=len(cells.groups)).astype(float))
         found.append(cells if cells.grid is None else cells.grouped(0, 1))
@@ -392,14 +392,14 @@ def trained(label: int) -> Synthesizer:
     table = SCHEMA.encode(toy_frame(ROWS, 0))
     axes = toy_axes(table)
     encoders = [Encoder.of(one) for one in axes]
-    layout, batch = Layout.of(encoders), encode_rows(table, encoders)
+    layout, batch = BatchLayout.of(encoders), encode_rows(table, encoders)
     network, rng = Diffusion(width=64, depth=2, label=label), np.random.default_rng(0)
     parameters = [one.requires_grad_() for one in split(network.initial(layout, rng), network.shapes(layout))]
     optimiser = torch.optim.Adam(parameters, lr=5e-3, fused=True)
     rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 400)
     for _ in range(400):
         some = rng.integers(0, ROWS, 256)
-        losses = network.losses(layout, Batch(batch.tokens[some], batch.places[some]), rng)
+        losses = network.losses(layout, EncodedBatch(batch.tokens[some], batch.places[some]), rng)
         optimiser.zero_grad()
         losses(Tape(parameters), slice(None)).mean().backward()
         optimiser.step()
@@ -533,7 +533,7 @@ def test_layouts_without_anything_to_learn_are_refused():
     with pytest.raises(InvalidParameter, match="count from 0"):
         Diffusion(label=4).shapes(LAYOUT)
     with pytest.raises(InvalidParameter, match="nothing to train on"):
-        Diffusion(label=0).shapes(Layout((5, 1), ()))
+        Diffusion(label=0).shapes(BatchLayout((5, 1), ()))
 
 
 def test_models_that_do_not_fit_together_are_refused(labelled, tmp_path):

@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 
 from fedsynth.errors import FedsynthError
 from fedsynth.models.estimate import Measurement, Zeros, estimate, loss
-from fedsynth.models.evidence import Weights
+from fedsynth.models.evidence import CodeEvidence
 from fedsynth.models.mrf import MarkovRandomField
 
 SIZES = (3, 2, 4, 1, 5)
@@ -248,7 +248,7 @@ def test_forbidden_cells_have_no_rows_whatever_was_measured_in_them():
         model = estimate((3, 4, 2), measured, total, iterations=500, zeros=zeros)
         assert model.marginal((0, 1))[mask].max() < 1e-9
         np.testing.assert_allclose(model.marginal((0,)), table.sum(axis=1), rtol=0.05)
-        assert model.given({0: Weights(np.array([1.0, 0, 0])), 1: Weights(np.array([0, 1.0, 0, 0]))}) is None
+        assert model.given({0: CodeEvidence(np.array([1.0, 0, 0])), 1: CodeEvidence(np.array([0, 1.0, 0, 0]))}) is None
     again = estimate((3, 4, 2), [*ones, pair], total, iterations=20, warm_start=model, zeros=zeros)
     assert again.marginal((0, 1))[mask].max() < 1e-9
     assert min(potential.min() for potential in again.potentials) > -1100  # and is not ruled out twice as much

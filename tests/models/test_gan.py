@@ -24,9 +24,9 @@ from tests.models.row_sums import (  # noqa: E402
 from tests.models.toy_table import ROWS, SCHEMA, cells_of, encoded, portrait, toy_frame  # noqa: E402
 
 from fedsynth.errors import InvalidParameter  # noqa: E402  (needs torch)
-from fedsynth.models.cells import Cells  # noqa: E402
-from fedsynth.models.encoders import Batch, Layout, encode_rows  # noqa: E402
-from fedsynth.models.evidence import Weights  # noqa: E402
+from fedsynth.models.adaptive_bins import AdaptiveBins  # noqa: E402
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, encode_rows  # noqa: E402
+from fedsynth.models.evidence import CodeEvidence  # noqa: E402
 from fedsynth.models.gan import (  # noqa: E402
     TAU,
     Adversaries,
@@ -47,7 +47,7 @@ CODED = OneHot.of(LAYOUT)
 SHARES = np.concatenate([np.array(one) for one in ([0.5, 0.5, 0], [0.2] * 5, [0.9, 0.1], [0.1, 0.2, 0.3, 0.4])])
 
 
-def adversaries(layout: Layout = LAYOUT, shares: np.ndarray = SHARES, clip: float = 1e6, **options) -> Adversaries:
+def adversaries(layout: BatchLayout = LAYOUT, shares: np.ndarray = SHARES, clip: float = 1e6, **options) -> Adversaries:
     rng = np.random.default_rng(0)
     return Adversaries(
         SMALL, MAKER, layout, shares, clip, SMALL.initial(layout, rng), MAKER.initial(layout, rng), **options
@@ -100,7 +100,7 @@ def test_a_rows_loss_is_that_of_its_own_token_of_a_column_drawn_evenly():
 
 
 def test_a_table_without_tokens_to_tell_has_no_conditions():
-    layout = Layout((1, 1), (0,))
+    layout = BatchLayout((1, 1), (0,))
     check_sums(SMALL, layout)
     found = adversaries(layout, np.zeros(0), fakes=20)
     before = found.generator_weights
@@ -122,7 +122,7 @@ def test_conditions_are_drawn_by_column_and_then_by_share():
 
 
 def test_shares_are_those_of_released_counts():
-    cells = [Cells.of(Categorical(name, tuple("abc"))) for name in "xyz"]
+    cells = [AdaptiveBins.of(Categorical(name, tuple("abc"))) for name in "xyz"]
     cells[0] = replace(cells[0], counts=np.array([3.0, 1.0, 0.0]))
     cells[1] = replace(cells[1], counts=np.zeros(3))
     cells[2] = replace(cells[2], groups=np.zeros(3, dtype=np.int64))
@@ -250,7 +250,7 @@ def fitted() -> Synthesizer:
     )
     for _ in range(600):
         at = np.flatnonzero(rng.random(ROWS) < expected / ROWS)
-        losses = critic.losses(layout, Batch(rows.tokens[at], rows.places[at]), rng)
+        losses = critic.losses(layout, EncodedBatch(rows.tokens[at], rows.places[at]), rng)
         parameters = split(model.critic_weights, critic.shapes(layout))
         model.step(clipped_sum(losses, parameters, len(at), clip) / expected, rng)
     return Synthesizer(SCHEMA, cells, TabularGAN(generator, layout, model.generator_weights, model.shares, float(ROWS)))
@@ -305,7 +305,7 @@ def test_rows_meet_conditions_and_what_has_no_token_has_no_rows(fitted):
     rows = fitted.sample(300, 0, {"kind": "b", "gain": 0})
     assert (rows["kind"] == "b").all()
     assert (rows["gain"] == 0).all()
-    assert fitted.model.given({1: Weights(np.zeros(2))}) is None
+    assert fitted.model.given({1: CodeEvidence(np.zeros(2))}) is None
 
 
 @pytest.mark.parametrize("wrong", [{"hidden": []}, {"hidden": [4]}, {"noise": 1}, {"noise": 257}, {"pac": 10}])

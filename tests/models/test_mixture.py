@@ -11,7 +11,7 @@ from fedsynth.models.mixture import (
     Mixture,
     Posterior,
     Prior,
-    Sums,
+    SufficientStatistics,
     lower_bound,
     m_step,
     quantile_start,
@@ -31,16 +31,18 @@ def prior_of(x: np.ndarray, floor: float = 1e-6) -> Prior:
     return Prior(np.array([x.mean()]), np.array([x.var(ddof=1)]), np.array([floor]))
 
 
-def added(parts: list[Sums]) -> Sums:
+def added(parts: list[SufficientStatistics]) -> SufficientStatistics:
     """Return the sums over all parts, with an axis of one column."""
-    return Sums(*(np.sum([getattr(one, n) for one in parts], axis=0)[None] for n in vars(parts[0])))
+    return SufficientStatistics(*(np.sum([getattr(one, n) for one in parts], axis=0)[None] for n in vars(parts[0])))
 
 
-def started(x: np.ndarray, components: int = COMPONENTS) -> Sums:
+def started(x: np.ndarray, components: int = COMPONENTS) -> SufficientStatistics:
     return added([quantile_start(np.sort(x), np.ones(len(x)), components)])
 
 
-def fitted(parts: list[np.ndarray], start: Sums, prior: Prior, rounds: int) -> tuple[Posterior, list[float]]:
+def fitted(
+    parts: list[np.ndarray], start: SufficientStatistics, prior: Prior, rounds: int
+) -> tuple[Posterior, list[float]]:
     posterior, bounds = m_step(start, prior), []
     for _ in range(rounds):
         coefficients = posterior.coefficients()[:, 0]
@@ -143,7 +145,9 @@ def test_columns_are_fitted_at_once_as_if_alone():
     mean, scale, floor = (np.concatenate([getattr(p, n) for p in priors]) for n in ("mean", "scale", "floor"))
     both = Prior(mean, scale, floor)
     starts = [started(x) for x in columns]
-    together = m_step(Sums(*(np.concatenate([getattr(s, n) for s in starts]) for n in vars(starts[0]))), both)
+    together = m_step(
+        SufficientStatistics(*(np.concatenate([getattr(s, n) for s in starts]) for n in vars(starts[0]))), both
+    )
     for at in range(2):
         alone = m_step(starts[at], priors[at])
         assert (together.coefficients()[:, at] == alone.coefficients()[:, 0]).all()

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from scipy.special import ndtri
 
-from fedsynth.models.cells import Cells
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.conditions import read_conditions
-from fedsynth.models.evidence import Evidence, Kept, Placed, Weights
+from fedsynth.models.evidence import CodeEvidence, Evidence, PlacedEvidence, RejectionSampler
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.synthesizer import Synthesizer
@@ -62,10 +62,10 @@ def test_missing_values_have_no_place_and_conditions_are_met():
     assert (np.floor(two) == 4).any()
     assert np.isfinite(one).all()
     assert (two < 5).all()
-    given = model(missing=True).given({1: Weights(np.array([0.0, 0, 0, 0, 1]))})
+    given = model(missing=True).given({1: CodeEvidence(np.array([0.0, 0, 0, 0, 1]))})
     assert given is not None
     assert (np.floor(given.sample(100, np.random.default_rng(0))[1]) == 4).all()
-    assert model(missing=True).given({1: Weights(np.zeros(5))}) is None
+    assert model(missing=True).given({1: CodeEvidence(np.zeros(5))}) is None
 
 
 def test_it_survives_a_trip_to_arrays_and_groups_without_rows():
@@ -83,8 +83,8 @@ def test_it_survives_a_trip_to_arrays_and_groups_without_rows():
 class Rejected(RankedGroups):
     """The same model, which meets conditions by rejection alone."""
 
-    def given(self, evidence: Mapping[int, Evidence]) -> Kept:
-        return Kept(self, evidence)
+    def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler:
+        return RejectionSampler(self, evidence)
 
 
 PAIRS = Schema((Numeric("x", 0.0, 10.0, bins=40), Numeric("y", 0.0, 10.0, bins=40), Categorical("c", ("a", "b", "c"))))
@@ -113,9 +113,9 @@ def pairs(rho: float, kind: type[RankedGroups] = RankedGroups) -> Synthesizer:
     table = np.zeros((10, 10, 3))
     np.add.at(table, (groups[0], groups[1], category), 1.0)
     field = MarkovRandomField(table.shape, table.sum(), [(0, 1, 2)], [np.log(np.maximum(table, 0.01))])
-    axes = [Cells.of(column) for column in PAIRS.stored]
+    axes = [AdaptiveBins.of(column) for column in PAIRS.stored]
     for at in (0, 1):
-        cells, counts = Cells.of_bins(PAIRS.stored[at]), rng.uniform(0.5, 2.0, 40)
+        cells, counts = AdaptiveBins.of_bins(PAIRS.stored[at]), rng.uniform(0.5, 2.0, 40)
         axes[at] = replace(cells, groups=np.arange(40) // 4, counts=counts)
     return Synthesizer(PAIRS, tuple(axes), kind(field, (0, 1), (10, 10), correlation))
 
@@ -202,7 +202,7 @@ def test_the_places_that_evidence_admits_are_those_it_finds_likely():
     fitted = pairs(0.9)
     for low, high in ((5.1, 5.4), (3.3, 10.0), (0.0, 0.01), (2.9, 3.0)):
         (known,) = evidence_on(fitted, {"x": (low, high)}).values()
-        assert isinstance(known, Placed)
+        assert isinstance(known, PlacedEvidence)
         begin, end = known.places
         np.testing.assert_allclose(end - begin, known.values, atol=1e-12)
         codes = np.arange(10) + (begin + end) / 2

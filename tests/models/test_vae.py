@@ -17,8 +17,8 @@ from tests.models.row_sums import HOSTILE, LAYOUT, batch_of, check_alone, check_
 from tests.models.toy_table import ROWS, SCHEMA, cells_of, encoded, portrait, toy_frame  # noqa: E402
 
 from fedsynth.errors import InvalidParameter, Unsupported  # noqa: E402  (needs torch)
-from fedsynth.models.encoders import Batch, Layout, encode_rows  # noqa: E402
-from fedsynth.models.evidence import Weights  # noqa: E402
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, encode_rows  # noqa: E402
+from fedsynth.models.evidence import CodeEvidence  # noqa: E402
 from fedsynth.models.networks import size_of  # noqa: E402
 from fedsynth.models.synthesizer import Synthesizer, load  # noqa: E402
 from fedsynth.models.vae import AutoEncoder, TabularVAE  # noqa: E402
@@ -27,14 +27,14 @@ from fedsynth.privacy.dpsgd import Tape, clipped_sum, flattened, split  # noqa: 
 SMALL = AutoEncoder((16, 12), 6)
 
 
-def trained(network: AutoEncoder, layout: Layout, rows: Batch, steps: int, seed: int = 0) -> np.ndarray:
+def trained(network: AutoEncoder, layout: BatchLayout, rows: EncodedBatch, steps: int, seed: int = 0) -> np.ndarray:
     """Return weights after ``steps`` of Adam on batches of 200 rows."""
     rng = np.random.default_rng(seed)
     parameters = [one.requires_grad_() for one in split(network.initial(layout, rng), network.shapes(layout))]
     optimiser = torch.optim.Adam(parameters, lr=3e-3)
     for _ in range(steps):
         at = rng.integers(0, len(rows.tokens), 200)
-        losses = network.losses(layout, Batch(rows.tokens[at], rows.places[at]), rng)
+        losses = network.losses(layout, EncodedBatch(rows.tokens[at], rows.places[at]), rng)
         optimiser.zero_grad()
         losses(Tape(parameters), slice(None)).mean().backward()
         optimiser.step()
@@ -47,10 +47,10 @@ def trained(network: AutoEncoder, layout: Layout, rows: Batch, steps: int, seed:
 
 def test_a_minority_that_the_latent_does_not_tell_is_drawn_and_argmax_loses_it():
     rng = np.random.default_rng(0)
-    layout = Layout((2, 2), ())
+    layout = BatchLayout((2, 2), ())
     tokens = np.stack([rng.random(2000) < 0.1, rng.random(2000) < 0.5], axis=1).astype(np.int64)
     network = AutoEncoder((16,), 2, factor=1.0)
-    weights = trained(network, layout, Batch(tokens, np.zeros((2000, 0))), 150)
+    weights = trained(network, layout, EncodedBatch(tokens, np.zeros((2000, 0))), 150)
     drawn = TabularVAE(network, layout, weights, 2000.0).sample(4000, rng)
     likeliest = TabularVAE(network, layout, weights, 2000.0, "argmax").sample(4000, rng)
     assert drawn[0].mean() == pytest.approx(0.1, abs=0.03)
@@ -118,13 +118,13 @@ def test_initial_weights_are_those_of_pytorchs_linear_layers():
 
 
 def test_columns_of_one_token_and_no_number_are_no_input_and_cost_nothing():
-    constant = Layout((1, 1), ())
+    constant = BatchLayout((1, 1), ())
     network = AutoEncoder((8,), 2)
     losses, parameters = started(network, 30, constant)
     assert np.isfinite(clipped_sum(losses, parameters, 30, 1.0)).all()
     drawn = TabularVAE(network, constant, flattened(parameters), 30.0).sample(7, np.random.default_rng(0))
     assert [one.tolist() for one in drawn] == [[0] * 7] * 2
-    more = Layout((*LAYOUT.tokens, 1), LAYOUT.numbers)
+    more = BatchLayout((*LAYOUT.tokens, 1), LAYOUT.numbers)
     assert SMALL.shapes(more) == SMALL.shapes(LAYOUT)
 
 
@@ -185,7 +185,7 @@ def test_rows_meet_conditions_and_what_has_no_token_has_no_rows(fitted):
     assert rows["gain"].between(40, 60).all()
     assert rows["paid"].mean() > 0.7
     assert (fitted.sample(50, 0, {"gain": 0})["gain"] == 0).all()
-    assert fitted.model.given({0: Weights(np.zeros(3))}) is None
+    assert fitted.model.given({0: CodeEvidence(np.zeros(3))}) is None
 
 
 def test_rows_are_drawn_in_parts_and_on_the_device_that_is_named(fitted):
@@ -225,7 +225,7 @@ def test_networks_that_cannot_be_are_refused_when_read(wrong):
 
 def test_the_number_of_weights_is_that_of_the_layers():
     encoder, heads, decoder = 6 * 8 + 8, 2 * (8 * 2 + 2), (2 * 8 + 8) + (8 * 6 + 6)
-    assert size_of(AutoEncoder((8,), 2).shapes(Layout((2, 3), (1,)))) == encoder + heads + decoder
+    assert size_of(AutoEncoder((8,), 2).shapes(BatchLayout((2, 3), (1,)))) == encoder + heads + decoder
 
 
 def test_models_are_known_without_torch_and_the_extra_is_named_where_it_is_needed(monkeypatch, fitted):

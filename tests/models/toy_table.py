@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fedsynth.models.cells import Cells
-from fedsynth.models.encoders import Encoder, Layout, check_encoders
+from fedsynth.models.adaptive_bins import AdaptiveBins
+from fedsynth.models.encoders import BatchLayout, Encoder, check_encoders
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 
@@ -24,23 +24,23 @@ def toy_frame(seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"kind": np.array(list("abc"))[kind], "paid": paid, "gain": gain})
 
 
-def cells_of(table: Table) -> tuple[Cells, ...]:
+def cells_of(table: Table) -> tuple[AdaptiveBins, ...]:
     """Return the columns' cells with exact counts; of the number, zero and one mode above."""
     found = []
     for at, column in enumerate(SCHEMA.stored):
-        cells = Cells.of(column)
+        cells = AdaptiveBins.of(column)
         fine = cells.axis(at).places(table.codes[at], table.numbers.get(at))
         counts = np.bincount(fine, minlength=len(cells.groups)).astype(np.float64)
-        cells = cells.told(counts, 0.0, float(ROWS))
+        cells = cells.updated(counts, 0.0, float(ROWS))
         found.append(cells if cells.grid is None else cells.grouped(ROWS / 10, 2))
     return tuple(found)
 
 
-def encoded(cells: tuple[Cells, ...]) -> tuple[tuple[Encoder, ...], Layout]:
+def encoded(cells: tuple[AdaptiveBins, ...]) -> tuple[tuple[Encoder, ...], BatchLayout]:
     """Return the encoders of cells, and their layout."""
     encoders = tuple(Encoder.of(one) for one in cells)
     check_encoders(encoders, SCHEMA)
-    return encoders, Layout.of(encoders)
+    return encoders, BatchLayout.of(encoders)
 
 
 def portrait(frame: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -20,13 +20,13 @@ from fedsynth.cli.app import app
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.methods.training import GradientSum, Network
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import Batch, Layout
+from fedsynth.models.encoders import BatchLayout, EncodedBatch
 from fedsynth.models.gan import Critic
 from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.device import VARIABLE, computing_on, device
 from fedsynth.privacy.dpsgd import CHUNK, Tape, split
 
-LAYOUT = Layout((5, 3, 1, 4), (2,))
+LAYOUT = BatchLayout((5, 3, 1, 4), (2,))
 
 
 class OneDevice(TorchDispatchMode):  # type: ignore[misc]  # PyTorch is not typed here
@@ -119,7 +119,7 @@ def test_losses_are_computed_where_the_weights_are(network: Network):
     """On PyTorch's device "meta", which computes shapes alone; no operation mixes it with the CPU."""
     rng = np.random.default_rng(0)
     tokens = np.stack([rng.integers(0, size, CHUNK) for size in LAYOUT.tokens], axis=1)
-    losses = network.losses(LAYOUT, Batch(tokens, rng.random((CHUNK, len(LAYOUT.numbers)))), rng)
+    losses = network.losses(LAYOUT, EncodedBatch(tokens, rng.random((CHUNK, len(LAYOUT.numbers)))), rng)
     tape = Tape(split(network.initial(LAYOUT, rng), network.shapes(LAYOUT), "meta"), per_row=True)
     with OneDevice():
         loss = losses(tape, torch.arange(CHUNK))

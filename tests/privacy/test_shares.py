@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from fedsynth.errors import Unsupported
-from fedsynth.federation.trust.noise_shares import Share, gaussian_cost, share_of
+from fedsynth.federation.trust.noise_shares import NoiseShare, gaussian_cost, share_of
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.inversion import Polya, cumulative_bounds
 from fedsynth.privacy.noise import KeyedBits, discrete_laplace, polya_difference
@@ -180,7 +180,7 @@ def test_the_published_bound_holds_for_one_and_two_cells_at_every_order(sigmas, 
 RANGES = [(1, 1), (1, 2), (2, 2), (2, 3), (4, 6), (10, 10), (26, 51)]
 
 
-def deviations(share: Share, parts: int) -> tuple[float, ...]:
+def deviations(share: NoiseShare, parts: int) -> tuple[float, ...]:
     return tuple(part.std for part in share.parts[:parts])
 
 
@@ -220,10 +220,10 @@ def test_a_share_in_one_part_wastes_no_noise(l1, l2, honest):
             assert sigma == pytest.approx(whole / math.sqrt(honest), rel=1e-12)
 
 
-def draws(share: Share, parts: int, site: int, release: object) -> NDArray[np.int64]:
+def draws(share: NoiseShare, parts: int, site: int, release: object) -> NDArray[np.int64]:
     """Return the noise of one site's first parts."""
     seeds = [f"{release} {site} {at}".encode().ljust(32)[-32:] for at in range(parts)]
-    return Share(share.parts[:parts], ()).added(np.zeros(DRAWS, dtype=np.int64), seeds)
+    return NoiseShare(share.parts[:parts], ()).add_to(np.zeros(DRAWS, dtype=np.int64), seeds)
 
 
 @pytest.mark.parametrize(("rho", "least", "most"), [(0.3, 3, 3), (0.02, 10, 10), (0.001, 2, 3), (0.001, 4, 6)])
@@ -246,7 +246,7 @@ def test_laplace_shares_add_up_exactly_among_however_many_honest_sites(least, mo
     for honest in share.honest:
         kept = share.kept(honest)
         assert share.std(kept) == pytest.approx(10 * math.sqrt(2 / honest))
-    honest, one = share.honest[-1], Share(share.parts, ())
+    honest, one = share.honest[-1], NoiseShare(share.parts, ())
     total = sum((draws(one, len(share.parts), site, "laplace") for site in range(honest)), start=np.int64(0))
     law = np.exp(-np.abs(np.arange(-500, 501)) / 10)
     assert p_value(np.asarray(total), law / law.sum()) > 1e-4
@@ -263,7 +263,7 @@ def test_what_nobody_can_move_gets_no_noise():
     for release in (Gaussian(0.05), Laplace(0.4), Exact(), Public()):
         norms = Norms(2, 2) if isinstance(release, Exact | Public) else Norms(0, 0)
         share = share_of(release, norms, 1, 3)
-        assert (share.added(exact, []) == exact).all()
+        assert (share.add_to(exact, []) == exact).all()
         assert share.std(share.kept(2)) == share.kept(2) == 0
 
 

@@ -22,7 +22,7 @@ import fedsynth
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.metrics import FLOORS, METRICS, Run, find_metric
+from fedsynth.evaluation.metrics import FLOORS, METRICS, FinishedRun, find_metric
 from fedsynth.runs.bench import measure, training_and_test
 from fedsynth.runs.bench_spec import Case, cases, read_spec
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -402,25 +402,25 @@ def test_attacks_ask_about_the_rows_that_the_method_saw(data: Path) -> None:
     sick = people.codes[2] == 1
     real, test = people.take(np.arange(400) < 250), people.take(np.arange(400) >= 250)
     site = real.take(sick[:250])
-    copy = Run(real, site, test, sites=(site,), target="sick")
+    copy = FinishedRun(real, site, test, sites=(site,), target="sick")
     found = METRICS["membership-inference"](copy, alike="sick")
     assert isinstance(found, dict)
     assert list(found)[:2] == ["AUC, GAN-Leaks", "TPR at FPR 1 %, GAN-Leaks"]
     assert found["AUC, GAN-Leaks"] > 0.95
     # The site's own rows were not copied: told from all test rows, an attack would call the sick ones members.
-    fresh = Run(real, test.take(sick[250:]), test, sites=(site,), target="sick")
+    fresh = FinishedRun(real, test.take(sick[250:]), test, sites=(site,), target="sick")
     assert METRICS["membership-inference"](fresh, alike="sick")["AUC, GAN-Leaks"] < 0.6  # type: ignore[index]
     distances = METRICS["distance-to-real"](copy)
     assert isinstance(distances, dict)
     assert distances[""] == 0.0 < distances["real rows"]
     with pytest.raises(Unsupported, match="hold-out rows"):
-        METRICS["membership-inference"](Run(real, site, test.take(np.arange(9)), sites=(site,)))
+        METRICS["membership-inference"](FinishedRun(real, site, test.take(np.arange(9)), sites=(site,)))
 
 
 def test_a_mean_over_learners_of_one_score_or_of_each(data: Path) -> None:
     schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
     people = schema.encode(pd.read_csv(data / "people.csv"))
-    run = Run(people, people, people.take(np.arange(100)), target="sick")
+    run = FinishedRun(people, people, people.take(np.arange(100)), target="sick")
     every = METRICS["mean-learning"](run, suite="fedtabdiff", rows=200)
     single = METRICS["learning"](run, suite="fedtabdiff", rows=200)
     assert isinstance(every, dict)

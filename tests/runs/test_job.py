@@ -47,7 +47,7 @@ def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch, d
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     job = replace(SIMULATED, data=data, schema="")
-    Path("run", "run.toml").write_text(job.beside(Path("run")).to_toml())
+    Path("run", "run.toml").write_text(job.relative_to(Path("run")).to_toml())
     assert Job.load(Path("run", "run.toml")) == job
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = Job.load(Path("..", "here", "run", "run.toml")).data

@@ -28,7 +28,7 @@ from fedsynth.methods import Method
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs import plan as module
-from fedsynth.runs.plan import EPSILONS, SHAPES, Planned, advise, epsilon_for, trial
+from fedsynth.runs.plan import EPSILONS, SHAPES, PlannedRun, advise, epsilon_for, trial
 from fedsynth.schema import Categorical, Numeric, Schema
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -42,7 +42,7 @@ SCHEMA = Schema(
         Categorical("town", tuple(range(12))),
     )
 )
-PLANNED = Planned(SCHEMA, 8000, 4, Budget(1.0, 1e-6), TrustedServer())
+PLANNED = PlannedRun(SCHEMA, 8000, 4, Budget(1.0, 1e-6), TrustedServer())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ def test_errors_on_real_rows_lie_in_the_predicted_range(name, budget):
     frame = read_frame(DATA / name).sample(20_000, random_state=0).reset_index(drop=True)
     schema = draft_schema(frame).schema
     table = schema.encode(frame)
-    planned = Planned(schema, len(table), 5, budget, TrustedServer())
+    planned = PlannedRun(schema, len(table), 5, budget, TrustedServer())
     methods: dict[str, Method] = {"oneshot": OneShot(), "fedprivsyn": FedPrivSyn(), "tda": FedTDA(), "mst": MST()}
     found = advise(planned, methods, tables=3, seconds=500)
     columns = len(schema.columns)

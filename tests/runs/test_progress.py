@@ -30,17 +30,17 @@ from fedsynth.host.state import open_site
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.job import Job
 from fedsynth.runs.progress import (
-    Asked,
-    Begun,
-    Ended,
+    AttemptBegun,
+    AttemptEnded,
     Event,
     EventLog,
     EventReader,
-    Expected,
-    Replied,
+    RoundsExpected,
+    RoundStarted,
     RunView,
+    SiteReplied,
+    SiteReported,
     Tell,
-    Told,
     attempts,
     ending,
     estimate,
@@ -99,7 +99,11 @@ def test_a_run_leaves_events_of_names_steps_bytes_times_and_codes_alone(tmp_path
     told = lines(root)
     kinds = [one["event"] for one in told]
     assert kinds == ["begun", *["site"] * 3, *["asked", *["replied"] * 3] * turns, "ended"]
-    known = {name for kind in (Begun, Told, Asked, Replied, Ended) for name in kind.__struct_fields__}
+    known = {
+        name
+        for kind in (AttemptBegun, SiteReported, RoundStarted, SiteReplied, AttemptEnded)
+        for name in kind.__struct_fields__
+    }
     assert {key for one in told for key in one} <= known | {"event"}
     numbers = {key for one in told for key, value in one.items() if isinstance(value, int | float)}
     assert numbers == {"time", "least", "deadline", "round", "step", "turn", "bytes", "seconds", "exit_code"}
@@ -236,9 +240,11 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
 
 def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, capsys):
     file = tmp_path / "events.jsonl"
-    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    fields = {
+        name: getattr(begun(), name) for name in AttemptBegun.__struct_fields__ if name not in ("time", "attempt")
+    }
     with EventLog(file, "1") as log:
-        log.add(Begun, **fields)
+        log.add(AttemptBegun, **fields)
     with pytest.raises(FedsynthError, match="it resumes"):
         _follow(EventReader(file), "1", False, lambda: None)
     assert "2 sites; a round waits for them" in capsys.readouterr().out
@@ -247,9 +253,11 @@ def test_a_view_of_a_run_whose_process_is_gone_ends_with_what_to_do(tmp_path, ca
 def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)
-    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    fields = {
+        name: getattr(begun(), name) for name in AttemptBegun.__struct_fields__ if name not in ("time", "attempt")
+    }
     with EventLog(events_file(root, RUN), "1") as log:
-        log.add(Begun, **fields)
+        log.add(AttemptBegun, **fields)
         again = CliRunner().invoke(app, ["deploy", "run", str(root)])
     assert "is going on" in str(again.exception)
 
@@ -257,9 +265,11 @@ def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
 def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)
-    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    fields = {
+        name: getattr(begun(), name) for name in AttemptBegun.__struct_fields__ if name not in ("time", "attempt")
+    }
     with EventLog(events_file(root, RUN), "files-1") as log:
-        log.add(Begun, **fields)
+        log.add(AttemptBegun, **fields)
         stopped = CliRunner().invoke(app, ["deploy", "stop", str(root)])
     assert "goes on over files" in str(stopped.exception)
     view = last_attempt(events_file(root, RUN))
@@ -293,7 +303,7 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content
     file = tmp_path / "events.jsonl"
     reader = EventReader(file)
     assert reader.new() == []
-    line = msgspec.json.encode(Expected(time=1.0, attempt="1", rounds=5)) + b"\n"
+    line = msgspec.json.encode(RoundsExpected(time=1.0, attempt="1", rounds=5)) + b"\n"
     file.write_bytes(line + line[:20])
     assert len(reader.new()) == 1
     with file.open("ab") as more:
@@ -307,11 +317,11 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content
 def test_a_line_that_a_power_cut_tore_costs_that_event_alone(tmp_path):
     file = tmp_path / "run" / "events.jsonl"
     with EventLog(file, "1") as log:
-        log.add(Expected, rounds=5)
+        log.add(RoundsExpected, rounds=5)
     with file.open("ab") as torn:
         torn.write(b'{"event":"expec')
     with EventLog(file, "2") as log:
-        log.add(Expected, rounds=6)
+        log.add(RoundsExpected, rounds=6)
     with file.open("ab") as torn:
         torn.write(bytes(20) + b"\n")
     assert [event.attempt for event in EventReader(file).new()] == ["1", "2"]
@@ -322,23 +332,23 @@ def view_at(*events: Any) -> RunView:
     return view
 
 
-def begun(**fields: Any) -> Begun:
+def begun(**fields: Any) -> AttemptBegun:
     given: dict[str, Any] = {"time": 0.0, "attempt": "1", "run": "r", "method": "m", "trust": "t", "sites": ("a", "b")}
-    return Begun(**{**given, "least": 1, "deadline": 100.0, "fedsynth": "1", **fields})
+    return AttemptBegun(**{**given, "least": 1, "deadline": 100.0, "fedsynth": "1", **fields})
 
 
-def asked(time: float, number: int) -> Asked:
-    return Asked(
+def asked(time: float, number: int) -> RoundStarted:
+    return RoundStarted(
         time=time, attempt="1", round=number, step=0, turn=0, verb="sum", kind="counts", bytes={"a": 10, "b": 10}
     )
 
 
-def replied(time: float, number: int, site: str, code: str = "answered") -> Replied:
-    return Replied(time=time, attempt="1", round=number, site=site, code=code, bytes=5, seconds=time)
+def replied(time: float, number: int, site: str, code: str = "answered") -> SiteReplied:
+    return SiteReplied(time=time, attempt="1", round=number, site=site, code=code, bytes=5, seconds=time)
 
 
-def told(time: float, site: str, state: Any) -> Told:
-    return Told(time=time, attempt="1", site=site, state=state)
+def told(time: float, site: str, state: Any) -> SiteReported:
+    return SiteReported(time=time, attempt="1", site=site, state=state)
 
 
 def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_the_deadline():
@@ -352,12 +362,12 @@ def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_th
     assert view.facts(alive=True, now=13.0)["sites"][0]["state"] == "answered"
     assert b(13.0) == ("waiting", 3.0, 97.0)
     assert b(40.0) == ("late", 30.0, 70.0)
-    view.hear(told(70.0, "b", "away"))
+    view.receive(told(70.0, "b", "away"))
     assert b(80.0) == ("away", 70.0, 30.0)
     assert view.facts(alive=True, now=80.0)["words"] == "waiting for b"
-    view.hear(told(85.0, "b", "connected"))
+    view.receive(told(85.0, "b", "connected"))
     assert b(90.0) == ("late", 80.0, 20.0)
-    view.hear(replied(110.0, 1, "b", "lost"))
+    view.receive(replied(110.0, 1, "b", "lost"))
     facts = view.facts(alive=True, now=111.0)
     assert (facts["state"], facts["sites"][1]["state"], facts["sites"][1]["lost"]) == ("computing", "is lost", 1)
 
@@ -365,18 +375,18 @@ def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_th
 def test_the_time_left_follows_from_the_rounds_so_far():
     view = view_at(begun(), asked(10.0, 1), replied(15.0, 1, "a"), replied(20.0, 1, "b"))
     assert view.left(20.0) is None  # nobody knows how many rounds there are
-    view.hear(Expected(time=0.0, attempt="1", rounds=4))
+    view.receive(RoundsExpected(time=0.0, attempt="1", rounds=4))
     assert view.left(20.0) == 30.0
-    view.hear(asked(20.0, 2))
+    view.receive(asked(20.0, 2))
     assert view.left(24.0) == 6.0 + 20.0
     assert view.facts(alive=True, now=24.0)["rounds"] == 4
-    view.hear(asked(30.0, 7))
+    view.receive(asked(30.0, 7))
     assert view.facts(alive=True, now=31.0)["rounds"] == 7  # an estimate that was too low
 
 
 def test_the_first_end_counts_unless_a_later_one_is_success():
-    def end(code: int) -> Ended:
-        return Ended(time=1.0, attempt="1", exit_code=code, message=f"end {code}")
+    def end(code: int) -> AttemptEnded:
+        return AttemptEnded(time=1.0, attempt="1", exit_code=code, message=f"end {code}")
 
     assert view_at(begun(), end(130), end(1)).facts(alive=False)["words"] == "end 130"
     assert view_at(begun(), end(130), end(0)).facts(alive=False)["state"] == "complete"
@@ -385,7 +395,7 @@ def test_the_first_end_counts_unless_a_later_one_is_success():
 def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp_path):
     view = view_at(begun(), asked(1.0, 1))
     codes: list[dict[str, Any]] = [{"exit_code": 0}, ending(Refused("")), ending(Incomplete(""))]
-    ends = [Ended(time=3.0, attempt="1", **code) for code in codes]
+    ends = [AttemptEnded(time=3.0, attempt="1", **code) for code in codes]
     events: list[Event] = [begun(), asked(1.0, 1), replied(2.0, 1, "a", "spent"), *ends]
     said = [line_of(view, event) for event in events]
     assert said == [
@@ -397,12 +407,14 @@ def test_every_event_has_its_line_and_the_last_attempt_that_goes_on_is_shown(tmp
         "the run pauses: files have to be carried",
     ]
     file = tmp_path / "events.jsonl"
-    fields = {name: getattr(begun(), name) for name in Begun.__struct_fields__ if name not in ("time", "attempt")}
+    fields = {
+        name: getattr(begun(), name) for name in AttemptBegun.__struct_fields__ if name not in ("time", "attempt")
+    }
     with EventLog(file, "1") as going_on:
-        going_on.add(Begun, **fields)
+        going_on.add(AttemptBegun, **fields)
         with EventLog(file, "2") as second:
-            second.add(Begun, **fields)
-            second.add(Ended, exit_code=8, message="it is going on in another process")
+            second.add(AttemptBegun, **fields)
+            second.add(AttemptEnded, exit_code=8, message="it is going on in another process")
         found = last_attempt(file)
         assert found is not None
         assert found.attempt == "1"
@@ -416,7 +428,7 @@ def test_of_many_sites_those_that_have_not_answered_are_listed():
     to_all = msgspec.structs.replace(asked(1.0, 1), bytes=dict.fromkeys(names, 1))
     view = view_at(begun(sites=names), to_all)
     for name in names[:30]:
-        view.hear(replied(2.0, 1, name))
+        view.receive(replied(2.0, 1, name))
     shown = lines_of(view.facts(alive=True, now=3.0))
     assert sum("waiting" in line for line in shown[:-1]) == 20
     assert shown[-4:-2] == ["  and 10 more that have not answered", "  30 sites have answered"]
@@ -428,7 +440,7 @@ def test_the_number_of_rounds_is_estimated_by_a_dry_run(tmp_path, trust, rounds)
     job = laid_out(root, trust)
     estimate(job, SCHEMA, events_file(root, RUN), "1")
     (event,) = EventReader(events_file(root, RUN)).new()
-    assert isinstance(event, Expected)
+    assert isinstance(event, RoundsExpected)
     assert event.rounds == rounds
 
 

@@ -23,11 +23,11 @@ from fedsynth.federation.enrolment import Member, Roster, Terms
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.trust import SimulationTerms
-from fedsynth.federation.trust.three_servers.links import Card, card_of
+from fedsynth.federation.trust.three_servers.links import ServerCard, card_of
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.files import private_folder, write_private
-from fedsynth.host.compute import SECRET, Agreed, agree, make, open_ledger, pin
+from fedsynth.host.compute import SECRET, AgreedTerms, agree, make, open_ledger, pin
 from fedsynth.rows import Table
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
@@ -47,7 +47,7 @@ class Processes:
     """Three servers' folders, and the processes that run in them."""
 
     home: Path
-    cards: tuple[Card, ...]
+    cards: tuple[ServerCard, ...]
     running: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def folder(self, number: int) -> Path:
@@ -55,9 +55,9 @@ class Processes:
 
     def charged(self, number: int) -> list[tuple[str, int, float]]:
         """Return what a server's ledger says that it charged; raises an error where its audit is broken."""
-        book = open_ledger(self.folder(number))
-        rows = [(row.vault, row.number, row.price) for row in book.audit()]
-        book.close()
+        ledger = open_ledger(self.folder(number))
+        rows = [(row.vault, row.number, row.price) for row in ledger.audit()]
+        ledger.close()
         return rows
 
     def log(self, number: int) -> str:
@@ -102,7 +102,7 @@ class Processes:
         raise AssertionError(f"server {number} does not listen: {self.log(number)}")
 
 
-def set_up(home: Path, secrets: list[bytes], agreed: Agreed) -> Processes:
+def set_up(home: Path, secrets: list[bytes], agreed: AgreedTerms) -> Processes:
     """Make the folders of three servers that have these secrets."""
     cards = []
     for number, (secret, port) in enumerate(zip(secrets, free_ports(3), strict=True)):
@@ -122,7 +122,7 @@ def agreement(
     sites: Mapping[str, bytes],
     budget: Budget,
     questions: int = 64,
-) -> Agreed:
+) -> AgreedTerms:
     """Return what the operators of the servers agreed to."""
     terms = Terms(
         superlink="fed.example.org:443",
@@ -137,14 +137,14 @@ def agreement(
         sites_per_person=1,
     )
     members = tuple(Member(name, key.hex(), f"ecdsa-sha2-nistp384 {key.hex()}") for name, key in sorted(sites.items()))
-    return Agreed(questions, False, terms, Roster(terms.digest, members).signed(coordinator))
+    return AgreedTerms(questions, False, terms, Roster(terms.digest, members).signed(coordinator))
 
 
 @dataclass(frozen=True, eq=False)
 class Deployed(ThreeServers):
     """The trust whose three servers are processes: they are started when a federation is built with it."""
 
-    start: Callable[[list[bytes], Agreed], Processes] | None = None
+    start: Callable[[list[bytes], AgreedTerms], Processes] | None = None
     coordinator: Coordinator | None = None
     questions: int = 64
 
@@ -177,7 +177,7 @@ def deployed(
     made: list[Processes] = []
     connections: list[RemoteServers] = []
 
-    def start(secrets: list[bytes], agreed: Agreed) -> Processes:
+    def start(secrets: list[bytes], agreed: AgreedTerms) -> Processes:
         if not made:
             made.append(set_up(home, secrets, agreed))
             made[0].start(0, 1, 2)

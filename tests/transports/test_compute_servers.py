@@ -10,6 +10,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,7 +23,7 @@ from tests.transports.compute_world import Processes, deployed, ideal, servers_o
 from fedsynth import AIM, Budget
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Dealt
+from fedsynth.federation.events import DealtShares
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.trust.three_servers.calls import (
@@ -37,7 +38,13 @@ from fedsynth.federation.trust.three_servers.calls import (
     Keep,
 )
 from fedsynth.federation.trust.three_servers.links import connect, receive
-from fedsynth.federation.trust.three_servers.questions import MOST_PENALTY, MOST_RECORDS, MOST_WEIGHT, Draw, Open
+from fedsynth.federation.trust.three_servers.questions import (
+    MOST_PENALTY,
+    MOST_RECORDS,
+    MOST_WEIGHT,
+    OpenTables,
+    SelectTable,
+)
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.wire import encode
@@ -64,12 +71,12 @@ def world(tmp_path_factory) -> Iterator[tuple[Federation, SharedVault, Processes
         yield federation, vault, processes
 
 
-def opening(vault: SharedVault, number: int, rho: float = 1e-4, cliques=((0,),)) -> Open:
-    return Open(vault.terms.question, number, cliques, Gaussian(rho))
+def opening(vault: SharedVault, number: int, rho: float = 1e-4, cliques=((0,),)) -> OpenTables:
+    return OpenTables(vault.terms.question, number, cliques, Gaussian(rho))
 
 
-def drawing(vault: SharedVault, number: int, **other: object) -> Draw:
-    asked = Draw(
+def drawing(vault: SharedVault, number: int, **other: object) -> SelectTable:
+    asked = SelectTable(
         vault.terms.question,
         number,
         ((0,), (1,)),
@@ -152,6 +159,17 @@ def test_a_server_that_hangs_is_named(tmp_path):
         assert [processes.charged(number) for number in range(3)] == [[], [], []]
 
 
+@pytest.mark.deployment
+def test_a_server_ends_whichever_thread_the_kernel_gives_the_signal_to(world):
+    """A signal is kept for the thread that waits for it if all others block it."""
+    pid = world[2].running[0].pid
+    others = [task for task in Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)]
+    assert others
+    for task in others:
+        blocked = int((task / "status").read_text().split("SigBlk:")[1].split()[0], 16)
+        assert all(blocked >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A hostile coordinator
 
@@ -204,24 +222,24 @@ def test_inputs_that_would_wrap_are_refused_by_each_server(world, other):
     assert next_number(vault, processes) == number
 
 
-def test_another_question_or_roster_at_one_server_opens_nothing(world):
+def test_another_question_or_statement_at_one_server_opens_nothing(world):
     federation, vault, processes = world
     servers, number = servers_of(federation), next_number(vault, processes)
     asked = [Ask(opening(vault, number)), Ask(opening(vault, number)), Ask(opening(vault, number, cliques=((1,),)))]
-    rosters = tuple(one.roster for one in servers._call(asked) if isinstance(one, Asked))
-    found = each(servers, Agree(rosters))
+    statements = tuple(one.statement for one in servers._call(asked) if isinstance(one, Asked))
+    found = each(servers, Agree(statements))
     assert [isinstance(one, Failure) and one.code for one in found] == ["refused"] * 3
-    # A roster that says of the sites what the coordinator likes is not signed by the server.
+    # A statement that says of the sites what the coordinator likes is not signed by the server.
     asked = [Ask(opening(vault, number))] * 3
-    rosters = tuple(one.roster for one in servers._call(asked) if isinstance(one, Asked))
-    fewer = msgspec.structs.replace(rosters[1].roster, sites=rosters[1].roster.sites[:1])
-    forged = (rosters[0], msgspec.structs.replace(rosters[1], roster=fewer), rosters[2])
+    statements = tuple(one.statement for one in servers._call(asked) if isinstance(one, Asked))
+    fewer = msgspec.structs.replace(statements[1].statement, sites=statements[1].statement.sites[:1])
+    forged = (statements[0], msgspec.structs.replace(statements[1], statement=fewer), statements[2])
     found = each(servers, Agree(forged))
     assert [isinstance(one, Failure) and one.code for one in found] == ["refused"] * 3
-    twice = (rosters[0], rosters[0], rosters[0])
+    twice = (statements[0], statements[0], statements[0])
     assert all(isinstance(one, Failure) for one in each(servers, Agree(twice)))
     assert next_number(vault, processes) == number
-    assert all(isinstance(one, Answered) for one in each(servers, Agree(rosters)))
+    assert all(isinstance(one, Answered) for one in each(servers, Agree(statements)))
 
 
 @pytest.mark.deployment
@@ -240,11 +258,11 @@ def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_
         vault = federation.deposit(Counts.of(3, PAIRS), 1.0)
         assert isinstance(vault, SharedVault)
         question = drawing(vault, 0)
-        rosters = tuple(one.roster for one in each(servers, Ask(question)) if isinstance(one, Asked))
+        statements = tuple(one.statement for one in each(servers, Ask(question)) if isinstance(one, Asked))
         # Server 3 lets nobody in once more, and would then score other shares than the two others.
         assert isinstance(servers._one(2, encode(began[0])), Done)
         assert isinstance(servers._one(2, encode(Keep(vault.terms.question, ()))), Done)
-        found = servers._one(2, encode(Agree(rosters)))
+        found = servers._one(2, encode(Agree(statements)))
         assert isinstance(found, Failure)
         assert (found.code, "sites have changed" in found.reason) == ("refused", True)
         assert processes.charged(2) == []
@@ -271,7 +289,7 @@ def test_a_deal_that_differs_between_servers_leaves_its_site_out_everywhere(tmp_
         servers = servers_of(federation)
         taken = servers.take
 
-        def tampered(vault: str, site: str, dealt: Dealt) -> bool:
+        def tampered(vault: str, site: str, dealt: DealtShares) -> bool:
             if site == "site-1":
                 body = dealt.body.copy()
                 body[100] ^= 1

@@ -17,10 +17,10 @@ from tests.data import postgres
 from fedsynth.data.read import write_frame
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
-from fedsynth.federation.wire import Reply, Request, Seen
+from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.host.checks import check_site
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import is_exposed, load_rows
@@ -65,7 +65,7 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", request, COORDINATOR, Seen())
+    message = Message.of("north", request, COORDINATOR, AuditPosition())
     return message.reply(answer(config, [message.data]).replies[0])
 
 
@@ -114,7 +114,7 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
             config = load_site_config(home)
             create_state(config)
             reply = ask(config)
-            assert isinstance(reply.answer, Values)
+            assert isinstance(reply.answer, PlainAnswer)
             found.append(reply.answer.values)
             wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
             assert set(wrong) == {"root certificates", "node key"}, wrong
@@ -124,7 +124,7 @@ def test_rows_that_are_counted_where_they_are_give_the_same_sums(tmp_path, monke
         server.run("DELETE FROM people WHERE ctid IN (SELECT ctid FROM people LIMIT 1)")
         assert ask(config, step=1).code == "answered"  # of the table as it is now: versions are not compared
         first = ask(config)
-        assert isinstance(first.answer, Values)
+        assert isinstance(first.answer, PlainAnswer)
         np.testing.assert_array_equal(first.answer.values, found[1])  # a repeated question has its first answer
         assert ask(config, "another").code == "answered"
         assert ask(load_site_config(tmp_path / "data"), step=1).code == "answered"
@@ -143,7 +143,7 @@ def test_a_file_that_is_never_held_gives_the_same_sums(tmp_path, way, suffix):
         config = load_site_config(home)
         create_state(config)
         reply = ask(config)
-        assert isinstance(reply.answer, Values)
+        assert isinstance(reply.answer, PlainAnswer)
         found.append(reply.answer.values)
         wrong = {one.name: one.found for one in check_site(config) if one.state == "failure"}
         assert set(wrong) == {"root certificates", "node key"}, wrong

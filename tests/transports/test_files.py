@@ -37,20 +37,20 @@ from fedsynth.cli.app import app
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.wire import Request, Seen, WireError, encode, open_envelope, read_reply, write_reply
+from fedsynth.federation.wire import AuditPosition, Request, WireError, encode, open_envelope, read_reply, write_reply
 from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
 from fedsynth.transports.files import folder as files_folder
-from fedsynth.transports.files.folder import Folder
+from fedsynth.transports.files.folder import ExchangeFolder
 from fedsynth.transports.files.messages import (
-    Name,
+    MessageName,
     Unfinished,
     named,
     read_reply_file,
@@ -59,7 +59,7 @@ from fedsynth.transports.files.messages import (
     write_request,
 )
 from fedsynth.transports.files.server import FileTransport, RepliesMissing, run_over_files
-from fedsynth.transports.files.site import Answerer
+from fedsynth.transports.files.site import FileAnswerer
 from fedsynth.transports.flower.local import wait_for
 
 BUDGET = Budget(2.0, 1e-6)
@@ -93,9 +93,9 @@ def expected(tmp_path: Path, trust: str, method: str) -> tuple[bytes, bytes]:
     return simulated(folder, TABLES, SCHEMA, trust_named(trust, TRUSTS[trust]), kind(), budget=BUDGET)
 
 
-def answerer(root: Path, site: str, exchange: Path, said: Texts | None = None) -> Answerer:
+def answerer(root: Path, site: str, exchange: Path, said: Texts | None = None) -> FileAnswerer:
     """Return what answers for a site."""
-    return Answerer(root / "sites" / site, exchange, (said if said is not None else []).append)
+    return FileAnswerer(root / "sites" / site, exchange, (said if said is not None else []).append)
 
 
 def answer_all(root: Path, exchange: Path, *but: str) -> None:
@@ -141,7 +141,7 @@ def question(site: str, step: int = 0, coordinator: Coordinator = COORDINATOR, *
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    return Message.of(site, Request.of(Size(), **{**told, **fields}), coordinator, Seen())
+    return Message.of(site, Request.of(RecordCount(), **{**told, **fields}), coordinator, AuditPosition())
 
 
 def transport(exchange: Path, deadline: float = 0.3, **options: Any) -> FileTransport:
@@ -149,7 +149,7 @@ def transport(exchange: Path, deadline: float = 0.3, **options: Any) -> FileTran
     return FileTransport(exchange, KEYS, deadline, poll=0.02, **options)
 
 
-def asked(exchange: Path, message: Message) -> Name:
+def asked(exchange: Path, message: Message) -> MessageName:
     """Write a message into the exchange and return its name there."""
     with pytest.raises(RepliesMissing) as missing:
         list(transport(exchange, wait=False).exchange([message]))
@@ -332,7 +332,7 @@ def test_a_deadline_may_be_days(tmp_path, salts):
 # What may lie in the server's folder
 
 
-def signed(root: Path, exchange: Path, name: Name, by: str = "south", **change: Any) -> bytes:
+def signed(root: Path, exchange: Path, name: MessageName, by: str = "south", **change: Any) -> bytes:
     """Return a reply file to the request of that name, all right but for what is changed."""
     request = (exchange / "south" / "requests" / name.request).read_bytes()
     content, digest = read_request(request, COORDINATOR.public)
@@ -354,7 +354,7 @@ class Scene:
     root: Path
     exchange: Path
     message: Message
-    name: Name
+    name: MessageName
 
     @property
     def place(self) -> Path:
@@ -438,19 +438,23 @@ def test_what_is_no_reply_is_not_believed_and_the_site_is_lost(scene, fault):
     HOSTILE[fault](scene)
     began = time.monotonic()
     (reply,) = transport(scene.exchange).exchange([scene.message])
-    assert (reply.site, reply.code, reply.seen) == ("south", "lost", Seen())
+    assert (reply.site, reply.code, reply.seen) == ("south", "lost", AuditPosition())
     assert 0.3 <= time.monotonic() - began < 3
     assert not (scene.exchange / "south" / "requests" / scene.name.request).exists()  # answered no more
 
 
 @pytest.mark.parametrize(
     "message",
-    [b"garbage", write_reply("north", "0" * 64, "answered", Seen()), write_reply("south", "0" * 64, "refused", Seen())],
+    [
+        b"garbage",
+        write_reply("north", "0" * 64, "answered", AuditPosition()),
+        write_reply("south", "0" * 64, "refused", AuditPosition()),
+    ],
 )
 def test_a_signed_file_with_a_reply_to_something_else_is_a_lost_reply(scene, message):
     scene.place.write_bytes(scene.signed(message=message))
     (reply,) = transport(scene.exchange, 60).exchange([scene.message])
-    assert (reply.code, reply.seen) == ("lost", Seen())
+    assert (reply.code, reply.seen) == ("lost", AuditPosition())
 
 
 @pytest.mark.parametrize("fault", ["nothing", "half", "zeros", "garbage", "signed by another site", "padded"])
@@ -687,7 +691,7 @@ def test_many_requests_are_answered_in_batches_in_their_order(tmp_path, salts, m
 def test_an_answerer_outlives_a_folder_that_goes_away(tmp_path, salts, monkeypatch):
     _, root, exchange = world(tmp_path)
     asked(exchange, question("north"))
-    one = Answerer(root / "sites" / "north", exchange, print, poll=0.0)
+    one = FileAnswerer(root / "sites" / "north", exchange, print, poll=0.0)
     away = exchange.rename(tmp_path / "away")
     looks = 0
 
@@ -710,7 +714,7 @@ def test_an_answerer_outlives_a_folder_that_goes_away(tmp_path, salts, monkeypat
 
 
 def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
-    name = replace(Name.of(question("north").request), attempt="0" * 16)
+    name = replace(MessageName.of(question("north").request), attempt="0" * 16)
     request, digest = write_request(COORDINATOR, "1", "north", name, b"message")
     reply = write_reply_file(identity_seed(_secret(SEED, "north")), "north", digest, b"answer")
     assert read_request(request, COORDINATOR.public)[0].message.tobytes() == b"message"
@@ -756,13 +760,13 @@ def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
 )
 def test_only_names_of_ours_are_names(file):
     parts = {"d": "0" * 32, "a": "0" * 16}
-    assert named("x.000001.0.{d}.{a}.request".format(**parts)) == Name("x", 1, 0, "0" * 32, "0" * 16)
+    assert named("x.000001.0.{d}.{a}.request".format(**parts)) == MessageName("x", 1, 0, "0" * 32, "0" * 16)
     assert named(file.format(**parts)) is None
 
 
 def test_what_a_crash_left_half_written_is_replaced_and_removed(tmp_path):
-    folder = Folder(tmp_path, "north", "requests")
-    name = replace(Name.of(question("north").request), attempt="0" * 16)
+    folder = ExchangeFolder(tmp_path, "north", "requests")
+    name = replace(MessageName.of(question("north").request), attempt="0" * 16)
     folder.write(name.request, b"one")
     partial = folder.path / f".{name.request}.partial"
     away = tmp_path / "away"

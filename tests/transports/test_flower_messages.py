@@ -31,13 +31,13 @@ from fedsynth import __version__
 from fedsynth.cli.prove import prove_run
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.extract import extract
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message as Asked
-from fedsynth.federation.wire import Request, Seen, encode, open_envelope, write_reply
+from fedsynth.federation.wire import AuditPosition, Request, encode, open_envelope, write_reply
 from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
@@ -257,7 +257,7 @@ def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fie
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    return Asked.of(site, Request.of(Size(), **{**told, **fields}), coordinator, Seen())
+    return Asked.of(site, Request.of(RecordCount(), **{**told, **fields}), coordinator, AuditPosition())
 
 
 def test_everything_to_one_node_goes_in_one_message_and_replies_keep_their_order(tmp_path):
@@ -342,8 +342,8 @@ def forged(site: str = "south", values: Any = None, digest: str = "", **change: 
         replies = []
         for data in records.unpack("requests", message.content):
             of = digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
-            body = encode(Values(np.zeros(1, dtype=np.int64) if values is None else values))
-            replies.append(write_reply(site, of, "answered", Seen(), body, **change))
+            body = encode(PlainAnswer(np.zeros(1, dtype=np.int64) if values is None else values))
+            replies.append(write_reply(site, of, "answered", AuditPosition(), body, **change))
         return Message(records.pack("replies", replies), reply_to=message)
 
     return fault
@@ -600,7 +600,7 @@ def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path)
     transport = to(job, grid)
     stranger = Coordinator(bytes(32))
     (reply,) = transport.exchange([question("north", 0, stranger)])
-    assert (reply.code, reply.seen) == ("refused", Seen())
+    assert (reply.code, reply.seen) == ("refused", AuditPosition())
     assert not (root / "sites" / "north" / "state" / "rows").exists()  # no row was read for it
     (root / "coordinator.key").unlink()
     with pytest.raises(FedsynthError, match="backup"):

@@ -29,7 +29,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.certificates import Authority
 from fedsynth.schema import Categorical, Schema
-from fedsynth.transports.flower.client import Answerer
+from fedsynth.transports.flower.client import FlowerAnswerer
 from fedsynth.transports.flower.local import free_port, wait_for
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -143,7 +143,7 @@ def test_a_message_that_the_supernode_takes_back_does_not_end_the_answerer(world
     """A run that was stopped is refused like a wrong secret: it ends the message, not the process."""
     secret, certificates = ((world.sites["north"] / name).read_bytes() for name in (NODE_SECRET, "ca.crt"))
     site = world.folder / "current" / "sites" / "north"
-    Answerer(site, f"127.0.0.1:{world.ports['north']}", certificates, secret)._answer("no such message")
+    FlowerAnswerer(site, f"127.0.0.1:{world.ports['north']}", certificates, secret)._answer("no such message")
 
 
 def test_an_answerer_outlives_its_supernode_and_ends_when_asked(world):

@@ -99,14 +99,14 @@ def pin(
 
       fedsynth compute-server pin /etc/fedsynth one.toml two.toml three.toml
     """
-    from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, Cards, card_fingerprint, load_card
+    from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, ServerCards, card_fingerprint, load_card
     from fedsynth.host.compute import pin as pinned
 
     if not folder.is_dir():
         raise errors.FedsynthError(
             f"{folder} is not a folder; give the folder of a compute server, a site or the coordinator"
         )
-    found = Cards(tuple(load_card(path) for path in cards)).servers
+    found = ServerCards(tuple(load_card(path) for path in cards)).servers
     for number, card in enumerate(found, 1):
         shown = f"The card of server {number}, at {card.address}:"
         compare(
@@ -158,7 +158,7 @@ def agree(
       fedsynth compute-server agree /etc/fedsynth-compute north.toml \
         roster.toml --questions 24
     """
-    from fedsynth.host.compute import LEDGER, Agreed, read_terms
+    from fedsynth.host.compute import LEDGER, AgreedTerms, read_terms
     from fedsynth.host.compute import agree as agreed
 
     terms, members = read_terms(invitation, roster)
@@ -172,7 +172,7 @@ def agree(
     names = ", ".join(members.roster.identities)
     shown = f"The roster of the federation: {names}"
     compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", given, json_)
-    agreed(folder, Agreed(questions, public_sizes, terms, members))
+    agreed(folder, AgreedTerms(questions, public_sizes, terms, members))
     serve = shlex.join(["fedsynth", "compute-server", "serve", str(folder)])
     facts = {"folder": str(folder), "sites": list(members.roster.identities), "ledger": str(folder / LEDGER)}
     say(json_, facts, f"{folder / LEDGER} records everything that this server releases: back it up.\nNext: {serve}")
@@ -193,18 +193,20 @@ def serve(folder: ServerDir) -> None:
     import signal
     import threading
 
+    # Blocked in all threads and waited for here: a handler would run in this thread only, and a signal that the kernel
+    # gives to another thread does not wake it.
+    stopping = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
     from fedsynth.host.compute import open_server
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     server = open_server(folder)
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     answering = threading.Thread(target=server.run, daemon=True)
     answering.start()
     position = server.server.terms.position
     print(f"server {position + 1} of three listens at {server.cards[position].address}", flush=True)
-    ended.wait()
+    signal.sigwait(stopping)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping)  # a second one ends the process at once
     server.close()
     answering.join()
 

@@ -261,25 +261,25 @@ def site_serve(
     if exchange is not None:
         _serve_files(folder, exchange, once=once)
         return
-    from fedsynth.transports.flower.client import Answerer
+    from fedsynth.transports.flower.client import FlowerAnswerer
 
     certificates = root_certificates or load_site_config(folder).root_certificates
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
     logging.getLogger("flwr").propagate = False  # it prints by itself
-    answerer = Answerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))
+    answerer = FlowerAnswerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))
     _serve_until_stopped(answerer.serve, answerer.stop)
 
 
 def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
     """Answer what lies in the folder of an exchange, until stopped or just once."""
     from fedsynth.host.config import load_site_config
-    from fedsynth.transports.files.site import Answerer
+    from fedsynth.transports.files.site import FileAnswerer
 
     if not once:
-        answerer = Answerer(folder, exchange)
+        answerer = FileAnswerer(folder, exchange)
         _serve_until_stopped(answerer.serve, answerer.stop)
         return
-    answerer = Answerer(folder, exchange, print)
+    answerer = FileAnswerer(folder, exchange, print)
     answered = answerer.answer_once()
     home = exchange / load_site_config(folder).name
     if answered:

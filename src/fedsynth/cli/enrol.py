@@ -143,7 +143,7 @@ def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: b
         "acceptance": str(path),
         "sites": list(roster.identities),
     }
-    lacking = [name for name in admission.members.lacking if name != acceptance.site]
+    lacking = [name for name in admission.members.unsigned if name != acceptance.site]
     others = f"not signed yet by {', '.join(lacking)}" if lacking else "all other sites have signed the roster"
     known = config.name in admission.members.accepted
     send = "" if known else f"Send {path} to the coordinator by any channel.\n"
@@ -234,14 +234,14 @@ def deploy_admit(
         "requests": compared,
         "roster": members.roster.fingerprint if members else "",
         "admissions": [str(folder / "admissions" / f"{name}.toml") for name in enrolment.sites] if members else [],
-        "lacking": list(members.lacking) if members else [],
+        "lacking": list(members.unsigned) if members else [],
         "register": register,
         "unregister": replaced,
     }
     if members is None:
         said = f"admitted: {', '.join(enrolment.admitted) or 'nobody'}; missing: {', '.join(enrolment.missing)}"
     else:
-        lacking = ", ".join(members.lacking)
+        lacking = ", ".join(members.unsigned)
         then = (
             f"Each site sends SITE.signed back: pass it to `fedsynth deploy admit`. Still missing: {lacking}."
             if lacking

@@ -45,12 +45,12 @@ from fedsynth.cli.options import (
 from fedsynth.files import read_text, write_whole
 
 if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import About, Evaluation
-    from fedsynth.evaluation.score import Evidence
+    from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
+    from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.federation.federation import Progress
     from fedsynth.rows import Table
     from fedsynth.runs.folder import RunFolder
-    from fedsynth.runs.run import Simulated
+    from fedsynth.runs.run import SimulatedRun
     from fedsynth.runs.split import Split
 
 Sensitive = Annotated[
@@ -162,9 +162,9 @@ def evaluate(
         --epsilon 1 --delta 1e-6 --out scores
     """
     from fedsynth.data.read import column_names
-    from fedsynth.evaluation.evaluate import About
+    from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
-    from fedsynth.evaluation.score import Evidence
+    from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import SUITES
     from fedsynth.privacy.cost import Budget
     from fedsynth.runs.folder import RunFolder, read_whole
@@ -181,7 +181,7 @@ def evaluate(
     agreed = Schema.load(schema)
     plain = agreed.plain(column_names(real))
     unseen = None if holdout is None else read_whole(holdout, plain)
-    evidence = Evidence(read_whole(real, plain), read_whole(synthetic, plain), unseen, agreed=agreed)
+    evidence = EvaluationTables(read_whole(real, plain), read_whole(synthetic, plain), unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -194,7 +194,7 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    evaluation = replace(evaluation, about=About(title, owner, real.name, _today()))
+    evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, _today()))
     folder.write_scores(evaluation)
     _tell(evaluation, folder.write_report(evaluation), json_)
 
@@ -345,7 +345,7 @@ def compare(
                 file=file,
                 target=target,
                 schema="" if schema is None else str(schema.resolve()),
-                split=specs.Split(test_share=holdout),
+                split=specs.SplitEntry(test_share=holdout),
             )
         },
         methods={method: specs.MethodEntry(options=options)},
@@ -355,7 +355,7 @@ def compare(
         },
         seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
         noise_seed=("seed", "arm"),
-        defaults=specs.Grid(
+        defaults=specs.GridEntry(
             epsilon="none" if epsilon == math.inf else epsilon,
             delta=delta,
             partition=partition,
@@ -363,9 +363,9 @@ def compare(
             sites=sites,
         ),
         grid=(
-            specs.Grid(methods=method, arm=("federated", "pooled", "local")),
-            specs.Grid(methods="test rows", sites=1, metrics="likeness"),
-            *([specs.Grid(methods="real rows", sites=1, metrics="learning")] if target else []),
+            specs.GridEntry(methods=method, arm=("federated", "pooled", "local")),
+            specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
+            *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
         ),
     )
     found: dict[str, dict[int, dict[str, float]]] = {}
@@ -508,7 +508,7 @@ def measure_run(
     first four others). Raises :class:`~fedsynth.errors.FedsynthError` if the data file is missing or has changed, or if
     real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for an unknown column.
     """
-    from fedsynth.evaluation.evaluate import About
+    from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
 
     found = measure(
@@ -520,10 +520,10 @@ def measure_run(
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )
-    return replace(found, about=About(data=data_name(run.job.data), date=_today()))
+    return replace(found, about=ReportTitle(data=data_name(run.job.data), date=_today()))
 
 
-def _headed(about: About, title: str, owner: str) -> About:
+def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
     """Return the head of a report with the title and the owner that were given."""
     return replace(about, title=title or about.title, owner=owner or about.owner)
 
@@ -546,14 +546,14 @@ def data_name(data: str) -> str:
     return Path(data).name
 
 
-def _evidence(rows: Split, synthetic: Table) -> Evidence:
+def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
     """Return the rows of a simulation as they are published, beside the published synthetic ones."""
-    from fedsynth.evaluation.score import Evidence
+    from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.rows import concatenate
 
     schema = rows.schema
     holdout = None if rows.holdout is None else schema.publish(rows.holdout)
-    return Evidence(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
+    return EvaluationTables(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
 
 
 def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
@@ -574,7 +574,7 @@ def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
 FIRST = ("validity", "workload-error", "likelihood", "learning")
 
 
-def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluation:
+def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evaluation:
     """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
 
     ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
@@ -602,7 +602,7 @@ def first_look(outcome: Simulated, target: str, progress: Progress) -> Evaluatio
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
     alarms = [score for score in evaluation.scores if score.verdict == "alarm"]
-    facts = {"report": str(page), **{k: v for k, v in evaluation.to_json().items() if k != "pictures"}}
+    facts = {"report": str(page), **{k: v for k, v in evaluation.to_json().items() if k != "plot_data"}}
     text = [score_table(list(evaluation.scores)), ""]
     text += [f"ALARM {score.name}: {score.says}" for score in alarms]
     text += ["These scores are computed on real rows and are not private: do not publish them.", f"Report: {page}"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedsynth.runs.job import Job
     from fedsynth.runs.progress import Event, EventReader, RunView
     from fedsynth.schema import Schema
-    from fedsynth.transports.flower.control import Control
+    from fedsynth.transports.flower.control import FlowerControl
 
 POLL = 0.5  # s between two reads of the event log
 UNHEARD = 20.0  # s without a first event until Flower is asked for the run's status
@@ -119,10 +119,10 @@ def _over_flower(
 ) -> RunView:
     """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
     from fedsynth.runs.progress import estimate
-    from fedsynth.transports.flower.control import Control
+    from fedsynth.transports.flower.control import FlowerControl
 
     assert job.deployment is not None
-    control = Control(folder, connection)
+    control = FlowerControl(folder, connection)
     attempt = control.start()
     if not json_:
         print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
@@ -211,7 +211,7 @@ def _quietly(work: Callable[..., object]) -> Callable[..., None]:
     return run
 
 
-def _unheard(control: Control, attempt: str) -> None:
+def _unheard(control: FlowerControl, attempt: str) -> None:
     """Raise :class:`FedsynthError` if Flower says that a run without any event has ended."""
     status, details = control.status(attempt)
     if status.startswith("finished"):
@@ -239,7 +239,7 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
             for event in reader.new():
                 if event.attempt != attempt:
                     continue
-                view.hear(event)
+                view.receive(event)
                 if json_:
                     print(msgspec.json.encode(event).decode(), flush=True)
                 else:
@@ -288,20 +288,28 @@ def line_of(view: RunView, event: Event) -> str:
 
     ``view`` is the state of the run, which contains the event already.
     """
-    from fedsynth.runs.progress import WORDS, Advanced, Asked, Begun, Expected, Replied, Told
+    from fedsynth.runs.progress import (
+        WORDS,
+        AttemptBegun,
+        RoundsExpected,
+        RoundStarted,
+        SiteReplied,
+        SiteReported,
+        WorkAdvanced,
+    )
 
-    if isinstance(event, Begun):
+    if isinstance(event, AttemptBegun):
         return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
-    if isinstance(event, Expected):
+    if isinstance(event, RoundsExpected):
         return f"about {event.rounds} rounds in all"
-    if isinstance(event, Told):
+    if isinstance(event, SiteReported):
         return "" if event.state == "answered" else f"{event.site} is {event.state}"
-    if isinstance(event, Asked):
+    if isinstance(event, RoundStarted):
         total = f" of about {max(view.expected, event.round)}" if view.expected else ""
         return f"round {event.round}{total}: {view.question}, to {len(event.bytes)} sites"
-    if isinstance(event, Replied):
+    if isinstance(event, SiteReplied):
         return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
-    if isinstance(event, Advanced):
+    if isinstance(event, WorkAdvanced):
         return f"{event.what}: {event.done} of {event.total}"
     if event.error == "Incomplete":
         return "the run pauses: files have to be carried"
@@ -373,7 +381,7 @@ def _bytes(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def _clear(control: Control, attempt: str, database: Path, json_: bool) -> None:
+def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) -> None:
     """Delete the messages of a run that has ended from the SuperLink's database; a failure is a warning."""
     from fedsynth.transports.flower.control import purge, unfinished
 
@@ -479,8 +487,8 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
 
       fedsynth deploy stop federation
     """
-    from fedsynth.runs.progress import Ended, EventLog, EventReader, all_runs, last_attempt
-    from fedsynth.transports.flower.control import Control
+    from fedsynth.runs.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
+    from fedsynth.transports.flower.control import FlowerControl
 
     for file in reversed(all_runs(folder)):
         view = last_attempt(file)
@@ -490,10 +498,10 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
                     f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press "
                     "Ctrl-C there"
                 )
-            Control(folder, connection).stop(view.attempt)
+            FlowerControl(folder, connection).stop(view.attempt)
             with EventLog(file, view.attempt) as log:
                 message = "stopped by the operator; run the same command again to resume"
-                log.add(Ended, exit_code=130, error="Stopped", message=message)
+                log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
             run = file.parent.name
             say(
                 json_,

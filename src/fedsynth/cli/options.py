@@ -21,7 +21,7 @@ import typer
 from fedsynth.privacy.device import Device
 
 if TYPE_CHECKING:
-    from fedsynth.host.checks import Check
+    from fedsynth.host.checks import PreflightCheck
 
 _EPSILON_TEXT = (
     "Epsilon of the guarantee: how much the result may reveal about one person. Smaller: more privacy and more noise; "
@@ -463,7 +463,7 @@ def score_table(scores: list[Any]) -> str:
     return "\n".join(lines)
 
 
-def check_text(checks: Sequence[Check]) -> str:
+def check_text(checks: Sequence[PreflightCheck]) -> str:
     """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass."""
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
     return "\n".join(f"{one.state:8} {one.name}: {one.found}{fix}" for one, fix in zip(checks, fixes, strict=True))

@@ -44,11 +44,11 @@ from fedsynth.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fedsynth.federation.dry_run import Forecast, Range
+    from fedsynth.federation.dry_run import Forecast, ForecastRange
     from fedsynth.federation.plan import Plan
     from fedsynth.methods import Method
-    from fedsynth.privacy.audit import Findings
-    from fedsynth.runs.plan import Advised, Planned
+    from fedsynth.privacy.audit import AuditResult
+    from fedsynth.runs.plan import AdviceTable, PlannedRun
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -239,7 +239,7 @@ def advise(
 
     able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
     agreed = Schema.load(schema)
-    planned = plans.Planned(
+    planned = plans.PlannedRun(
         agreed,
         rows,
         sites,
@@ -407,7 +407,7 @@ def audit(
         raise typer.Exit(8)
 
 
-def _audited(site: Path, noted: str, export: Path | None) -> Findings:
+def _audited(site: Path, noted: str, export: Path | None) -> AuditResult:
     """Verify a site's account, export its audit rows if ``export`` is a path, and return the findings."""
     from fedsynth.files import write_private
     from fedsynth.host.config import load_site_config
@@ -502,7 +502,7 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             )
 
 
-def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None:
+def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) -> None:
     """Print the expected errors of each method, and how they were obtained."""
     from rich.console import Console
     from rich.table import Table
@@ -529,11 +529,11 @@ def _tell_advice(found: Advised, planned: Planned, wanted: float | None) -> None
     )
 
 
-def _error(of: Range | None) -> str:
+def _error(of: ForecastRange | None) -> str:
     return "" if of is None else f"{of.typical:.3f} ({of.low:.3f} - {of.high:.3f})"
 
 
-def _span(of: Range, form: str, unit: float = 1.0) -> str:
+def _span(of: ForecastRange, form: str, unit: float = 1.0) -> str:
     low, typical, high = (form.format(value / unit) for value in (of.low, of.typical, of.high))
     return typical if of.settled else f"{low} - {typical} - {high}"
 

@@ -73,7 +73,7 @@ def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, b
     the sites themselves gave you. Returns the proof sheet, which lists what does not agree. Raises
     :class:`~fedsynth.errors.FedsynthError` for a folder without a run, or without one of its files.
     """
-    from fedsynth.federation.extract import Extract
+    from fedsynth.federation.extract import AccountExtract
     from fedsynth.federation.proof import prove as proof_of
     from fedsynth.runs.folder import RunFolder
 
@@ -85,7 +85,7 @@ def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, b
         run.schema,
         run.trust,
         run.job.budget,
-        extracts=[Extract.load(path) for path in extracts],
+        extracts=[AccountExtract.load(path) for path in extracts],
         identities=known,
     )
 

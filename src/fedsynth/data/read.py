@@ -39,7 +39,7 @@ _SHOWN = 3  # malformed lines named in a message
 _log = logging.getLogger(__name__)
 
 
-class Persons(NamedTuple):
+class PersonLimit(NamedTuple):
     """A limit on the rows per person for :func:`read_table`: at most ``most`` rows of each person are kept.
 
     ``column`` names the column that identifies the person of a row; it need not be part of the schema. ``key`` is a
@@ -52,7 +52,7 @@ class Persons(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Check:
+class FileCheck:
     """The result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each problem.
 
     ``ok`` is true if the table can be read and no row is left out. ``problems`` also lists values that are clipped or
@@ -69,7 +69,7 @@ def _source(place: Place) -> Source:
     return place if isinstance(place, Source) else open_source(str(place))
 
 
-def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, chunk_rows: int = 1 << 16) -> Table:
+def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = None, chunk_rows: int = 1 << 16) -> Table:
     """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
@@ -102,10 +102,10 @@ def read_table(place: Place, schema: Schema, *, persons: Persons | None = None, 
     return table if source.keeps_order else in_canonical_order(table)
 
 
-def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> Check:
+def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> FileCheck:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
-    The result is a :class:`Check`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
+    The result is a :class:`FileCheck`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
     <fedsynth.schema.schema.Schema.problems>`). ``place`` is a file's path, a table's address
     (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
     of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. The sentences
@@ -159,7 +159,7 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> C
     if extra:
         remarks.append(f"columns {extra} are not in the schema and will be ignored")
     rows, left_out = rows + bad.count, left_out + bad.count
-    return Check(not unreadable and not left_out, rows, unreadable + remarks, left_out)
+    return FileCheck(not unreadable and not left_out, rows, unreadable + remarks, left_out)
 
 
 def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
@@ -355,7 +355,7 @@ def _batches(
 
 
 def _limited(
-    source: Source, wanted: Mapping[str, Column | None], persons: Persons, chunk_rows: int, bad: BadLines
+    source: Source, wanted: Mapping[str, Column | None], persons: PersonLimit, chunk_rows: int, bad: BadLines
 ) -> Iterator[Any]:
     """Yield the ``wanted`` columns of the rows that are kept of each person."""
     if persons.column not in source.columns():

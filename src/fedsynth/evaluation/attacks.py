@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.evaluation.distances import Crowd, drawn, nearest, share
+from fedsynth.evaluation.distances import NeighbourIndex, drawn, nearest, share
 from fedsynth.evaluation.features import MixedSpace, integer_codes
-from fedsynth.evaluation.references import once
-from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.evaluation.references import cached
+from fedsynth.evaluation.score import Estimate, EvaluationTables
 from fedsynth.evaluation.suites import quiet
 from fedsynth.rows import Table
 
@@ -58,8 +58,8 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
     epsilon.
 
     The bound compares one table with and without a row. An experiment that replaces a member by a non-member changes
-    two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`swapped` returns. Raises
-    :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
+    two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`replacement_guarantee`
+    returns. Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 1.0 - (1.0 - delta) ** 2 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -77,7 +77,7 @@ def formal_advantage_bound(epsilon: float, delta: float) -> float:
     return 1.0 - 2.0 * (1.0 - delta) * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
 
 
-def swapped(epsilon: float, delta: float) -> tuple[float, float]:
+def replacement_guarantee(epsilon: float, delta: float) -> tuple[float, float]:
     """Return the (epsilon, delta) for replacing one row, given the (epsilon, delta) for adding or removing one.
 
     A replacement is a removal and an addition, so the probabilities ``P`` and ``P'`` of any outcome before and after it
@@ -93,7 +93,7 @@ def _check(epsilon: float, delta: float) -> None:
         raise InvalidParameter(f"epsilon = {epsilon}, delta = {delta}; give epsilon >= 0 and delta from 0 to 1")
 
 
-def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
+def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Estimate:
     """Return the true-positive rate of a membership attack at the false-positive rate ``fpr``, with its 95 % interval.
 
     ``members`` and ``strangers`` hold the attack's score of each training row and of each unseen row, shape
@@ -115,7 +115,7 @@ def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Suspects:
+class AttackTargets:
     """The rows on which membership attacks are tested: equally many ``members`` and ``strangers``.
 
     Members are training rows. Strangers are hold-out rows: real rows that the synthesizer never saw. The ``reference``
@@ -127,7 +127,7 @@ class Suspects:
     reference: Table
 
     @classmethod
-    def of(cls, evidence: Evidence, rng: np.random.Generator, max_rows: int) -> Suspects:
+    def of(cls, evidence: EvaluationTables, rng: np.random.Generator, max_rows: int) -> AttackTargets:
         """Draw the rows of an attack, by ``rng``, from the tables of an evaluation (``evidence``).
 
         Members are drawn from ``evidence.real``. Strangers, as many as members, are drawn from the hold-out rows, of
@@ -151,7 +151,7 @@ class Suspects:
         return score[: len(self.members)], score[len(self.members) :]
 
 
-def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
+def gan_leaks(suspects: AttackTargets, crowd: NeighbourIndex) -> tuple[Scores, Scores]:
     """Return the attack scores (of members, of strangers): minus the distance to the nearest synthetic row.
 
     The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935): the higher a row's score, the likelier it
@@ -162,7 +162,9 @@ def gan_leaks(suspects: Suspects, crowd: Crowd) -> tuple[Scores, Scores]:
     return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
 
 
-def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSpace) -> tuple[Scores, Scores]:
+def calibrated_gan_leaks(
+    scores: tuple[Scores, Scores], suspects: AttackTargets, space: MixedSpace
+) -> tuple[Scores, Scores]:
     """Return the scores of :func:`gan_leaks`, calibrated: plus the distance to the nearest reference row.
 
     ``scores`` is the result of :func:`gan_leaks` for the same ``suspects``; ``space`` is the embedding in which its
@@ -179,7 +181,7 @@ def calibrated(scores: tuple[Scores, Scores], suspects: Suspects, space: MixedSp
 
 
 def domias(
-    suspects: Suspects, crowd: Crowd, *, components: int = 10, max_kernels: int = 30_000
+    suspects: AttackTargets, crowd: NeighbourIndex, *, components: int = 10, max_kernels: int = 30_000
 ) -> tuple[Scores, Scores]:
     """Return attack scores: a row's log density among synthetic rows minus that among reference rows.
 
@@ -236,7 +238,7 @@ class Disclosure:
     """How accurately attackers infer one column from others: the result of :func:`attribute_disclosure`.
 
     Each accuracy is the share of correct guesses, averaged over attackers, subsets of the known columns and test rows;
-    a :class:`~fedsynth.evaluation.score.Measured` has a 95 % interval.
+    a :class:`~fedsynth.evaluation.score.Estimate` has a 95 % interval.
 
     - ``members``: accuracy of attackers trained on synthetic rows, tested on training rows of the synthesizer.
     - ``population``: that of attackers trained on these training rows, tested on other real rows: the accuracy that
@@ -250,12 +252,12 @@ class Disclosure:
       ``subsets``: number of subsets of known columns; ``size``: number of columns in each subset.
     """
 
-    members: Measured
-    population: Measured
+    members: Estimate
+    population: Estimate
     floor: float
     ceiling: float
-    advantage: Measured | None
-    advantage_real: Measured | None
+    advantage: Estimate | None
+    advantage_real: Estimate | None
     by_attacker: dict[str, tuple[float, float]]
     rows: int
     subsets: int
@@ -263,7 +265,7 @@ class Disclosure:
 
 
 def attribute_disclosure(
-    evidence: Evidence,
+    evidence: EvaluationTables,
     sensitive: int,
     known: Sequence[int],
     rng: np.random.Generator,
@@ -293,7 +295,7 @@ def attribute_disclosure(
     subsets = list(itertools.combinations(known, min(size, len(known))))
     seed = int(rng.integers(2**31))
     by_synthetic = _correct(train, (members, strangers), sensitive, subsets, seed)
-    by_real = once(
+    by_real = cached(
         (members, strangers),
         ("attribute disclosure", sensitive, tuple(subsets), seed),
         lambda: _correct(members, (members, strangers), sensitive, subsets, seed),
@@ -396,7 +398,7 @@ def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return winners
 
 
-def _two_sides(evidence: Evidence, rng: np.random.Generator, max_rows: int) -> tuple[Table, Table]:
+def _two_sides(evidence: EvaluationTables, rng: np.random.Generator, max_rows: int) -> tuple[Table, Table]:
     """Return training rows, and unseen rows of the same source: hold-out rows, or the other half of the real rows."""
     if evidence.holdout is not None:
         return drawn(evidence.real, max_rows, rng), drawn(evidence.holdout, max_rows, rng)
@@ -405,12 +407,12 @@ def _two_sides(evidence: Evidence, rng: np.random.Generator, max_rows: int) -> t
     return evidence.real.take(order[:half]), evidence.real.take(order[half:])
 
 
-def _mean(values: Scores) -> Measured:
+def _mean(values: Scores) -> Estimate:
     mean, reach = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return Measured(mean, mean - reach, mean + reach)
+    return Estimate(mean, mean - reach, mean + reach)
 
 
-def _difference(one: Scores, two: Scores) -> Measured:
+def _difference(one: Scores, two: Scores) -> Estimate:
     gap = float(one.mean() - two.mean())
     reach = _Z * math.sqrt(float(one.var(ddof=1)) / len(one) + float(two.var(ddof=1)) / len(two))
-    return Measured(gap, gap - reach, gap + reach)
+    return Estimate(gap, gap - reach, gap + reach)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.evaluation.score import Measured
+from fedsynth.evaluation.score import Estimate
 
 Values = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
@@ -34,7 +34,7 @@ def auc(positive: Values, negative: Values) -> float:
     return float((found - many * (many + 1) / 2) / (many * len(negative)))
 
 
-def auc_with_band(positive: Values, negative: Values) -> Measured:
+def auc_with_band(positive: Values, negative: Values) -> Estimate:
     """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
     The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. There
@@ -46,7 +46,7 @@ def auc_with_band(positive: Values, negative: Values) -> Measured:
     beating = 1.0 - (together[m:] - ranks(negative)) / m
     area = float(beaten.mean())
     reach = _Z * math.sqrt(float(beaten.var(ddof=1)) / m + float(beating.var(ddof=1)) / n)
-    return Measured(area, max(0.0, area - reach), min(1.0, area + reach))
+    return Estimate(area, max(0.0, area - reach), min(1.0, area + reach))
 
 
 def auc_one_vs_one(labels: Integers, classes: NDArray[Any], probability: Values) -> float:

@@ -62,7 +62,7 @@ def _p(one: Sequence[float], two: Sequence[float], test: Callable[[], Any]) -> f
 
 
 @dataclass(frozen=True)
-class Line:
+class ComparedMetric:
     """One metric of a :class:`Comparison`: its values in each arm (way of training), and the p-values.
 
     ``values`` maps each of the arms "federated", "pooled" and "local" to one value per repeat. ``reference`` is the
@@ -80,12 +80,12 @@ class Line:
 class Comparison:
     """One method trained over all sites ("federated"), on pooled rows ("pooled") and at each site alone ("local").
 
-    ``setting`` describes method, sites and guarantee in words; ``lines`` holds one :class:`Line` for each metric.
-    :func:`compared` makes it, and ``str`` of it is the table that ``fedsynth compare`` prints.
+    ``setting`` describes method, sites and guarantee in words; ``lines`` holds one :class:`ComparedMetric` for each
+    metric. :func:`compared` makes it, and ``str`` of it is the table that ``fedsynth compare`` prints.
     """
 
     setting: str
-    lines: tuple[Line, ...]
+    lines: tuple[ComparedMetric, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison as JSON values: the setting, and the fields of every line."""
@@ -143,7 +143,7 @@ def compared(
         for arm in ("pooled", "local")
     }
     lines = (
-        Line(metric, values[metric], tuple(one[metric] for one in reference), {arm: p[arm][at] for arm in p})
+        ComparedMetric(metric, values[metric], tuple(one[metric] for one in reference), {arm: p[arm][at] for arm in p})
         for at, metric in enumerate(values)
     )
     return Comparison(setting, tuple(lines))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import MixedSpace
-from fedsynth.evaluation.score import Evidence, Measured
+from fedsynth.evaluation.score import Estimate, EvaluationTables
 from fedsynth.rows import Table
 
 Points = NDArray[np.float32]
@@ -83,7 +83,7 @@ def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
 
-def share(hits: float, of: int) -> Measured:
+def share(hits: float, of: int) -> Estimate:
     """Return the share ``hits / of`` with its exact binomial (Clopper-Pearson) 95 % interval.
 
     ``of`` is the number of trials, at least 1; ``hits`` may be fractional (ties counted in expectation).
@@ -92,7 +92,7 @@ def share(hits: float, of: int) -> Measured:
 
     low = float(betaincinv(hits, of - hits + 1, 0.025)) if hits > 0 else 0.0
     high = float(betaincinv(hits + 1, of - hits, 0.975)) if hits < of else 1.0
-    return Measured(hits / of, low, high)
+    return Estimate(hits / of, low, high)
 
 
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -120,7 +120,7 @@ def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.
 
 
 @dataclass(frozen=True, eq=False)
-class Crowd:
+class NeighbourIndex:
     """An index of the table ``rows`` for nearest-neighbour search in the embedding ``space``.
 
     ``points`` are the coordinates of a random sample of the rows, shape ``(points, dimensions)``. Exact matches are
@@ -132,7 +132,7 @@ class Crowd:
     points: Points
 
     @classmethod
-    def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> Crowd:
+    def of(cls, rows: Table, space: MixedSpace, rng: np.random.Generator, max_points: int) -> NeighbourIndex:
         """Return an index of ``rows`` with the coordinates of at most ``max_points`` of them, drawn by ``rng``.
 
         ``space`` is the embedding that gives the coordinates.
@@ -157,7 +157,7 @@ class Crowd:
 
 
 @dataclass(frozen=True)
-class Closeness:
+class DistanceToReal:
     """Distances of ``rows`` query rows to their nearest real rows (DCR): the result of :func:`closeness`.
 
     ``median`` and ``minimum`` are over the queries; a number counts by its difference as a fraction of the range, a
@@ -166,13 +166,13 @@ class Closeness:
     real row, near 1 where it is not.
     """
 
-    median: Measured
+    median: Estimate
     minimum: float
-    ratio: Measured
+    ratio: Estimate
     rows: int
 
 
-def closeness(queries: Table, crowd: Crowd) -> Closeness:
+def closeness(queries: Table, crowd: NeighbourIndex) -> DistanceToReal:
     """Return the distances of the queries to the rows of ``crowd``; the intervals of medians are from order statistics.
 
     ``crowd`` is a nearest-neighbour index of real rows. Two distances of 0 have ratio 1: the query equals several rows,
@@ -180,13 +180,13 @@ def closeness(queries: Table, crowd: Crowd) -> Closeness:
     (the extra ``evaluate``).
     """
     found = crowd.distances(queries, 2)
-    ratio = Measured(math.nan)
+    ratio = Estimate(math.nan)
     if found.shape[1] == 2:
         ratio = median(np.divide(found[:, 0], found[:, 1], out=np.ones(len(found)), where=found[:, 1] > 0))
-    return Closeness(median(found[:, 0]), float(found[:, 0].min()), ratio, len(queries))
+    return DistanceToReal(median(found[:, 0]), float(found[:, 0].min()), ratio, len(queries))
 
 
-def median(values: NDArray[np.float64]) -> Measured:
+def median(values: NDArray[np.float64]) -> Estimate:
     """Return the median of ``values``, shape ``(values,)``, with its 95 % interval.
 
     The ends of the interval are order statistics, so it is distribution-free. With fewer than six values it is their
@@ -196,7 +196,7 @@ def median(values: NDArray[np.float64]) -> Measured:
 
     ordered = np.sort(values)
     below = max(int(binom.ppf(0.025, len(values), 0.5)) - 1, 0)
-    return Measured(float(np.median(values)), float(ordered[below]), float(ordered[len(values) - 1 - below]))
+    return Estimate(float(np.median(values)), float(ordered[below]), float(ordered[len(values) - 1 - below]))
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class HoldoutShare:
     row tie. ``queries`` counts the synthetic rows used; ``tied`` is the share of them with both distances equal.
     """
 
-    value: Measured
+    value: Estimate
     of_a_copy: float
     queries: int
     side: int
@@ -217,7 +217,7 @@ class HoldoutShare:
 
 
 def holdout_share(
-    evidence: Evidence,
+    evidence: EvaluationTables,
     space: MixedSpace,
     rng: np.random.Generator,
     *,
@@ -271,7 +271,7 @@ def holdout_share(
     mean, reach = float(np.mean(shares)), _Z * math.sqrt(float(np.mean(variances)))
     twins = matches(*keys_by_value([evidence.real, evidence.holdout])) > 0
     copy = 0.5 + side / len(evidence.real) / 2 * (1 - float(twins.mean()))
-    band = Measured(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
+    band = Estimate(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
     return HoldoutShare(band, copy, len(queries), side, float(np.mean(ties)))
 
 

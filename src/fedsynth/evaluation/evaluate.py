@@ -21,13 +21,13 @@ from fedsynth.evaluation.dependence import (
     pairwise_correlation_difference,
     strong_pairs,
 )
-from fedsynth.evaluation.pictures import Pictures, draw_pictures
-from fedsynth.evaluation.references import once
-from fedsynth.evaluation.score import Details, Evidence, Measured, Score, Trial, of_references, over_trials
+from fedsynth.evaluation.plot_data import PlotData, plot_data
+from fedsynth.evaluation.references import cached
+from fedsynth.evaluation.score import Details, Estimate, EvaluationTables, Resample, Score, of_references, over_trials
 from fedsynth.evaluation.suites import SUITES
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import STRONG, with_verdict
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 
@@ -68,7 +68,7 @@ Metric = Callable[[Table, Table], "float | Details"]
 
 
 @dataclass(frozen=True)
-class About:
+class ReportTitle:
     """Title block of a report: its title, the owner and name of the data, and the date of the measurement.
 
     ``date`` is in ISO 8601; an unknown field is empty.
@@ -84,18 +84,18 @@ class About:
 class Evaluation:
     """The result of :func:`evaluate`: scores, data for plots, row counts, and notes for the reader.
 
-    ``scores`` come in the order of a report; ``pictures`` is the data of its plots. ``rows`` maps "real", "synthetic"
+    ``scores`` come in the order of a report; ``plot_data`` is the data of its plots. ``rows`` maps "real", "synthetic"
     and "holdout" to numbers of rows. ``target`` names the column that learners predicted ("" for none). ``notes`` are
     sentences: what was sampled, what was left out and why. ``about`` is the title block of the report. None of it is
     differentially private: it is computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]
-    pictures: Pictures
+    plot_data: PlotData
     rows: Mapping[str, int]
     target: str = ""
     notes: tuple[str, ...] = ()
-    about: About = About()
+    about: ReportTitle = ReportTitle()
 
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as JSON values, for ``scores.json`` in the output folder of ``fedsynth evaluate``.
@@ -108,7 +108,7 @@ class Evaluation:
             "target": self.target,
             "notes": list(self.notes),
             "scores": [score.to_json() for score in self.scores],
-            "pictures": self.pictures.to_json(),
+            "plot_data": self.plot_data.to_json(),
         }
 
     @classmethod
@@ -116,16 +116,16 @@ class Evaluation:
         """Return the evaluation from the output of :meth:`to_json`."""
         return cls(
             tuple(Score.from_json(one) for one in content["scores"]),
-            Pictures.from_json(content["pictures"]),
+            PlotData.from_json(content["plot_data"]),
             content["rows"],
             content["target"],
             tuple(content["notes"]),
-            About(**content["about"]),
+            ReportTitle(**content["about"]),
         )
 
 
 def evaluate(
-    evidence: Evidence,
+    evidence: EvaluationTables,
     *,
     metrics: Sequence[str] | None = None,
     target: str = "",
@@ -138,7 +138,7 @@ def evaluate(
     repeats: int = 5,
     max_rows: int = 20_000,
     seed: int = 0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Evaluation:
     """Measure fidelity, utility and privacy of a synthetic table, each score beside a reference from real rows.
 
@@ -194,7 +194,7 @@ def evaluate(
         chosen = [one for one in _fidelity(evidence.real, seed) if one.name in wanted]
         for done, one in enumerate(chosen):
             progress("fidelity", done, len(chosen))
-            references = once(
+            references = cached(
                 (evidence.real, evidence.holdout),
                 (one.title, repeats, max_rows, seed, len(trials[0].reference)),
                 partial(of_references, trials, one.metric),
@@ -256,7 +256,7 @@ def evaluate(
         _refuse_unmeasured(metrics, scores, missing)
     return Evaluation(
         tuple(scores),
-        draw_pictures(evidence.real, evidence.synthetic),
+        plot_data(evidence.real, evidence.synthetic),
         {
             "real": len(evidence.real),
             "synthetic": len(evidence.synthetic),
@@ -282,7 +282,7 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
 
 
-def _validity(evidence: Evidence) -> list[Score]:
+def _validity(evidence: EvaluationTables) -> list[Score]:
     """Return the share of rows that violate a rule, or a bound of a derived column, if the agreed schema has any."""
     agreed = evidence.agreed
     if agreed is None or not (agreed.rules or agreed.derives):
@@ -294,8 +294,8 @@ def _validity(evidence: Evidence) -> list[Score]:
         Score(
             "fidelity",
             "rows that break a rule",
-            Measured(shares[0]),
-            Measured(shares[1]),
+            Estimate(shares[0]),
+            Estimate(shares[1]),
             "the real rows",
             0.0,
             "share of rows that violate a rule of the schema or a bound of a derived column",
@@ -305,7 +305,7 @@ def _validity(evidence: Evidence) -> list[Score]:
     ]
 
 
-def _comparison(evidence: Evidence, trials: Sequence[Trial]) -> str:
+def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
     """Return a note on the rows of the fidelity comparisons: how many, and where they come from."""
     one = trials[0]
     pool = "the real rows" if evidence.holdout is None else "the real and the hold-out rows together"
@@ -395,13 +395,13 @@ def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...
     return {" × ".join(real.schema.names[column] for column in clique): error for clique, error in errors.items()}
 
 
-def _likelihood_score(evidence: Evidence, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
+def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
     assert evidence.holdout is not None
     heard, seen = (
         log_likelihood(evidence.sample(table, max_rows, seed)) for table in (evidence.holdout, evidence.real)
     )
     held, fitted = (
-        Measured(
+        Estimate(
             fidelity.likelihood(rows).nll,
             *(float(-rows.mean() + sign * 1.959964 * rows.std() / np.sqrt(len(rows))) for sign in (-1, 1)),
         )
@@ -419,7 +419,7 @@ def _likelihood_score(evidence: Evidence, log_likelihood: LogLikelihood, max_row
     )
 
 
-def _learned_and_tested(evidence: Evidence, max_rows: int, seed: int, notes: list[str]) -> tuple[Table, Table]:
+def _learned_and_tested(evidence: EvaluationTables, max_rows: int, seed: int, notes: list[str]) -> tuple[Table, Table]:
     """Return the real rows that learners may train on and those that test them: hold-out rows if there are any.
 
     Without a hold-out, a fifth of the real rows is set aside, which is said in ``notes``.

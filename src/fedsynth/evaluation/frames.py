@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedsynth.errors import SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
-from fedsynth.evaluation.score import Evidence
+from fedsynth.evaluation.score import EvaluationTables
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
@@ -63,7 +63,7 @@ def evaluate(
     ``evaluate``).
     """
     plain = schema.plain(map(str, real.columns))
-    evidence = Evidence(
+    evidence = EvaluationTables(
         _encoded("real", real, plain),
         _encoded("synthetic", synthetic, plain),
         None if holdout is None else _encoded("hold-out", holdout, plain),

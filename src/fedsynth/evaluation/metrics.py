@@ -1,7 +1,7 @@
 """Metrics of ``fedsynth bench``: functions of one finished run, looked up by their names in its specifications.
 
-A metric takes a :class:`Run` and its options as keywords, and returns a number, or a mapping from names to numbers.
-Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
+A metric takes a :class:`FinishedRun` and its options as keywords, and returns a number, or a mapping from names to
+numbers. Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
 function as ``package.module:function``.
 """
 
@@ -21,11 +21,10 @@ from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.augmentation.rows import append_rows
-from fedsynth.evaluation.augmentation.scores import Course, majority
-from fedsynth.evaluation.augmentation.scores import Scores as ClassifierScores
+from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, majority
 from fedsynth.evaluation.evaluate import evaluate
-from fedsynth.evaluation.score import Evidence, Score
-from fedsynth.evaluation.utility import taught, train_synthetic_test_real
+from fedsynth.evaluation.score import EvaluationTables, Score
+from fedsynth.evaluation.utility import scores_by_learner, train_synthetic_test_real
 from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
 
@@ -39,7 +38,7 @@ _TRAINED = ("together", "alone", "pooled")  # how sites train in `federated_trai
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Evidence):
+class FinishedRun(EvaluationTables):
     """One finished run of a benchmark: the input of every metric.
 
     - ``real``: all training rows of the data set, including those of sites that took no part and those that sites held
@@ -56,8 +55,8 @@ class Run(Evidence):
       these servers sent each other and the coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
 
-    ``agreed``, the schema whose rules an evaluation checks (:class:`~fedsynth.evaluation.score.Evidence`), is None in
-    benchmarks.
+    ``agreed``, the schema whose rules an evaluation checks (:class:`~fedsynth.evaluation.score.EvaluationTables`), is
+    None in benchmarks.
     """
 
     fresh: Table | None = None
@@ -96,7 +95,7 @@ class Run(Evidence):
 
 
 def find_metric(name: str) -> Metric:
-    """Return the metric that a benchmark's specification names: a function of a :class:`Run` and options.
+    """Return the metric that a benchmark's specification names: a function of a :class:`FinishedRun` and options.
 
     ``name`` is a key of :data:`METRICS <fedsynth.evaluation.metrics.METRICS>`, an entry point of another package in the
     group ``fedsynth.metrics``, or ``package.module:function``. Raises :class:`Unsupported` for an unknown name, and for
@@ -161,13 +160,13 @@ FLOORS: dict[str, Floor] = {
 def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metric:
     """Return the metric that averages a distance over columns: to the training rows, or with ``test`` the test rows."""
 
-    def metric(run: Run, test: bool = False) -> float:
+    def metric(run: FinishedRun, test: bool = False) -> float:
         return _mean(distance(run.test if test else run.real, run.synthetic))
 
     return metric
 
 
-def workload_error(run: Run, order: int | None = None, count: int = 64) -> float:
+def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) -> float:
     """Return the mean L1 distance of a run's synthetic marginals to those of the training rows, 0 to 2.
 
     The marginals are those of ``run.workload``; with an ``order``, ``count`` random marginals of that many columns
@@ -177,7 +176,7 @@ def workload_error(run: Run, order: int | None = None, count: int = 64) -> float
     return fidelity.workload_error(run.real, run.synthetic, workload).mean
 
 
-def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
+def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:
     """Return the mean negative log-likelihood of a test row under the run's model in nats, under the key "NLL".
 
     Under the key "floored", each row has at least the probability ``floor``. Raises :class:`Unsupported` if the model
@@ -190,7 +189,7 @@ def likelihood(run: Run, floor: float = 1e-30) -> Mapping[str, float]:
     return {"NLL": float(-heard.mean()), "floored": float(-np.maximum(heard, math.log(floor)).mean())}
 
 
-def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:
+def range_queries(run: FinishedRun, queries: int = 1000, order: int = 2) -> float:
     """Return the mean absolute error of ``queries`` random range queries on synthetic rows, compared with test rows.
 
     :func:`~fedsynth.evaluation.fidelity.range_query_error` defines a query; each restricts ``order`` columns. Raises
@@ -199,7 +198,7 @@ def range_queries(run: Run, queries: int = 1000, order: int = 2) -> float:
     return fidelity.range_query_error(run.test, _fresh(run), order, queries, run.seed)
 
 
-def wasserstein_2d(run: Run, rows: int | None = None) -> float:
+def wasserstein_2d(run: FinishedRun, rows: int | None = None) -> float:
     """Return the exact 1-Wasserstein distance of test and synthetic rows, as a mean over all pairs of numeric columns.
 
     At most ``rows`` rows of each are compared (default: as many as there are test rows); the time grows with their
@@ -209,7 +208,7 @@ def wasserstein_2d(run: Run, rows: int | None = None) -> float:
     return _mean(fidelity.wasserstein_2d(run.test, _fresh(run), pairs, rows or len(run.test), run.seed))
 
 
-def association_slopes(run: Run) -> Mapping[str, float]:
+def association_slopes(run: FinishedRun) -> Mapping[str, float]:
     """Return the slope of a least-squares line from training to synthetic associations, by kind of column pair.
 
     A slope of 1 means that associations are kept, 0 that they are lost. The keys are "categories", "numbers" and
@@ -218,7 +217,7 @@ def association_slopes(run: Run) -> Mapping[str, float]:
     return dependence.association_slopes(run.real, run.synthetic)
 
 
-def correlation_difference(run: Run) -> float:
+def correlation_difference(run: FinishedRun) -> float:
     """Return the Frobenius norm of the difference of the association matrices of training and synthetic rows.
 
     :func:`~fedsynth.evaluation.dependence.association_matrix` defines them.
@@ -227,7 +226,7 @@ def correlation_difference(run: Run) -> float:
     return dependence.pairwise_correlation_difference(*matrices)
 
 
-def propensity(run: Run, rows: int = 30_000) -> float:
+def propensity(run: FinishedRun, rows: int = 30_000) -> float:
     """Return how well a classification tree tells training from synthetic rows: 0 (cannot tell) to 0.25.
 
     At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.propensity_mse`.
@@ -235,7 +234,7 @@ def propensity(run: Run, rows: int = 30_000) -> float:
     return detection.propensity_mse(*run.shuffled(rows), run.seed)
 
 
-def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
+def log_cluster(run: FinishedRun, rows: int = 30_000, clusters: int = 20) -> float:
     """Return the log-cluster metric of training and synthetic rows for a fixed number of ``clusters``; lower is better.
 
     At most ``rows`` rows of each are used. See :func:`fedsynth.evaluation.detection.log_cluster`.
@@ -243,7 +242,7 @@ def log_cluster(run: Run, rows: int = 30_000, clusters: int = 20) -> float:
     return detection.log_cluster(*run.shuffled(rows), run.seed, clusters)
 
 
-def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
+def likeness(run: FinishedRun, rows: int = 10_000) -> Mapping[str, float]:
     """Return five fidelity metrics by title, after a thesis on federated Bayesian networks and autoencoders.
 
     They compare at most ``rows`` training rows with equally many synthetic rows: mean column similarity (1 is best),
@@ -263,7 +262,7 @@ def likeness(run: Run, rows: int = 10_000) -> Mapping[str, float]:
     }
 
 
-def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
+def sdmetrics_fidelity(run: FinishedRun, test: bool = False) -> Mapping[str, float]:
     """Return FedTabDiff's fidelity and its parts: against the training rows, or with ``test`` against the test rows.
 
     The fidelity is the mean of column similarity and pair similarity, 0 to 1 (equal);
@@ -274,7 +273,7 @@ def sdmetrics_fidelity(run: Run, test: bool = False) -> Mapping[str, float]:
 
 
 def evaluation(
-    run: Run, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
+    run: FinishedRun, metrics: Sequence[str] | None = None, suites: Sequence[str] = ("default",), repeats: int = 5
 ) -> Mapping[str, float]:
     """Return the scores of ``fedsynth evaluate`` by title, and the references from real rows as "title, real rows".
 
@@ -302,7 +301,7 @@ def evaluation(
 # Utility
 
 
-def gradient_boosting(run: Run, rows: int = 50_000) -> float:
+def gradient_boosting(run: FinishedRun, rows: int = 50_000) -> float:
     """Return the AUC on test rows of gradient boosting that learned the target from at most ``rows`` synthetic rows.
 
     See :func:`fedsynth.evaluation.utility.train_synthetic_test_real`. Raises :class:`Unsupported` without test rows or
@@ -311,7 +310,7 @@ def gradient_boosting(run: Run, rows: int = 50_000) -> float:
     return train_synthetic_test_real(run.synthetic, run.test, run.label, run.seed, rows).auc
 
 
-def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
+def learning(run: FinishedRun, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
     """Return each score of each learner of a suite on the test rows, after training on synthetic rows.
 
     Keys are "score, learner". ``suite`` names a set of learners of :data:`fedsynth.evaluation.suites.SUITES`; they
@@ -323,7 +322,7 @@ def learning(run: Run, suite: str = "default", rows: int | None = None) -> Mappi
 
 
 def mean_learning(
-    run: Run, score: str = "", suite: str = "default", rows: int | None = None
+    run: FinishedRun, score: str = "", suite: str = "default", rows: int | None = None
 ) -> float | Mapping[str, float]:
     """Return the mean over a suite's learners of the score named ``score``; of every score, by name, if it is empty.
 
@@ -334,15 +333,15 @@ def mean_learning(
     return found[score] if score else found
 
 
-def _taught(run: Run, suite: str, rows: int | None) -> Mapping[str, Mapping[str, float]]:
+def _taught(run: FinishedRun, suite: str, rows: int | None) -> Mapping[str, Mapping[str, float]]:
     train = run.synthetic
     if rows is not None:
         train = train.take(np.random.default_rng(run.seed).permutation(len(train))[:rows])
-    return taught(run.real, train, run.test, run.real.schema.names[run.label], suite, run.seed)
+    return scores_by_learner(run.real, train, run.test, run.real.schema.names[run.label], suite, run.seed)
 
 
 def federated_training(
-    run: Run,
+    run: FinishedRun,
     algorithm: str = "FedAvg",
     learner: str = "sane",
     score: str = "accuracy",
@@ -354,7 +353,7 @@ def federated_training(
     - ``algorithm``: "FedAvg", "FedProx" or "FedMix". ``learner``: "sane" or "published", with its fields as ``options``
       (:class:`~fedsynth.evaluation.augmentation.training.SaneMLP`,
       :class:`~fedsynth.evaluation.augmentation.training.PublishedMLP`).
-    - ``score``: the score to report, a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`.
+    - ``score``: the score to report, a field of :class:`~fedsynth.evaluation.augmentation.scores.ClassifierScores`.
     - ``sites``: how sites train: "together", "alone" (the mean over the sites) or "pooled" (one site with all rows; a
       learner with fixed steps per round takes as many as all sites take). For a floor (rows that no method generated),
       nothing is appended to the sites' rows.
@@ -392,16 +391,16 @@ def federated_training(
     return {**_courses(courses, score), "CPU s": time.process_time() - began}
 
 
-def commonest_class(run: Run, score: str = "accuracy") -> Mapping[str, float]:
+def commonest_class(run: FinishedRun, score: str = "accuracy") -> Mapping[str, float]:
     """Return the floor of :func:`federated_training`: the scores of always guessing the sites' commonest class.
 
-    ``score`` is a field of :class:`~fedsynth.evaluation.augmentation.scores.Scores`. The keys are "last", "selected",
-    "maximum" and "selected macro F1"; the first and third are equal, the others nan.
+    ``score`` is a field of :class:`~fedsynth.evaluation.augmentation.scores.ClassifierScores`. The keys are "last",
+    "selected", "maximum" and "selected macro F1"; the first and third are equal, the others nan.
     """
-    return _courses([Course((majority(run.sites, run.test, run.target),))], score)
+    return _courses([TrainingCurve((majority(run.sites, run.test, run.target),))], score)
 
 
-def _courses(courses: list[Course], score: str) -> dict[str, float]:
+def _courses(courses: list[TrainingCurve], score: str) -> dict[str, float]:
     chosen = [course.selected for course in courses if course.validation]
     ways = {
         "last": [course.last for course in courses],
@@ -416,7 +415,9 @@ def _courses(courses: list[Course], score: str) -> dict[str, float]:
 # Privacy
 
 
-def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alike: str = "") -> Mapping[str, float]:
+def membership_inference(
+    run: FinishedRun, rows: int = 2_000, points: int = 20_000, alike: str = ""
+) -> Mapping[str, float]:
     """Return the success of each membership attack of ``fedsynth evaluate``: training rows against test rows.
 
     Each attack has two keys, as in "AUC, DOMIAS" and "TPR at FPR 1 %, DOMIAS": its AUC (0.5 is guessing) and its
@@ -435,7 +436,7 @@ def membership_inference(run: Run, rows: int = 2_000, points: int = 20_000, alik
     return {score.name.removeprefix("membership "): score.synthetic.value for score in found}
 
 
-def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
+def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) -> Mapping[str, float]:
     """Return the median distance of synthetic rows to the closest training row (DCR), and that of test rows.
 
     The keys are "" (synthetic rows) and "real rows" (test rows), the latter as the reference. At most ``rows`` rows of
@@ -448,9 +449,9 @@ def distance_to_real(run: Run, rows: int = 2_000, points: int = 20_000) -> Mappi
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}
 
 
-def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
+def _attacked(run: FinishedRun, metric: str, rows: int, points: int) -> list[Score]:
     """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason if there are none."""
-    caps = privacy.Caps(queries=rows, points=points, suspects=rows)
+    caps = privacy.RowLimits(queries=rows, points=points, suspects=rows)
     found = privacy.privacy(run, seed=run.seed, caps=caps, metrics=(metric,))
     if not found.scores:
         raise Unsupported("; ".join(found.notes) or f"{metric} cannot be measured on these tables")
@@ -461,7 +462,7 @@ def _attacked(run: Run, metric: str, rows: int, points: int) -> list[Score]:
 # Costs
 
 
-def cliques(run: Run) -> float:
+def cliques(run: FinishedRun) -> float:
     """Return the number of cliques that the synthesizer reports: sets of columns modelled together.
 
     nan for a floor, that is rows that no method generated. Raises ``KeyError`` for a synthesizer that reports no
@@ -470,7 +471,7 @@ def cliques(run: Run) -> float:
     return math.nan if run.synthesizer is None else float(len(run.synthesizer.info["cliques"]))
 
 
-def rounds(run: Run) -> float:
+def rounds(run: FinishedRun) -> float:
     """Return the number of exchanges with the sites: the distinct steps in the run's ledger of privacy costs.
 
     nan for a run without a ledger: a floor, that is rows that no method generated.
@@ -478,7 +479,7 @@ def rounds(run: Run) -> float:
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
 
-def spent(run: Run) -> float:
+def spent(run: FinishedRun) -> float:
     """Return the epsilon, at the run's delta, that bounds the privacy cost to any one person.
 
     Infinite if a release has no noise; nan for a run without a ledger of privacy costs: a floor, that is rows that no
@@ -524,7 +525,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def _fresh(run: Run) -> Table:
+def _fresh(run: FinishedRun) -> Table:
     return run.synthetic if run.fresh is None else run.fresh
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fedsynth.evaluation.pictures import Associations, ColumnPicture
+from fedsynth.evaluation.plot_data import Associations, ColumnPlotData
 from fedsynth.evaluation.score import Score
 
 LINES = 8  # number of line colours
@@ -141,7 +141,7 @@ def _columns(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
-def moved(picture: ColumnPicture) -> float:
+def moved(picture: ColumnPlotData) -> float:
     """Return the share of rows (0 to 1) that would have to move to another bar to make synthetic and real bars equal.
 
     ``picture`` holds the heights of the bars. The share is half their L1 distance.
@@ -149,7 +149,7 @@ def moved(picture: ColumnPicture) -> float:
     return sum(abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)) / 2
 
 
-def distribution(picture: ColumnPicture) -> Chart:
+def distribution(picture: ColumnPlotData) -> Chart:
     """Return the plot of one column, real and synthetic rows together, from its plot data ``picture``.
 
     A column with bins gets a histogram, in which an outline over the real bins shows the synthetic rows. Other columns
@@ -207,7 +207,7 @@ def lying_bars(
     return Chart(_WIDTH, bottom + 16, label, tuple(marks), tuple(texts))
 
 
-def _histogram(picture: ColumnPicture, label: str) -> Chart:
+def _histogram(picture: ColumnPlotData, label: str) -> Chart:
     """Return bars of atoms, a histogram (real filled, synthetic as outline), and bars of tails and missing values.
 
     If the bar of an atom or of missing values is over twice as high as the others, the histogram and the tails have
@@ -285,7 +285,7 @@ def _histogram(picture: ColumnPicture, label: str) -> Chart:
     return Chart(_WIDTH, base + 20, label, (*marks, *hits), tuple(texts))
 
 
-def _upright(picture: ColumnPicture, label: str) -> Chart:
+def _upright(picture: ColumnPlotData, label: str) -> Chart:
     base, high = _HEIGHT - 8, _HEIGHT - 26
     slot = _WIDTH / len(picture.labels)
     wide = min(56.0, slot * 0.62)
@@ -430,7 +430,7 @@ def ruler(score: Score) -> Chart | None:
     return Chart(width, 30, label, tuple(marks))
 
 
-def _gist(picture: ColumnPicture) -> str:
+def _gist(picture: ColumnPlotData) -> str:
     gaps = [abs(a - b) for a, b in zip(picture.real, picture.synthetic, strict=True)]
     if not gaps:
         return f"{picture.name}: no values"
@@ -441,7 +441,7 @@ def _gist(picture: ColumnPicture) -> str:
     )
 
 
-def _tip(picture: ColumnPicture, at: int) -> str:
+def _tip(picture: ColumnPlotData, at: int) -> str:
     real, synthetic = percent(picture.real[at]), percent(picture.synthetic[at])
     return f"{picture.labels[at]}: real {real}, synthetic {synthetic}"
 

@@ -38,22 +38,30 @@ import numpy as np
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.attacks import (
-    Suspects,
+    AttackTargets,
     attribute_disclosure,
-    calibrated,
+    calibrated_gan_leaks,
     domias,
     formal_advantage_bound,
     formal_auc_bound,
     formal_tpr_bound,
     gan_leaks,
-    swapped,
+    replacement_guarantee,
     tpr_at,
 )
 from fedsynth.evaluation.classifier_scores import auc_with_band
-from fedsynth.evaluation.distances import Crowd, closeness, holdout_share, keys_by_code, keys_by_value, matches, share
+from fedsynth.evaluation.distances import (
+    NeighbourIndex,
+    closeness,
+    holdout_share,
+    keys_by_code,
+    keys_by_value,
+    matches,
+    share,
+)
 from fedsynth.evaluation.features import MixedSpace, is_numeric
-from fedsynth.evaluation.score import Evidence, Measured, Score, Verdict, holm
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, Verdict, holm
+from fedsynth.federation.federation import Progress, ignore_progress
 
 # Metric names, and their titles in progress messages and notes, in the order of a report: attacks come before
 # distances, which do not measure privacy.
@@ -73,7 +81,7 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 
 
 @dataclass(frozen=True)
-class Caps:
+class RowLimits:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
     All four are upper bounds. Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training
@@ -88,7 +96,7 @@ class Caps:
 
 
 @dataclass(frozen=True)
-class Findings:
+class PrivacyScores:
     """The result of :func:`privacy`: scores, and ``notes`` on the figures that were not computed, with the reason."""
 
     scores: list[Score] = field(default_factory=list)
@@ -96,7 +104,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class UncorrectedScore:
     """One privacy figure before the correction for multiple testing.
 
     - ``score``: the figure with its uncorrected p-value. Its verdict is the one for a significant figure, or "" if it
@@ -118,7 +126,7 @@ class Attempt:
 
 
 def privacy(
-    evidence: Evidence,
+    evidence: EvaluationTables,
     *,
     target: str = "",
     sensitive: str = "",
@@ -126,10 +134,10 @@ def privacy(
     epsilon: float | None = None,
     delta: float | None = None,
     seed: int = 0,
-    progress: Progress = silent,
-    caps: Caps = Caps(),
+    progress: Progress = ignore_progress,
+    caps: RowLimits = RowLimits(),
     metrics: Collection[str] = tuple(METRICS),
-) -> Findings:
+) -> PrivacyScores:
     """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
 
     - ``evidence``: the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
@@ -149,14 +157,14 @@ def privacy(
     column, and :class:`Unsupported` if the known columns include the sensitive one or the target, or without
     scikit-learn (the extra ``evaluate``).
     """
-    limits = Limits.of(epsilon, delta)
-    findings = Findings()
+    limits = AttackBounds.of(epsilon, delta)
+    findings = PrivacyScores()
     undisclosed: list[str] = []
     columns = _columns(evidence, target, sensitive, known, undisclosed)
     if "attribute-disclosure" in metrics:
         findings.notes.extend(undisclosed)
     space = MixedSpace.of(evidence.real)
-    parts: dict[str, Callable[[np.random.Generator], Iterator[Attempt]]] = {
+    parts: dict[str, Callable[[np.random.Generator], Iterator[UncorrectedScore]]] = {
         "exact-matches": lambda rng: _exact(evidence),
         "distance-to-real": lambda rng: _close(evidence, space, caps, rng, findings.notes),
         "nearer-to-training": lambda rng: _nearer(evidence, space, caps, rng),
@@ -168,18 +176,18 @@ def privacy(
         if why and skipped in metrics:
             findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
     numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
-    attempts: list[Attempt] = []
+    attempts: list[UncorrectedScore] = []
     for done, name in enumerate(name for name in METRICS if name in parts):
         if name in metrics:
             progress(METRICS[name], done, len(parts))
             found = parts[name](np.random.default_rng([seed, numbers[name]]))
             attempts += [replace(one, score=replace(one.score, metric=name)) for one in found]
-    findings.scores.extend(limits.beside(attempt) for attempt in _adjusted(attempts))
+    findings.scores.extend(limits.with_bound(attempt) for attempt in _adjusted(attempts))
     progress("privacy", len(parts), len(parts))
     return findings
 
 
-def _adjusted(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+def _adjusted(attempts: Sequence[UncorrectedScore]) -> Iterator[UncorrectedScore]:
     """Yield every attempt with its adjusted p-value and the verdict that follows from it."""
     judged = iter(holm([one.score.p_value for one in attempts if one.score.verdict]))
     for one in attempts:
@@ -203,7 +211,7 @@ def _chance(gap: float, *reaches: float) -> float:
 
 
 @dataclass(frozen=True)
-class Limits:
+class AttackBounds:
     """Formal bounds on attacks under a differential privacy guarantee.
 
     ``guarantee`` is the (epsilon, delta) for adding or removing one row, None without a guarantee.
@@ -212,7 +220,7 @@ class Limits:
     guarantee: tuple[float, float] | None
 
     @classmethod
-    def of(cls, epsilon: float | None, delta: float | None) -> Limits:
+    def of(cls, epsilon: float | None, delta: float | None) -> AttackBounds:
         """Return the bounds of a guarantee; ``epsilon`` None means no guarantee, and a ``delta`` of None counts as 0.
 
         Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
@@ -224,12 +232,12 @@ class Limits:
         formal_auc_bound(epsilon, delta or 0.0)  # raises InvalidParameter for invalid values
         return cls((epsilon, delta or 0.0))
 
-    def beside(self, attempt: Attempt) -> Score:
+    def with_bound(self, attempt: UncorrectedScore) -> Score:
         """Return the score of ``attempt`` with its formal bound, and an alarm if the score contradicts the guarantee.
 
-        An :class:`Attempt` is one privacy figure with its kind of bound. Its score contradicts the guarantee if the
-        lower end of its interval, with the interval doubled, exceeds the bound for replacing a row. That bound is the
-        right one because an attack compares members with non-members at the same table size, so two rows differ.
+        An :class:`UncorrectedScore` is one privacy figure with its kind of bound. Its score contradicts the guarantee
+        if the lower end of its interval, with the interval doubled, exceeds the bound for replacing a row. That bound
+        is the right one because an attack compares members with non-members at the same table size, so two rows differ.
         Without a guarantee, or if the attempt has no bound, its score is returned unchanged.
         """
         score, bound = attempt.score, attempt.bound
@@ -239,7 +247,7 @@ class Limits:
             return score
         limit = bound(*self.guarantee)
         beyond = attempt.contradicted_beyond or bound
-        if 2 * score.synthetic.low - score.synthetic.value <= beyond(*swapped(*self.guarantee)):
+        if 2 * score.synthetic.low - score.synthetic.value <= beyond(*replacement_guarantee(*self.guarantee)):
             return replace(
                 score, bound=limit, says=f"{score.says} Under the formal guarantee, no attack exceeds {limit:.3f}."
             )
@@ -250,7 +258,9 @@ class Limits:
         return replace(score, bound=limit, verdict="alarm", says=says)
 
 
-def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[str], notes: list[str]) -> Columns:
+def _columns(
+    evidence: EvaluationTables, target: str, sensitive: str, known: Sequence[str], notes: list[str]
+) -> Columns:
     """Return the sensitive column and the known ones; None, with a note, if there are none."""
     schema = evidence.real.schema
     categories = [j for j in range(len(schema.names)) if not is_numeric(evidence.real, j)]
@@ -277,7 +287,7 @@ def _columns(evidence: Evidence, target: str, sensitive: str, known: Sequence[st
     return inferred, tuple(chosen)
 
 
-def _impossible(evidence: Evidence, columns: Columns) -> Mapping[str, str]:
+def _impossible(evidence: EvaluationTables, columns: Columns) -> Mapping[str, str]:
     """Return the metrics that cannot be computed, with the reason (empty if a note already gives it)."""
     found: dict[str, str] = {}
     real, held = len(evidence.real), evidence.holdout
@@ -305,7 +315,7 @@ def _verdict(rows: int, alarm: bool) -> Verdict:
     return "alarm" if alarm else "review"
 
 
-def _exact(evidence: Evidence) -> Iterator[Attempt]:
+def _exact(evidence: EvaluationTables) -> Iterator[UncorrectedScore]:
     for what, number in (("codes", keys_by_code), ("values", keys_by_value)):
         tables = [evidence.real, evidence.synthetic, *([] if evidence.holdout is None else [evidence.holdout])]
         real, synthetic, *held = number(tables)
@@ -316,7 +326,7 @@ def _exact(evidence: Evidence) -> Iterator[Attempt]:
             usual = share(int((matches(real, real) > 1).sum()), len(real))
         excess = (found.value - usual.value) / max(1 - usual.value, 1e-12)
         alike = "category and bin" if what == "codes" else "category and number"
-        yield Attempt(
+        yield UncorrectedScore(
             Score(
                 "privacy",
                 f"exact matches by {what}",
@@ -334,27 +344,27 @@ def _exact(evidence: Evidence) -> Iterator[Attempt]:
 
 
 def _close(
-    evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Generator, notes: list[str]
-) -> Iterator[Attempt]:
+    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator, notes: list[str]
+) -> Iterator[UncorrectedScore]:
     real, fresh, origin = evidence.real, evidence.holdout, "hold-out rows"
     if fresh is None:
         order = rng.permutation(len(real))
         fresh, real = real.take(order[: len(order) // 2]), real.take(order[len(order) // 2 :])
         origin = "one half of the real rows, against the other"
     size = min(len(fresh), len(evidence.synthetic), caps.queries)
-    crowd = Crowd.of(real, space, rng, caps.points)
+    crowd = NeighbourIndex.of(real, space, rng, caps.points)
     synthetic, usual = (
         closeness(table.take(rng.permutation(len(table))[:size]), crowd) for table in (evidence.synthetic, fresh)
     )
     note = f"{size} rows of each, against {len(crowd.points)} real rows (and exact matches among {len(real)})"
 
-    def score(name: str, one: Measured, two: Measured, says: str) -> Score:
+    def score(name: str, one: Estimate, two: Estimate, says: str) -> Score:
         return Score("privacy", name, one, two, origin, note=note, says=says)
 
-    def below(name: str, one: Measured, two: Measured, says: str) -> Attempt:
+    def below(name: str, one: Estimate, two: Estimate, says: str) -> UncorrectedScore:
         p_value = _chance(two.value - one.value, one.high - one.value, two.value - two.low)
         verdict = _verdict(size, one.value < two.value / 2)
-        return Attempt(replace(score(name, one, two, says), verdict=verdict, p_value=p_value))
+        return UncorrectedScore(replace(score(name, one, two, says), verdict=verdict, p_value=p_value))
 
     says = (
         f"The median distance of a synthetic row to the nearest real row is {synthetic.median.value:.3f} (a differing "
@@ -366,7 +376,7 @@ def _close(
         f"The smallest distance of a synthetic row to a real row is {synthetic.minimum:.3f}; for unseen real rows it "
         f"is {usual.minimum:.3f}. A single row determines this figure, so it has no verdict: see the exact matches."
     )
-    yield Attempt(score("minimum DCR", Measured(synthetic.minimum), Measured(usual.minimum), says))
+    yield UncorrectedScore(score("minimum DCR", Estimate(synthetic.minimum), Estimate(usual.minimum), says))
     if math.isnan(synthetic.ratio.value):
         notes.append("median NNDR: not computed, there is no second real row")
         return
@@ -378,7 +388,9 @@ def _close(
     yield below("median NNDR", synthetic.ratio, usual.ratio, says)
 
 
-def _nearer(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Generator) -> Iterator[Attempt]:
+def _nearer(
+    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator
+) -> Iterator[UncorrectedScore]:
     found = holdout_share(evidence, space, rng, max_queries=2 * caps.queries, max_points=caps.points)
     low, high = found.value.low, found.value.high
     otherwise: Verdict = "good"
@@ -391,7 +403,7 @@ def _nearer(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Ge
         "privacy",
         "share nearer to training rows",
         found.value,
-        Measured(0.5),
+        Estimate(0.5),
         "rows independent of the training rows, by symmetry",
         0.5,
         f"{found.queries} synthetic rows, {found.side} training and hold-out rows in each of 10 draws; ties "
@@ -401,12 +413,12 @@ def _nearer(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Ge
         p_value=_chance(found.value.value - 0.5, found.value.value - low),
     )
     excess = "That is more than chance explains: the synthesizer has memorised training rows."
-    yield Attempt(score, otherwise=otherwise, excess=excess, calm=calm)
+    yield UncorrectedScore(score, otherwise=otherwise, excess=excess, calm=calm)
 
 
 def _disclosure(
-    evidence: Evidence, columns: Columns, caps: Caps, rng: np.random.Generator, notes: list[str]
-) -> Iterator[Attempt]:
+    evidence: EvaluationTables, columns: Columns, caps: RowLimits, rng: np.random.Generator, notes: list[str]
+) -> Iterator[UncorrectedScore]:
     assert columns is not None
     sensitive, known = columns
     found = attribute_disclosure(evidence, sensitive, known, rng, max_rows=caps.attacked)
@@ -419,7 +431,7 @@ def _disclosure(
         f"{found.floor:.3f}; attackers who hold the training rows themselves: {found.ceiling:.3f}"
     )
     one, usual = found.members, found.population
-    yield Attempt(
+    yield UncorrectedScore(
         Score(
             "privacy",
             "attribute disclosure",
@@ -455,30 +467,34 @@ def _disclosure(
         says=says,
         p_value=_chance(one.value, one.value - one.low),
     )
-    yield Attempt(score, formal_advantage_bound)
+    yield UncorrectedScore(score, formal_advantage_bound)
 
 
-def _membership(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.random.Generator) -> Iterator[Attempt]:
-    suspects = Suspects.of(evidence, rng, caps.suspects)
-    crowd = Crowd.of(evidence.synthetic, space, rng, caps.points)
+def _membership(
+    evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator
+) -> Iterator[UncorrectedScore]:
+    suspects = AttackTargets.of(evidence, rng, caps.suspects)
+    crowd = NeighbourIndex.of(evidence.synthetic, space, rng, caps.points)
     many = len(suspects.strangers)
     guessing = share(_FPR * many, many)
-    guessing = Measured(_FPR, guessing.low, guessing.high)
+    guessing = Estimate(_FPR, guessing.low, guessing.high)
     note = (
         f"{many} training rows against {many} hold-out rows; {len(crowd.points)} synthetic rows searched; "
         f"{len(suspects.reference)} other hold-out rows as the attacker's knowledge of the population"
     )
     plain = gan_leaks(suspects, crowd)
-    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated(plain, suspects, space)}
+    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, suspects, space)}
     for name, scores in {**attacks, "DOMIAS": domias(suspects, crowd)}.items():
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
         says = (
             f"Given a training row and an unseen row, this attack identifies the training row in {area.value:.1%} of "
             "cases; 50% is guessing."
         )
-        score = Score("privacy", f"membership AUC, {name}", area, Measured(0.5), "guessing", 0.5, note, says=says)
+        score = Score("privacy", f"membership AUC, {name}", area, Estimate(0.5), "guessing", 0.5, note, says=says)
         p_value = _chance(area.value - 0.5, area.value - area.low)
-        yield Attempt(replace(score, verdict=_verdict(many, area.low > 0.55), p_value=p_value), formal_auc_bound)
+        yield UncorrectedScore(
+            replace(score, verdict=_verdict(many, area.low > 0.55), p_value=p_value), formal_auc_bound
+        )
         says = (
             f"At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises "
             f"{caught.value:.1%} of the training rows; guessing recognises 1%."
@@ -487,7 +503,7 @@ def _membership(evidence: Evidence, space: MixedSpace, caps: Caps, rng: np.rando
             "privacy", f"membership TPR at FPR 1 %, {name}", caught, guessing, "guessing", _FPR, note, says=says
         )
         p_value = _chance(caught.value - _FPR, caught.value - caught.low, guessing.high - _FPR)
-        yield Attempt(
+        yield UncorrectedScore(
             replace(score, verdict=_verdict(many, caught.low > 2 * _FPR), p_value=p_value),
             partial(formal_tpr_bound, _FPR),
             contradicted_beyond=partial(formal_tpr_bound, guessing.high),

@@ -13,7 +13,7 @@ _MOST = 32  # groups of tables in the cache; an evaluation needs three
 _known: OrderedDict[tuple[str, ...], dict[Hashable, Any]] = OrderedDict()
 
 
-def once(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
+def cached(tables: Sequence[Table | None], settings: Hashable, compute: Callable[[], Value]) -> Value:
     """Return ``compute()``, cached in this process by the content of ``tables`` and by ``settings``.
 
     It serves references (scores of real rows in place of synthetic ones), which depend on real rows alone and would be

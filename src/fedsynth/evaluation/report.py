@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation import plots
-from fedsynth.evaluation.pictures import ColumnPicture, Pictures
+from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
 from fedsynth.evaluation.score import Family, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import LOST, STRONG, worst
 
 if TYPE_CHECKING:
-    from fedsynth.evaluation.evaluate import About, Evaluation
+    from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
 
 _OPEN = 24  # columns shown at once; the others of a wide table are in a collapsed section
 _WORST = 10  # details shown for each score
@@ -101,7 +101,7 @@ class AttackGroup:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AssociatedPair:
     """A pair of columns (``names``) and its association in the real and in the synthetic table, -1 to 1."""
 
     names: tuple[str, str]
@@ -140,7 +140,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         distances=distances,
         corrected=sum(math.isfinite(one.p_value) for one in scores["privacy"]),
         meanings=MEANINGS,
-        lost=lost_associations(evaluation.pictures),
+        lost=lost_associations(evaluation.plot_data),
         lost_shown=_LOST_SHOWN,
         most_lost=_LOST_LISTED,
         commonest=lambda some: Counter(one.reference_is for one in some).most_common(1)[0][0],
@@ -150,8 +150,8 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         alarms=[one for one in evaluation.scores if one.verdict == "alarm"],
         columns=columns[:_OPEN],
         more_columns=columns[_OPEN:],
-        matrices=_matrices(evaluation.pictures),
-        pairs=_worst_pairs(evaluation.pictures),
+        matrices=_matrices(evaluation.plot_data),
+        pairs=_worst_pairs(evaluation.plot_data),
         levels=range(1, plots.LEVELS + 1),
         ruler=plots.ruler,
         standing=standing,
@@ -165,7 +165,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     )
 
 
-def title_of(about: About) -> str:
+def title_of(about: ReportTitle) -> str:
     """Return a report's title: ``about.title`` or, if that is empty, a default that contains ``about.data``."""
     named = f"Report on the synthetic version of {about.data}" if about.data else "Report on a synthetic table"
     return about.title or named
@@ -216,13 +216,13 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
     return found, [one for one in scores if one not in grouped]
 
 
-def lost_associations(pictures: Pictures) -> list[Pair]:
+def lost_associations(plot_data: PlotData) -> list[AssociatedPair]:
     """Return the column pairs whose strong association is lost, strongest first.
 
     An association is strong if it is at least 0.3 in absolute value in the real rows, and lost if it is less than half
-    as strong in the synthetic rows, or has the opposite sign. ``pictures`` holds the association matrices.
+    as strong in the synthetic rows, or has the opposite sign. ``plot_data`` holds the association matrices.
     """
-    pairs = [pair for pair in _pairs(pictures) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
+    pairs = [pair for pair in _pairs(plot_data) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
     return sorted(pairs, key=lambda pair: -abs(pair.real))
 
 
@@ -290,13 +290,13 @@ def _headline(scores: tuple[Score, ...], family: Family) -> Headline | None:
 
 def _columns(evaluation: Evaluation) -> Iterator[ColumnView]:
     similarity = next((one.details for one in evaluation.scores if one.name == "column similarity"), {})
-    for picture in evaluation.pictures.columns:
+    for plotted in evaluation.plot_data.columns:
         yield ColumnView(
-            picture.name,
-            plots.distribution(picture),
-            plots.moved(picture),
-            similarity.get(picture.name),
-            tuple(_facts(picture)),
+            plotted.name,
+            plots.distribution(plotted),
+            plots.moved(plotted),
+            similarity.get(plotted.name),
+            tuple(_facts(plotted)),
         )
 
 
@@ -305,19 +305,19 @@ def _similarity(view: ColumnView) -> float:
     return view.similarity[0] if view.similarity else 1 - view.moved
 
 
-def _facts(picture: ColumnPicture) -> Iterator[tuple[str, str, str]]:
+def _facts(plotted: ColumnPlotData) -> Iterator[tuple[str, str, str]]:
     """Yield the table below a histogram: shares of atoms and of missing values, and quantiles."""
-    if not picture.edges:
+    if not plotted.edges:
         return
-    for role, name, one, two in zip(picture.roles, picture.labels, picture.real, picture.synthetic, strict=True):
+    for role, name, one, two in zip(plotted.roles, plotted.labels, plotted.real, plotted.synthetic, strict=True):
         if role in ("value", "missing"):
             yield f"= {name}" if role == "value" else name, plots.percent(one), plots.percent(two)
-    yield from picture.quantiles
+    yield from plotted.quantiles
 
 
-def _matrices(pictures: Pictures) -> dict[str, Any] | None:
+def _matrices(plot_data: PlotData) -> dict[str, Any] | None:
     """Return the three heat maps and their colour limit; None for a single column."""
-    matrices = pictures.associations
+    matrices = plot_data.associations
     if len(matrices.names) < 2:
         return None
     limit = plots.colour_limit(matrices)
@@ -330,18 +330,20 @@ def _matrices(pictures: Pictures) -> dict[str, Any] | None:
         "limit": limit,
         "charts": {name: plots.heat_map(matrices.names, values, limit, name) for name, values in sides.items()},
         "columns": len(matrices.names),
-        "of": len(pictures.columns),
+        "of": len(plot_data.columns),
     }
 
 
-def _worst_pairs(pictures: Pictures) -> list[Pair]:
-    return sorted(_pairs(pictures), key=lambda pair: -abs(pair.synthetic - pair.real))[:_WORST]
+def _worst_pairs(plot_data: PlotData) -> list[AssociatedPair]:
+    return sorted(_pairs(plot_data), key=lambda pair: -abs(pair.synthetic - pair.real))[:_WORST]
 
 
-def _pairs(pictures: Pictures) -> list[Pair]:
-    matrices = pictures.associations
+def _pairs(plot_data: PlotData) -> list[AssociatedPair]:
+    matrices = plot_data.associations
     return [
-        Pair((matrices.names[one], matrices.names[two]), matrices.real[one][two], matrices.synthetic[one][two])
+        AssociatedPair(
+            (matrices.names[one], matrices.names[two]), matrices.real[one][two], matrices.synthetic[one][two]
+        )
         for one in range(len(matrices.names))
         for two in range(one + 1, len(matrices.names))
         if math.isfinite(matrices.real[one][two]) and math.isfinite(matrices.synthetic[one][two])

@@ -20,7 +20,7 @@ _BAND = 1.959964  # 95 % of a normal law
 
 
 @dataclass(frozen=True)
-class Measured:
+class Estimate:
     """A figure with its 95 % interval from ``low`` to ``high``, called its band in reports; both are nan if unknown."""
 
     value: float
@@ -28,7 +28,7 @@ class Measured:
     high: float = math.nan
 
     @classmethod
-    def over(cls, draws: Sequence[float]) -> Measured:
+    def over(cls, draws: Sequence[float]) -> Estimate:
         """Return the mean of repeated measurements (``draws``) of one figure, with a 95 % interval.
 
         The interval, 1.96 sample standard deviations on each side, shows how much one measurement varies, not the mean.
@@ -61,8 +61,8 @@ class Score:
 
     family: Family
     name: str
-    synthetic: Measured
-    reference: Measured
+    synthetic: Estimate
+    reference: Estimate
     reference_is: str
     best: float | None = None
     note: str = ""
@@ -90,7 +90,7 @@ class Score:
         """Return the score from the output of :meth:`to_json`."""
         fields = dict(content)
         for side in ("synthetic", "reference"):
-            fields[side] = Measured(*(_number(fields[side][part]) for part in ("value", "low", "high")))
+            fields[side] = Estimate(*(_number(fields[side][part]) for part in ("value", "low", "high")))
         fields["details"] = {
             name: (_number(both[0]), _number(both[1])) for name, both in content.get("details", {}).items()
         }
@@ -98,7 +98,7 @@ class Score:
         return cls(**fields)
 
 
-def _triple(one: Measured) -> dict[str, float | None]:
+def _triple(one: Estimate) -> dict[str, float | None]:
     return {"value": _finite(one.value), "low": _finite(one.low), "high": _finite(one.high)}
 
 
@@ -111,7 +111,7 @@ def _number(value: float | None) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class EvaluationTables:
     """The tables of an evaluation: ``real`` training rows, ``synthetic`` rows, and a ``holdout`` of other real rows.
 
     All three have the same schema, that of published values (:meth:`~fedsynth.schema.Schema.plain`): the comparison is
@@ -153,7 +153,7 @@ class Evidence:
             return "one half of the real rows against the other"
         return "the same number of other real rows"
 
-    def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Trial]:
+    def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Resample]:
         """Yield ``repeats`` trials: random synthetic rows, and equally many real ones, to compare with other real rows.
 
         For each trial the real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two. The
@@ -169,7 +169,7 @@ class Evidence:
             rng = np.random.default_rng([seed, repeat])
             order = rng.permutation(len(pool))
             drawn = rng.permutation(len(self.synthetic))[:size]
-            yield Trial(
+            yield Resample(
                 real=pool.take(order[held : held + kept]),
                 reference=pool.take(order[:size]),
                 synthetic=self.synthetic.take(drawn),
@@ -177,11 +177,11 @@ class Evidence:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Resample:
     """One comparison of an evaluation: ``synthetic`` and ``reference`` rows are both compared with ``real`` rows.
 
     The first two have equally many rows; the reference consists of real rows that are not in ``real``.
-    :meth:`Evidence.trials` draws trials.
+    :meth:`EvaluationTables.trials` draws trials.
     """
 
     real: Table
@@ -192,8 +192,10 @@ class Trial:
 Details = Mapping[str, float]
 
 
-def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], float | Details]) -> list[float | Details]:
-    """Return the metric of the real and the reference rows of each :class:`Trial`, in order.
+def of_references(
+    trials: Sequence[Resample], metric: Callable[[Table, Table], float | Details]
+) -> list[float | Details]:
+    """Return the metric of the real and the reference rows of each :class:`Resample`, in order.
 
     It is what real rows reach in place of synthetic ones. ``metric`` maps two tables to a number, or to numbers by
     column or pair.
@@ -203,7 +205,7 @@ def of_references(trials: Sequence[Trial], metric: Callable[[Table, Table], floa
 
 def over_trials(
     name: str,
-    trials: Sequence[Trial],
+    trials: Sequence[Resample],
     metric: Callable[[Table, Table], float | Details],
     *,
     family: Family = "fidelity",
@@ -214,7 +216,7 @@ def over_trials(
 ) -> Score:
     """Return a score: a metric of real and synthetic rows, as a mean over trials, beside that of other real rows.
 
-    Each :class:`Trial` holds real, synthetic and reference rows (other real rows); there must be at least one trial.
+    Each :class:`Resample` holds real, synthetic and reference rows (other real rows); there must be at least one trial.
     ``metric`` maps two tables, real rows first, to a number, or to details: numbers by column or pair, of which the
     mean is taken. ``references`` are its values of real and reference rows for each trial, if already computed
     (:func:`of_references`). The other arguments are fields of the :class:`Score`.
@@ -233,8 +235,8 @@ def over_trials(
     return Score(
         family,
         name,
-        Measured.over(values[:, 0].tolist()),
-        Measured.over(values[:, 1].tolist()),
+        Estimate.over(values[:, 0].tolist()),
+        Estimate.over(values[:, 1].tolist()),
         reference_is,
         best,
         note,

@@ -25,7 +25,7 @@ _TRUSTS = {
 
 
 @dataclass(frozen=True)
-class Charge:
+class MergedReleases:
     """Lines of the server's ledger (its record of privacy costs, a line for each release) merged into one for a report.
 
     :meth:`RunSummary.charges` and :meth:`RunSummary.totals` say which lines are merged.
@@ -182,12 +182,12 @@ class RunSummary:
             found.append(SiteGroup(tuple(names), price, cost.at(self.limit.delta), self.limit.share_of(cost)))
         return found
 
-    def charges(self) -> list[Charge]:
+    def charges(self) -> list[MergedReleases]:
         """Return the ledger in its order, with consecutive lines merged if they agree.
 
         They must agree in query, release, cost, note and number of sites.
         """
-        found: list[Charge] = []
+        found: list[MergedReleases] = []
         for line in self._lines():
             if found and _kind(found[-1]) == _kind(line) and found[-1].sites == line.sites:
                 found[-1] = _joined([found[-1], line], line.sites, line.total)
@@ -195,13 +195,13 @@ class RunSummary:
                 found.append(line)
         return found
 
-    def totals(self) -> list[Charge]:
+    def totals(self) -> list[MergedReleases]:
         """Return the ledger with all lines merged that agree in query, release, cost and note, in order of the first.
 
         The ``total`` of a merged line is the sum of its own costs at the most charged site, and ``sites`` the number of
         different sites that it concerns.
         """
-        lines: dict[tuple[Any, ...], list[Charge]] = {}
+        lines: dict[tuple[Any, ...], list[MergedReleases]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}
         for line, entry in zip(self._lines(), self.ledger.entries, strict=True):
             lines.setdefault(_kind(line), []).append(line)
@@ -210,12 +210,12 @@ class RunSummary:
                 spent[site] = spent.get(site, 0.0) + self._charged(entry)
         return [_joined(same, len(costs[kind]), max(costs[kind].values(), default=0.0)) for kind, same in lines.items()]
 
-    def _lines(self) -> Iterator[Charge]:
+    def _lines(self) -> Iterator[MergedReleases]:
         spent: dict[str, float] = {}
         for entry in self.ledger.entries:
             for site in entry.sites:
                 spent[site] = spent.get(site, 0.0) + self._charged(entry)
-            yield Charge(
+            yield MergedReleases(
                 (entry.step, entry.step),
                 1,
                 f"{entry.verb} {entry.kind}",
@@ -237,11 +237,11 @@ class RunSummary:
         return 0.0 if entry.paid_by or math.isinf(price) else price
 
 
-def _kind(line: Charge) -> tuple[Any, ...]:
+def _kind(line: MergedReleases) -> tuple[Any, ...]:
     return (line.what, line.release, line.cost, line.note)
 
 
-def _joined(lines: Sequence[Charge], sites: int, total: float) -> Charge:
+def _joined(lines: Sequence[MergedReleases], sites: int, total: float) -> MergedReleases:
     """Return lines of one kind, merged into one."""
     return replace(
         lines[0],

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from fedsynth.errors import Unsupported, nearest
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
 from fedsynth.evaluation.features import integer_codes, is_numeric
-from fedsynth.evaluation.references import once
-from fedsynth.evaluation.score import Measured, Score, Verdict
+from fedsynth.evaluation.references import cached
+from fedsynth.evaluation.score import Estimate, Score, Verdict
 from fedsynth.evaluation.suites import SUITES, Suite, quiet
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.rows import Table
 
 _MAX_ROWS = 50_000
@@ -80,7 +80,7 @@ def utility(
     seed: int = 0,
     repeats: int = 3,
     max_rows: int = 20_000,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> list[Score]:
     """Return how well learners trained on synthetic rows predict ``target`` in the real rows of ``test``.
 
@@ -124,7 +124,7 @@ def utility(
         if chosen is not SUITES.get(chosen.name):  # a tuned suite has the name of the one that it was made from
             return learnt(1, name, repeat)
         settings = (chosen.name, name, column, seed, repeat, rows, len(train_synthetic))
-        return once((train_real, test), settings, lambda: learnt(1, name, repeat))
+        return cached((train_real, test), settings, lambda: learnt(1, name, repeat))
 
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for repeat in range(repeats):
@@ -146,7 +146,7 @@ def utility(
     return [_score(target, score, values, job.floor[score], note, lacks) for score, values in found.items()]
 
 
-def taught(
+def scores_by_learner(
     real: Table, train: Table, test: Table, target: str, suite: str | Suite, seed: int
 ) -> dict[str, dict[str, float]]:
     """Return, by score and learner, the score on ``test`` after training once on all of ``train``.
@@ -184,7 +184,7 @@ def _score(
     target: str, name: str, by_learner: Mapping[str, list[tuple[float, float]]], floor: float, note: str, lacks: str
 ) -> Score:
     values = np.array(list(by_learner.values()))  # (learners, repeats, 2): synthetic, real
-    synthetic, reference = (Measured.over(values[:, :, side].mean(axis=0).tolist()) for side in (0, 1))
+    synthetic, reference = (Estimate.over(values[:, :, side].mean(axis=0).tolist()) for side in (0, 1))
     means = values.mean(axis=1)
     details = {learner: (float(means[at, 0]), float(means[at, 1])) for at, learner in enumerate(by_learner)}
     error = name == "RMSE"  # lower is better

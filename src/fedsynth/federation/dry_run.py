@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.federation.federation import Federation, Progress, silent
-from fedsynth.federation.plan import Plan, Slot, options_of, settings_of
+from fedsynth.federation.federation import Federation, Progress, ignore_progress
+from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
@@ -48,7 +48,7 @@ _TWINS, _FOLDED = 10, 4  # one in so many likely columns copies another, or depe
 _FALL = (0.5, 3.0)  # exponents of the frequencies of likely rows
 
 
-class Fits(Protocol):
+class FittableMethod(Protocol):
     """A method: anything that can be fitted to a federation."""
 
     def fit(self, federation: Federation) -> Any:
@@ -161,7 +161,7 @@ def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generat
 
 
 @dataclass(frozen=True)
-class Sent:
+class ExchangeSize:
     """Sizes of one exchange with one ``site``: ``down`` is the message to it, ``up`` its reply, in bytes.
 
     Both are the encoded sizes, without the transport's overhead.
@@ -173,7 +173,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChargedQuestion:
     """One question that a site was charged for in a dry run.
 
     ``group`` is the question's verb (the federation's method that asks it, such as ``sum``), the kind of its query
@@ -187,7 +187,7 @@ class Asked:
 
 
 @dataclass
-class Notes:
+class DryRunRecord:
     """Observations of one dry run: the sizes of all messages, what each site was charged, and the releases.
 
     ``sent`` holds the sizes. ``exchanges`` is the number of exchanges: in each, the server sends messages to several
@@ -199,12 +199,12 @@ class Notes:
     ``entries``, ``epsilon`` and ``servers``.
     """
 
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[ExchangeSize] = field(default_factory=list)
     exchanges: int = 0
-    asked: dict[str, list[Asked]] = field(default_factory=dict)
+    asked: dict[str, list[ChargedQuestion]] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     epsilon: float = 0.0
-    repeated: dict[str, list[Asked]] = field(default_factory=dict)
+    repeated: dict[str, list[ChargedQuestion]] = field(default_factory=dict)
     servers: Traffic = field(default_factory=Traffic)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
@@ -227,7 +227,7 @@ class Notes:
         for entry in federation.ledger.entries[entries:] * others:
             federation.ledger.record(entry)
 
-    def _charged(self, federation: Federation, sites: Sequence[Site]) -> dict[str, list[Asked]]:
+    def _charged(self, federation: Federation, sites: Sequence[Site]) -> dict[str, list[ChargedQuestion]]:
         """Return the questions that each site was charged for, including the steps that were not computed."""
         return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
 
@@ -238,7 +238,7 @@ class Notes:
         self.epsilon = federation.ledger.epsilon
         self.servers = traffic_of(federation.trust)
 
-    def per_site(self, weight: Callable[[Sent], int]) -> list[float]:
+    def per_site(self, weight: Callable[[ExchangeSize], int]) -> list[float]:
         """Return, for each site in the order of ``asked``, the sum of ``weight`` over its messages.
 
         ``weight`` gives a number for each message, such as its size in bytes. Call it after :meth:`close`.
@@ -256,14 +256,14 @@ class Notes:
         return self.per_site(lambda message: 1)
 
 
-class Weighing(InProcess):
+class MeasuringTransport(InProcess):
     """A transport to ``sites`` in this process that measures encoded messages, for dry runs.
 
-    It adds the sizes of each message and its reply to ``notes`` (:class:`Notes`), and counts there how often messages
-    are sent to several sites and their replies awaited (exchanges). The attribute ``members`` holds the sites.
+    It adds the sizes of each message and its reply to ``notes`` (:class:`DryRunRecord`), and counts there how often
+    messages are sent to several sites and their replies awaited (exchanges). The attribute ``members`` holds the sites.
     """
 
-    def __init__(self, sites: Sequence[Site], notes: Notes) -> None:
+    def __init__(self, sites: Sequence[Site], notes: DryRunRecord) -> None:
         """Record the sizes of the messages of ``sites`` in ``notes``."""
         super().__init__(sites)
         self._notes = notes
@@ -274,12 +274,12 @@ class Weighing(InProcess):
         asked = list(messages)
         self._notes.exchanges += bool(asked)
         for message, reply in zip(asked, super().exchange(asked), strict=True):
-            self._notes.sent.append(Sent(message.site, len(message.data), len(reply.data)))
+            self._notes.sent.append(ExchangeSize(message.site, len(message.data), len(reply.data)))
             yield reply
 
 
 def dry_run(
-    method: Fits,
+    method: FittableMethod,
     schema: Schema,
     budget: Budget,
     *,
@@ -290,8 +290,8 @@ def dry_run(
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
-) -> Notes:
-    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` sites of equal size; return :class:`Notes`.
+) -> DryRunRecord:
+    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` equal sites, and return what it costs.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
     :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
@@ -300,11 +300,11 @@ def dry_run(
     """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
-    notes = Notes()
+    notes = DryRunRecord()
 
-    def weighing(members: Sequence[Site]) -> Weighing:
+    def weighing(members: Sequence[Site]) -> MeasuringTransport:
         # Without training, which could take hours: neither the size of replies nor any question depends on weights.
-        return Weighing([dataclasses.replace(site, trains=False) for site in members], notes)
+        return MeasuringTransport([dataclasses.replace(site, trains=False) for site in members], notes)
 
     federation = federate(
         parts,
@@ -317,7 +317,7 @@ def dry_run(
         queries=queries,
         transport=weighing,
     )
-    assert isinstance(federation.transport, Weighing)
+    assert isinstance(federation.transport, MeasuringTransport)
     members = federation.transport.members
     federation = dataclasses.replace(
         federation,
@@ -333,7 +333,7 @@ def dry_run(
 
 
 def expected_exchanges(
-    method: Fits,
+    method: FittableMethod,
     schema: Schema,
     budget: Budget,
     *,
@@ -364,11 +364,11 @@ def expected_exchanges(
     ).exchanges
 
 
-def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
+def _charges(site: Site, budget: Budget) -> Iterator[ChargedQuestion]:
     for charge in site.account.charges():
         release = charge["release"]["type"]
         price = budget.price(msgspec.convert(charge["cost"], Cost))
-        yield Asked((charge["verb"], charge["kind"], release), price)
+        yield ChargedQuestion((charge["verb"], charge["kind"], release), price)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def _charges(site: Site, budget: Budget) -> Iterator[Asked]:
 
 
 @dataclass(frozen=True)
-class Range:
+class ForecastRange:
     """The lowest, typical and highest value of a figure over the dry runs of a forecast.
 
     In a :class:`Forecast`, ``typical`` is the mean over the dry runs on one of the random tables (:func:`steep_rows`).
@@ -395,7 +395,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Noise:
+class NoiseForecast:
     """Noise of one kind of released answer in a forecast: of all answers to one ``kind`` of query by one ``verb``.
 
     ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
@@ -408,7 +408,7 @@ class Noise:
     kind: str
     times: int
     cells: int
-    std: Range
+    std: ForecastRange
 
 
 @dataclass(frozen=True)
@@ -431,16 +431,16 @@ class Forecast:
     plan: Plan
     rows: int
     dry_runs: int
-    exchanges: Range
-    messages: Range
-    down: Range
-    up: Range
-    epsilon: Range
-    noise: tuple[Noise, ...]
+    exchanges: ForecastRange
+    messages: ForecastRange
+    down: ForecastRange
+    up: ForecastRange
+    epsilon: ForecastRange
+    noise: tuple[NoiseForecast, ...]
     chosen: bool
     largest: int
-    servers: Range
-    servers_seconds: Range
+    servers: ForecastRange
+    servers_seconds: ForecastRange
 
     def to_json(self) -> dict[str, Any]:
         """Return the forecast as JSON values, with the plan's digest and the (epsilon, delta) that it guarantees."""
@@ -451,7 +451,7 @@ class Forecast:
 
 def forecast(
     name: str,
-    method: Fits,
+    method: FittableMethod,
     schema: Schema,
     budget: Budget,
     *,
@@ -463,7 +463,7 @@ def forecast(
     queries: Sequence[type[AnyQuery]] = (),
     repeats: int = 3,
     headroom: float = 2.0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
 
@@ -477,9 +477,9 @@ def forecast(
     shortened, since they only affect which queries are chosen, and the rows are random anyway.
 
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
-    cost) each (:class:`~fedsynth.federation.plan.Slot`). Slots on which all dry runs agree are in the plan as they are.
-    Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest number and
-    price seen.
+    cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
+    as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
+    number and price seen.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
     :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
@@ -504,7 +504,7 @@ def forecast(
 
     # Each seed is used once: a method's own random draws, such as random pairs, depend on the seed, not on the table.
     seeds = itertools.count()
-    usual: list[Notes] = []
+    usual: list[DryRunRecord] = []
     for table, _ in itertools.product(tables.values(), range(repeats)):
         usual.append(run(short, table=table, seed=next(seeds)))
         progress(f"dry runs of {name}", len(usual), len(tables) * repeats)
@@ -518,7 +518,7 @@ def forecast(
         rows=rows,
         dry_runs=len(usual) + len(most),
         exchanges=figures.count(lambda notes: [notes.exchanges]),
-        messages=figures.count(Notes.messages),
+        messages=figures.count(DryRunRecord.messages),
         down=figures.bytes(lambda message: message.down),
         up=figures.bytes(lambda message: message.up),
         epsilon=figures.range(lambda notes: [notes.epsilon]),
@@ -540,30 +540,30 @@ class _Figures:
     can be in more rounds than all; for the runs with all sites, the margin covers only the differences among them.
     """
 
-    usual: Sequence[Notes]
-    first: Sequence[Notes]
-    most: Sequence[Notes]
+    usual: Sequence[DryRunRecord]
+    first: Sequence[DryRunRecord]
+    most: Sequence[DryRunRecord]
 
     @property
     def chosen(self) -> bool:
         """Whether what is released differs from dry run to dry run."""
         return any(_statistics(notes) != _statistics(self.usual[0]) for notes in self.usual)
 
-    def range(self, figure: Callable[[Notes], Sequence[float]]) -> Range:
+    def range(self, figure: Callable[[DryRunRecord], Sequence[float]]) -> ForecastRange:
         seen = [value for notes in [*self.usual, *self.most] for value in figure(notes)]
         bounding = [value for notes in self.most or self.usual for value in figure(notes)]
         margin = MARGIN if self.chosen or self.most else 0.0
         below, above = (margin * (max(values) - min(values)) for values in (seen, bounding))
         typical = float(np.mean([value for notes in self.first for value in figure(notes)]))
-        return Range(max(0.0, min(seen) - below), typical, max(seen) + above)
+        return ForecastRange(max(0.0, min(seen) - below), typical, max(seen) + above)
 
-    def count(self, figure: Callable[[Notes], Sequence[float]]) -> Range:
+    def count(self, figure: Callable[[DryRunRecord], Sequence[float]]) -> ForecastRange:
         of = self.range(figure)
-        return Range(math.floor(of.low), of.typical, math.ceil(of.high))
+        return ForecastRange(math.floor(of.low), of.typical, math.ceil(of.high))
 
-    def bytes(self, weight: Callable[[Sent], int]) -> Range:
+    def bytes(self, weight: Callable[[ExchangeSize], int]) -> ForecastRange:
         of = self.range(lambda notes: notes.per_site(weight))
-        messages = self.count(Notes.messages)
+        messages = self.count(DryRunRecord.messages)
         if self.most or not self.chosen or messages.settled:
             return of
         # Extrapolated numbers of messages are multiplied by the largest and the smallest mean size of a message.
@@ -573,7 +573,7 @@ class _Figures:
             for total, count in zip(notes.per_site(weight), notes.messages(), strict=True)
             if count
         ]
-        return Range(min(of.low, messages.low * min(mean)), of.typical, max(of.high, messages.high * max(mean)))
+        return ForecastRange(min(of.low, messages.low * min(mean)), of.typical, max(of.high, messages.high * max(mean)))
 
 
 def _few_fitting_steps(option: dataclasses.Field[Any], value: Any) -> Any:
@@ -597,11 +597,13 @@ def _changed(value: Any, change: Callable[[dataclasses.Field[Any], Any], Any]) -
     return dataclasses.replace(value, **changed) if changed else value
 
 
-def _statistics(notes: Notes) -> list[tuple[str, str, int]]:
+def _statistics(notes: DryRunRecord) -> list[tuple[str, str, int]]:
     return sorted((entry.verb, entry.kind, entry.cells) for entry in notes.entries)
 
 
-def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headroom: float) -> Iterator[Slot]:
+def _slots(
+    usual: Sequence[DryRunRecord], most: Sequence[DryRunRecord], budget: Budget, headroom: float
+) -> Iterator[PlannedQuestion]:
     """Yield the slots of each group of questions; where all sites agree, exactly theirs, else with ``headroom``.
 
     With samples of sites, only sites in all rounds get all questions. Prices then rise as the most charged site joins
@@ -616,16 +618,16 @@ def _slots(usual: Sequence[Notes], most: Sequence[Notes], budget: Budget, headro
             site.get(group, Counter()) <= agreed for site in seen
         ):
             for price, count in sorted(agreed.items()):
-                yield Slot(*group, price, count)
+                yield PlannedQuestion(*group, price, count)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             most_asked = max(site[group].total() for site in seen if group in site)
             settled = all(site.get(group, Counter()).total() == most_asked for site in bounding)
             count = most_asked if settled else math.ceil(headroom * most_asked)
-            yield Slot(*group, min(whole, headroom * dearest), count)
+            yield PlannedQuestion(*group, min(whole, headroom * dearest), count)
 
 
-def _by_group(asked: Sequence[Asked]) -> dict[tuple[str, str, str], Counter[float]]:
+def _by_group(asked: Sequence[ChargedQuestion]) -> dict[tuple[str, str, str], Counter[float]]:
     """Return how often a site was asked at each price, by group; prices that differ by rounding alone are merged.
 
     Rounding changes a price by less than an account's tolerance (:data:`fedsynth.privacy.cost.ROUNDING`).
@@ -637,12 +639,12 @@ def _by_group(asked: Sequence[Asked]) -> dict[tuple[str, str, str], Counter[floa
     return groups
 
 
-def _noise(entries: Sequence[Entry]) -> Iterator[Noise]:
+def _noise(entries: Sequence[Entry]) -> Iterator[NoiseForecast]:
     groups: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         if not math.isnan(entry.std):
             groups.setdefault((entry.verb, entry.kind), []).append(entry)
     for (verb, kind), some in sorted(groups.items()):
         deviations = [entry.std for entry in some]
-        std = Range(min(deviations), float(np.median(deviations)), max(deviations))
-        yield Noise(verb, kind, len(some), sum(entry.cells for entry in some), std)
+        std = ForecastRange(min(deviations), float(np.median(deviations)), max(deviations))
+        yield NoiseForecast(verb, kind, len(some), sum(entry.cells for entry in some), std)

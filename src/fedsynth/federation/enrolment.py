@@ -300,7 +300,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, accepted=dict(sorted(accepted.items())))
 
     @property
-    def lacking(self) -> tuple[str, ...]:
+    def unsigned(self) -> tuple[str, ...]:
         """Names of the sites that have not signed yet."""
         return tuple(one.name for one in self.roster.members if one.name not in self.accepted)
 

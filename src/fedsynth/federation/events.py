@@ -1,6 +1,7 @@
 """Messages that go with a question in a trust model's protocol: events from the server, and the sites' answers.
 
-A turn is one message to each site and its answer. A sum in one turn has no event and is answered by :class:`Values`.
+A turn is one message to each site and its answer. A sum in one turn has no event and is answered by
+:class:`PlainAnswer`.
 
 A secure sum (Bonawitz et al., CCS 2017, doi 10.1145/3133956.3133982) takes five turns, each with one event (none in
 turn 0) and one answer. Its members are the sites that answered turn 0, sorted by name; places are positions in this
@@ -28,32 +29,32 @@ Secret = Digest
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+class ProtocolMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """Base class of the messages of a trust model's protocol: events (from the server) and answers (from a site)."""
 
 
-class ShareKeys(Message, frozen=True, tag="share-keys"):
+class ShareKeys(ProtocolMessage, frozen=True, tag="share-keys"):
     """Message to a site in turn 1 of a secure sum (turns 0 to 4): all members' public keys, and who its neighbours are.
 
     The protocol is outlined in :mod:`~fedsynth.federation.events`. ``members`` are the names of the n sites in the sum,
-    sorted. ``adverts``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment, a hash
-    of a secret (:class:`Keys`). ``neighbours`` are the positions of the k members, the receiver included, with which it
-    shares masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those members' signatures
-    of their keys.
+    sorted. ``announcements``, of shape (n, 64), hold each member's public key of the run (X25519) and its commitment, a
+    hash of a secret (:class:`KeysAnswer`). ``neighbours`` are the positions of the k members, the receiver included,
+    with which it shares masks and exchanges boxes (encrypted shares); ``signatures``, of shape (k, 64), are those
+    members' signatures of their keys.
     """
 
     members: Members
-    adverts: Bytes
+    announcements: Bytes
     signatures: Bytes
     neighbours: Places
 
 
-class MaskAnswer(Message, frozen=True, tag="mask-answer"):
+class MaskAnswer(ProtocolMessage, frozen=True, tag="mask-answer"):
     """Message to a site in turn 2 of a secure sum (turns 0 to 4): the encrypted shares that its neighbours sent to it.
 
     Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
     other subtracts. ``session`` is the digest (32 bytes) of the sum's members and keys. ``senders`` are the positions,
-    in the sorted list of members, of all that sent boxes (encrypted shares of their secrets, :class:`Boxes`).
+    in the sorted list of members, of all that sent boxes (encrypted shares of their secrets, :class:`BoxesAnswer`).
     ``boxes``, of shape (s, 88), are those for the receiver, from its s neighbours among the senders.
     """
 
@@ -62,7 +63,7 @@ class MaskAnswer(Message, frozen=True, tag="mask-answer"):
     boxes: Bytes
 
 
-class Approve(Message, frozen=True, tag="approve"):
+class Approve(ProtocolMessage, frozen=True, tag="approve"):
     """Message to a site in turn 3 of a secure sum (turns 0 to 4): which members' masked answers are in it, to sign.
 
     ``survivors`` are their positions in the sorted list of members. ``session`` is the digest (32 bytes) of the sum's
@@ -73,12 +74,12 @@ class Approve(Message, frozen=True, tag="approve"):
     survivors: Places
 
 
-class Unmask(Message, frozen=True, tag="unmask"):
+class Unmask(ProtocolMessage, frozen=True, tag="unmask"):
     """Message to a site in turn 4 of a secure sum (turns 0 to 4): proof that enough members agree on who is in it.
 
-    ``approvals``, of shape (k, 64), are signatures of the set of members in the sum (:class:`Approval`). Those who
-    signed are at the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of the
-    sum's members and keys.
+    ``approvals``, of shape (k, 64), are signatures of the set of members in the sum (:class:`ApprovalAnswer`). Those
+    who signed are at the positions ``signers`` in the sorted list of members. ``session`` is the digest (32 bytes) of
+    the sum's members and keys.
     """
 
     session: Digest
@@ -86,7 +87,7 @@ class Unmask(Message, frozen=True, tag="unmask"):
     approvals: Bytes
 
 
-class Values(Message, frozen=True, tag="values"):
+class PlainAnswer(ProtocolMessage, frozen=True, tag="values"):
     """A site's answer as flat integers, shape ``(cells,)``: exact or noisy counts, or the candidates that it selected.
 
     In turn 2 of a secure sum, random masks are added to the answer, modulo 2^64.
@@ -95,7 +96,7 @@ class Values(Message, frozen=True, tag="values"):
     values: NDArray[np.int64]
 
 
-class Dealt(Message, frozen=True, tag="dealt"):
+class DealtShares(ProtocolMessage, frozen=True, tag="dealt"):
     """A site's tables in secret shares for three compute servers: its answer to a request for a deposit.
 
     Deposited tables are pooled in a vault (:class:`~fedsynth.federation.vault.Vault`). Each table is the sum of three
@@ -111,20 +112,20 @@ class Dealt(Message, frozen=True, tag="dealt"):
     body: Bytes
 
 
-class Keys(Message, frozen=True, tag="keys"):
+class KeysAnswer(ProtocolMessage, frozen=True, tag="keys"):
     """A site's answer in turn 0 of a secure sum (turns 0 to 4): its public key of the run, and a commitment, signed.
 
-    ``advert`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret derived
-    from the question and from the random salt that the site drew for it; that secret is never revealed, and the
+    ``announcement`` is the key (X25519, 32 bytes) and the commitment (32 bytes). The commitment is a hash of a secret
+    derived from the question and from the random salt that the site drew for it; that secret is never revealed, and the
     commitment only makes sums with different salts distinct. ``signature`` is by the site's identity key, and binds
     both to the question and the trust model's terms.
     """
 
-    advert: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+    announcement: Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
     signature: Signature
 
 
-class Boxes(Message, frozen=True, tag="boxes"):
+class BoxesAnswer(ProtocolMessage, frozen=True, tag="boxes"):
     """A site's answer in turn 1 of a secure sum (turns 0 to 4): encrypted shares of its two secrets for k neighbours.
 
     Neighbours are members of the sum that have a mask in common: random numbers that one adds to its answer and the
@@ -142,7 +143,7 @@ class Boxes(Message, frozen=True, tag="boxes"):
     secrets: Bytes
 
 
-class Approval(Message, frozen=True, tag="approval"):
+class ApprovalAnswer(ProtocolMessage, frozen=True, tag="approval"):
     """A site's answer in turn 3 of a secure sum (turns 0 to 4): its signature of the set of members in it.
 
     The signature has 64 bytes.
@@ -151,15 +152,15 @@ class Approval(Message, frozen=True, tag="approval"):
     approval: Signature
 
 
-class Shares(Message, frozen=True, tag="shares"):
+class SharesAnswer(ProtocolMessage, frozen=True, tag="shares"):
     """A site's answer in turn 4 of a secure sum (turns 0 to 4): secrets that remove masks and excess noise from it.
 
-    The site's neighbours and its two secrets are those of :class:`Boxes`. ``own`` is its own self-mask. ``shares``, of
-    shape (s, 36), hold one share for each of the s neighbours that sent boxes: of the neighbour's self-mask if that
-    neighbour is in the sum, else of its mask secret. ``pairs``, of shape (d, 32), are the seeds of the masks that the
-    site has in common with the d neighbours that sent boxes but are not in the sum. ``noise``, of shape (p, 32), are
-    the seeds of parts of the site's noise that are subtracted again: sites add enough noise for the fewest honest sites
-    that could be left, and this sum has more.
+    The site's neighbours and its two secrets are those of :class:`BoxesAnswer`. ``own`` is its own self-mask.
+    ``shares``, of shape (s, 36), hold one share for each of the s neighbours that sent boxes: of the neighbour's
+    self-mask if that neighbour is in the sum, else of its mask secret. ``pairs``, of shape (d, 32), are the seeds of
+    the masks that the site has in common with the d neighbours that sent boxes but are not in the sum. ``noise``, of
+    shape (p, 32), are the seeds of parts of the site's noise that are subtracted again: sites add enough noise for the
+    fewest honest sites that could be left, and this sum has more.
     """
 
     own: Secret
@@ -169,4 +170,4 @@ class Shares(Message, frozen=True, tag="shares"):
 
 
 Event = ShareKeys | MaskAnswer | Approve | Unmask
-Answer = Values | Dealt | Keys | Boxes | Approval | Shares
+Answer = PlainAnswer | DealtShares | KeysAnswer | BoxesAnswer | ApprovalAnswer | SharesAnswer

@@ -20,7 +20,7 @@ _Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 
-class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AccountCharge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One charge in a site's account (its record of what it was charged): the question and its cost to one person.
 
     ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
@@ -38,7 +38,7 @@ class Charged(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row: int
 
 
-class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The charges of one run in a site's account, signed with the site's identity key, to check the server's reports.
 
     The check is :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
@@ -50,7 +50,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     site: str
     run: str
     coordinator: _Pair
-    charges: tuple[Charged, ...]
+    charges: tuple[AccountCharge, ...]
     row: int
     chain: _Key
     identity: _Key
@@ -66,7 +66,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(self), indent=1)
 
     @classmethod
-    def load(cls, path: Path) -> Extract:
+    def load(cls, path: Path) -> AccountExtract:
         """Read an extract from a file, without verifying it; raises :class:`FedsynthError` for any other file."""
         mend = "have the site print it with this version: fedsynth site account --extract"
         return load_json(path, cls, "an account extract", mend)
@@ -77,7 +77,7 @@ class Extract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
 
-def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> Extract:
+def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
     """Return a site's signed extract of what the run named ``run`` was charged in its account.
 
     ``account`` is the site's record of charges (:class:`~fedsynth.privacy.account.Account`). ``secret`` is the site's
@@ -87,7 +87,7 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
     """
     row, chain = account.head()
     charges = tuple(
-        Charged(
+        AccountCharge(
             charge.get("key", ""),
             charge.get("verb", ""),
             charge.get("kind", ""),
@@ -98,10 +98,10 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
         for charge in account.charges()
         if charge["run"] == run and charge["row"] <= row
     )
-    return sign_extract(Extract(site, run, coordinator.hex(), charges, row, chain.hex(), ""), secret)
+    return sign_extract(AccountExtract(site, run, coordinator.hex(), charges, row, chain.hex(), ""), secret)
 
 
-def sign_extract(content: Extract, secret: bytes) -> Extract:
+def sign_extract(content: AccountExtract, secret: bytes) -> AccountExtract:
     """Return an extract with the identity and the signature of the site that has this ``secret`` (32 bytes)."""
     content = msgspec.structs.replace(content, identity=identity(secret).hex())
     signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)

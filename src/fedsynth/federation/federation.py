@@ -21,14 +21,14 @@ import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Values
+from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import (
     MOST_ROWS,
     AnyQuery,
     Counts,
     Query,
+    RecordCount,
     Selection,
-    Size,
     Training,
     Weights,
     check_cells,
@@ -37,7 +37,7 @@ from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
-from fedsynth.federation.wire import Reply, Request, Seen, Verb, decode, encode
+from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
@@ -92,14 +92,14 @@ class Sum:
 Progress = Callable[[str, int, int], None]
 
 
-def silent(what: str, done: int, total: int) -> None:
+def ignore_progress(what: str, done: int, total: int) -> None:
     """Show no progress; the default of :attr:`Federation.progress`.
 
     ``what`` names the task, of which ``done`` steps of ``total`` are complete.
     """
 
 
-def unrecorded(question: str, release: bytes) -> bytes:
+def record_nothing(question: str, release: bytes) -> bytes:
     """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
 
     ``release`` is a released sum as bytes, and ``question`` is the digest (hex) of the question that was answered.
@@ -107,7 +107,7 @@ def unrecorded(question: str, release: bytes) -> bytes:
     return release
 
 
-class Filled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class VaultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A record in a run's transcript, the file from which it is resumed: the ``sites`` whose tables a vault holds.
 
     A resumed run repeats the vault's earlier releases, so its vault must hold the tables of the same sites: releases of
@@ -192,10 +192,10 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     lost: list[str] = field(default_factory=list)
-    seen: dict[str, Seen] = field(default_factory=dict)
-    progress: Progress = silent
+    seen: dict[str, AuditPosition] = field(default_factory=dict)
+    progress: Progress = ignore_progress
     loop: Callable[[int], Iterable[int]] = range
-    released: Callable[[str, bytes], bytes] = unrecorded
+    released: Callable[[str, bytes], bytes] = record_nothing
     _steps: Iterator[int] = field(default_factory=itertools.count)
 
     @property
@@ -305,7 +305,7 @@ class Federation:
         Each site's policy must declare this number public. Raises :class:`Refused` if a policy does not, and
         :class:`SiteLost` if too few sites answer.
         """
-        return {site: int(found.values[0]) for site, found in self._each(Size(), Public()).items()}
+        return {site: int(found.values[0]) for site, found in self._each(RecordCount(), Public()).items()}
 
     def choose(self, selection: Selection | Mapping[str, Selection], share: Share) -> dict[str, tuple[int, ...]]:
         """Return the candidates that each site selected privately on its own rows, by the site's name.
@@ -511,7 +511,7 @@ class Federation:
         self._charge(request, sites)
         answered = self._taken(vault, request, sites)
         self._require({*vault.sites, *answered}, {*vault.sites, *sites})
-        first = decode(self.released(request.question, encode(Filled(answered))), Filled)
+        first = decode(self.released(request.question, encode(VaultRecord(answered))), VaultRecord)
         if first.sites != answered:  # resumed run: earlier releases hid the total of these sites
             answered = self._taken(vault, request, first.sites)
         if missing := sorted(set(first.sites) - set(answered)):
@@ -532,7 +532,10 @@ class Federation:
             if reply.answer is None:
                 continue
             bounds = self._range(query, reply.site, Exact())
-            if isinstance(reply.answer, Values) and self._numbers(reply, query.cells(self.schema), *bounds) is None:
+            if (
+                isinstance(reply.answer, PlainAnswer)
+                and self._numbers(reply, query.cells(self.schema), *bounds) is None
+            ):
                 continue
             try:
                 vault.take(reply.site, reply.answer)
@@ -614,7 +617,7 @@ class Federation:
                     heard[reply.site] = reply.answer
             if not answered:
                 self._require(heard, per_site)
-            answered = answered or any(isinstance(answer, Values) for answer in heard.values())
+            answered = answered or any(isinstance(answer, PlainAnswer) for answer in heard.values())
             turn += 1
 
     def _hear(self, one: Aggregation, request: Request, reply: Reply) -> bool:
@@ -627,11 +630,11 @@ class Federation:
             release = Exact() if self.trust.pooled else noise_of(request.head.release)
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
                 return False
-        elif isinstance(reply.answer, Values) and reply.answer.values.shape != (query.cells(self.schema),):
+        elif isinstance(reply.answer, PlainAnswer) and reply.answer.values.shape != (query.cells(self.schema),):
             self._reject(reply, f"it sent {reply.answer.values.size} numbers instead of {query.cells(self.schema)}")
             return False
         try:
-            one.hear(reply.site, reply.answer)
+            one.receive(reply.site, reply.answer)
         except FedsynthError as error:
             self._reject(reply, str(error))
             return False
@@ -639,10 +642,14 @@ class Federation:
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; record lost sites, and raise an error if a site refused."""
-        messages = [Message.of(site, request, self.coordinator, self.seen.get(site, Seen())) for site, request in asked]
+        messages = [
+            Message.of(site, request, self.coordinator, self.seen.get(site, AuditPosition())) for site, request in asked
+        ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self.seen[reply.site] = max(reply.seen, self.seen.get(reply.site, Seen()), key=lambda seen: seen.row)
+            self.seen[reply.site] = max(
+                reply.seen, self.seen.get(reply.site, AuditPosition()), key=lambda seen: seen.row
+            )
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "

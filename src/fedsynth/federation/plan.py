@@ -1,10 +1,10 @@
 """Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
-A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`Slot`), each for a number of
-questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question must fit a slot of
-its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site refuses.
-A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule 3:
-method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
+A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`PlannedQuestion`), each for a
+number of questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question must fit a
+slot of its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site
+refuses. A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule
+3: method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
 charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run
 is known beforehand, and the epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
-from fedsynth.federation.wire import Head
+from fedsynth.federation.wire import QuestionHead
 from fedsynth.files import parse_toml, read_text
 from fedsynth.privacy.cost import ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
@@ -36,7 +36,7 @@ _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budg
 
 
 @dataclass(frozen=True)
-class Slot:
+class PlannedQuestion:
     """Permission in a plan: a run may put one kind of question to a site ``times`` times for at most ``price`` each.
 
     A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
@@ -68,10 +68,10 @@ class Plan:
     """A planned run, for the approval of the sites' stewards: its purpose, its terms and the questions that it may ask.
 
     ``method`` and ``options`` are the method's name and settings, which state the purpose; ``slots`` are the questions
-    that a site may be asked, with their prices (:class:`Slot`). ``schema`` is the schema's digest. ``trust`` is the
-    name of the trust model and ``trust_options`` are its settings (such as the number of honest sites). ``sites`` is
-    the number of sites that the run was planned for, ``budget`` bounds its cost to one person, and ``unit`` says how
-    many rows and sites a person may have. Raises :class:`InvalidParameter` for fewer than one site.
+    that a site may be asked, with their prices (:class:`PlannedQuestion`). ``schema`` is the schema's digest. ``trust``
+    is the name of the trust model and ``trust_options`` are its settings (such as the number of honest sites).
+    ``sites`` is the number of sites that the run was planned for, ``budget`` bounds its cost to one person, and
+    ``unit`` says how many rows and sites a person may have. Raises :class:`InvalidParameter` for fewer than one site.
     """
 
     method: str
@@ -82,7 +82,7 @@ class Plan:
     sites: int
     budget: Budget
     unit: Unit
-    slots: tuple[Slot, ...]
+    slots: tuple[PlannedQuestion, ...]
 
     def __post_init__(self) -> None:
         """Refuse a plan without sites."""
@@ -115,11 +115,11 @@ class Plan:
         epsilon = gaussian_epsilon(rho, self.budget.delta, max(slot.price for slot in paid) * ROUNDING)
         return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
-    def check(self, head: Head) -> None:
+    def check(self, head: QuestionHead) -> None:
         """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price.
 
-        The head of a question (:class:`~fedsynth.federation.wire.Head`) must have the plan's schema, trust model and
-        unit of protection, and the verb, query and release of one of its slots.
+        The head of a question (:class:`~fedsynth.federation.wire.QuestionHead`) must have the plan's schema, trust
+        model and unit of protection, and the verb, query and release of one of its slots.
         """
         if head.schema != self.schema:
             raise Refused("the approved plan is for another schema; plan again under this one and have it approved")
@@ -134,10 +134,10 @@ class Plan:
                 f"{planned}"
             )
 
-    def slots_for(self, head: Head) -> tuple[tuple[float, int], ...]:
-        """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`Slot`.
+    def slots_for(self, head: QuestionHead) -> tuple[tuple[float, int], ...]:
+        """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`PlannedQuestion`.
 
-        The head (:class:`~fedsynth.federation.wire.Head`) has the question's verb, kind of query and release.
+        The head (:class:`~fedsynth.federation.wire.QuestionHead`) has the question's verb, kind of query and release.
         """
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
@@ -180,7 +180,7 @@ class Plan:
                 sites=content["sites"],
                 budget=Budget(**content["budget"]),
                 unit=Unit(**content["unit"]),
-                slots=tuple(Slot(**slot) for slot in content["slot"]),
+                slots=tuple(PlannedQuestion(**slot) for slot in content["slot"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, FedsynthError):

@@ -12,7 +12,7 @@ from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import Head, Request
+from fedsynth.federation.wire import QuestionHead, Request
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
@@ -168,15 +168,15 @@ class Policy:
         if isinstance(query, Query):
             check_cells(query, schema, self.largest_answer)
 
-    def limits(self, head: Head) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
+    def limits(self, head: QuestionHead) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for a question with this ``head``: the site's budget, its run's, and its plan's slots.
 
-        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.Head`). If the policy has
+        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.QuestionHead`). If the policy has
         approved plans, the run's budget is that of the plan named in ``head``, and the slots
-        (:class:`~fedsynth.federation.plan.Slot`) are those of this plan that permit such a question, each as (highest
-        price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is ``None``),
-        and the last value is ``None``. If ``exact`` is true, neither the site's budget nor ``per_run`` limits anything.
-        Raises :class:`Refused` for a plan that is not approved.
+        (:class:`~fedsynth.federation.plan.PlannedQuestion`) are those of this plan that permit such a question, each as
+        (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is
+        ``None``), and the last value is ``None``. If ``exact`` is true, neither the site's budget nor ``per_run``
+        limits anything. Raises :class:`Refused` for a plan that is not approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
@@ -185,7 +185,7 @@ class Policy:
         plan = self._plan(head)
         return total, plan.budget, plan.slots_for(head)
 
-    def _check_release(self, head: Head, trust: Trust) -> None:
+    def _check_release(self, head: QuestionHead, trust: Trust) -> None:
         release = head.release
         if kind_of(release) not in RELEASES[head.verb]:
             raise Refused(
@@ -205,7 +205,7 @@ class Policy:
         if isinstance(release, Deposit) and not trust.deposits:
             raise Refused(f"no vault exists under the trust {head.trust!r}; use a method without deposits")
 
-    def _plan(self, head: Head) -> Plan:
+    def _plan(self, head: QuestionHead) -> Plan:
         if head.plan not in self.plans:
             said = f"plan {head.plan[:12]} is not approved here" if head.plan else "the request names no plan"
             raise Refused(
@@ -246,7 +246,7 @@ class Policy:
                 yield f"it may cost epsilon={plan.budget.epsilon:.6g}, and {scope} allows {bound.epsilon:.6g}"
 
 
-def _check_sampling(head: Head, query: AnyQuery) -> None:
+def _check_sampling(head: QuestionHead, query: AnyQuery) -> None:
     """Refuse training whose release does not pay for its steps, and sampled releases of other questions."""
     release = head.release
     if not isinstance(query, Training):

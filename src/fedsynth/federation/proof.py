@@ -20,15 +20,15 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.events import Values
-from fedsynth.federation.extract import Extract
+from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.extract import AccountExtract
 from fedsynth.federation.plan import WHOLE_SAMPLES
-from fedsynth.federation.proof_sheet import Line, ProofSheet, name_of, price
+from fedsynth.federation.proof_sheet import ProofSheet, ProvedRelease, name_of, price
 from fedsynth.federation.query import Counts, Query, Selection
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
-from fedsynth.federation.wire import DIGEST, Head, Reply, Request, WireError, decode, read_reply
+from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, decode, read_reply
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
@@ -103,7 +103,7 @@ class _Transcript:
     def _hear(self, request: Request, reply: Reply) -> None:
         row = reply.seen.row
         self.last_row[reply.site] = max(row, self.last_row.get(reply.site, 0))
-        if isinstance(reply.answer, Values):  # a secure sum's other answers carry no charge
+        if isinstance(reply.answer, PlainAnswer):  # a secure sum's other answers carry no charge
             self.asked[request.question].answers[reply.site] = reply.answer.values, row
 
 
@@ -122,7 +122,7 @@ def prove(
     trust: Trust,
     limit: Budget,
     *,
-    extracts: Sequence[Extract] = (),
+    extracts: Sequence[AccountExtract] = (),
     identities: Mapping[str, bytes] | None = None,
 ) -> ProofSheet:
     """Recompute every release of a run from its files; return a proof sheet of all releases and contradictions.
@@ -135,10 +135,10 @@ def prove(
         The file in which the server reports releases and costs. A privacy statement in it is checked too.
     schema, trust, limit
         The run's schema, trust model and budget. A trust model with a roster, the list of sites and their keys, must
-        have it set (:meth:`~fedsynth.federation.trust.Trust.among`).
+        have it set (:meth:`~fedsynth.federation.trust.Trust.with_roster`).
     extracts
         Signed account extracts of some or all sites, to show that the transcript is complete
-        (:class:`~fedsynth.federation.extract.Extract`).
+        (:class:`~fedsynth.federation.extract.AccountExtract`).
     identities
         Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts must be signed
         with them.
@@ -156,12 +156,12 @@ class _Prover:
     schema: Schema
     trust: Trust
     limit: Budget
-    lines: dict[str, Line] = field(default_factory=dict)
+    lines: dict[str, ProvedRelease] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     confirmed: list[str] = field(default_factory=list)
 
-    def sheet(self, extracts: Sequence[Extract], identities: Mapping[str, bytes]) -> ProofSheet:
+    def sheet(self, extracts: Sequence[AccountExtract], identities: Mapping[str, bytes]) -> ProofSheet:
         self.problems += self.transcript.problems
         heads = [asked.request.head for asked in self.transcript.asked.values()]
         runs = sorted({head.run for head in heads})
@@ -246,13 +246,13 @@ class _Prover:
     def _quote(self, asked: _Asked) -> Quote:
         return Quote(asked.request.head, asked.request.query, self.schema, self.trust)
 
-    def _line(self, asked: _Asked, sites: tuple[str, ...]) -> Line:
+    def _line(self, asked: _Asked, sites: tuple[str, ...]) -> ProvedRelease:
         head, query, quote = asked.request.head, asked.request.query, self._quote(asked)
         noise = _law(head.release, quote.norms)
         if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
             looked = query.look(0, self.schema).sensitivity(self.schema)
             noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
-        return Line(
+        return ProvedRelease(
             quote.entry(sites),
             noise,
             tuple(sorted(asked.answers)),
@@ -299,7 +299,7 @@ class _Prover:
             if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
                 self._problem(f"{asked.name} did not release the sum of the sites' noisy answers")
 
-    def _vault_lines(self) -> Iterator[Line]:
+    def _vault_lines(self) -> Iterator[ProvedRelease]:
         """Yield the releases from vaults, and check that their prices add up to no more than their deposit's."""
         deposits = {
             f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
@@ -320,7 +320,7 @@ class _Prover:
                 self._problem(
                     f"{name_of(entry)} costs {self._price(cost)}, and the ledger says {self._price(entry.cost)}"
                 )
-            yield Line(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
+            yield ProvedRelease(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
         for name, cost in spent.items():
             if name in deposits and not _covers(deposits[name].entry.cost, cost):
                 deposited = self._price(deposits[name].entry.cost)
@@ -362,7 +362,7 @@ class _Prover:
         if exact and stated.get("private"):
             self._problem(f"the statement gives a guarantee, and {exact} releases have no noise")
 
-    def _check_exact(self, epsilon: float, heads: Sequence[Head]) -> None:
+    def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
         prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
         if len(prices) < len(heads) or len({head.plan for head in heads}) != 1 or not all(head.plan for head in heads):
@@ -377,7 +377,7 @@ class _Prover:
 
     # Accounts of the sites
 
-    def _check_extracts(self, extracts: Sequence[Extract], identities: Mapping[str, bytes], run: str) -> None:
+    def _check_extracts(self, extracts: Sequence[AccountExtract], identities: Mapping[str, bytes], run: str) -> None:
         for site, count in Counter(extract.site for extract in extracts).items():
             if count > 1:
                 self._problem(f"there are {count} extracts of site {site}; give the newest one")
@@ -394,7 +394,7 @@ class _Prover:
                         "identity key that the site gave you"
                     )
 
-    def _faults(self, extract: Extract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
+    def _faults(self, extract: AccountExtract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
         """Yield the contradictions between an extract and the transcript."""
         known = identities.get(extract.site)
         if not extract.signed:
@@ -468,7 +468,7 @@ def _law(release: Release, norms: Norms | None) -> str:
             return "none"
 
 
-def _protected(head: Head) -> str:
+def _protected(head: QuestionHead) -> str:
     rows, sites = head.unit.rows, head.unit.sites
     who = "each row" if rows == sites == 1 else f"each person with up to {rows} rows at up to {sites} sites"
     return f"{who}, {'replaced by others' if head.neighbours == 'replace' else 'added or removed'}"

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedsynth.federation.wire import Head
+from fedsynth.federation.wire import QuestionHead
 from fedsynth.privacy.cost import Budget, Cost, Norms, to_json
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.release import kind_of
 
 
 @dataclass(frozen=True)
-class Line:
+class ProvedRelease:
     """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
     ``entry`` is the correct entry of the ledger. Its sites are those that were asked, according to the ledger;
@@ -62,10 +62,11 @@ class Line:
         return content
 
 
-def name_of(release: Entry | Head) -> str:
+def name_of(release: Entry | QuestionHead) -> str:
     """Return the words by which a proof sheet's problems refer to a release, such as ``step 3 (sum counts)``.
 
-    ``release`` is an entry of the server's ledger, or the head of a question (:class:`~fedsynth.federation.wire.Head`).
+    ``release`` is an entry of the server's ledger, or the head of a question
+    (:class:`~fedsynth.federation.wire.QuestionHead`).
     """
     return f"step {release.step} ({release.verb} {release.kind})"
 
@@ -78,8 +79,8 @@ class ProofSheet:
     ``protected`` says in words who is protected, and ``limit`` is the run's budget. ``lines`` are the releases.
     ``per_site`` is the total cost of each site's releases to one person; releases without noise are not in it, and
     ``exact`` is their number. ``confirmed`` names the sites whose signed account extracts
-    (:class:`~fedsynth.federation.extract.Extract`) agree with the transcript, ``notes`` are the comparisons left to the
-    reader, and ``problems`` the contradictions, as sentences.
+    (:class:`~fedsynth.federation.extract.AccountExtract`) agree with the transcript, ``notes`` are the comparisons left
+    to the reader, and ``problems`` the contradictions, as sentences.
     """
 
     run: str
@@ -87,7 +88,7 @@ class ProofSheet:
     schema: str
     protected: str
     limit: Budget
-    lines: tuple[Line, ...]
+    lines: tuple[ProvedRelease, ...]
     per_site: Mapping[str, Cost]
     exact: int
     confirmed: tuple[str, ...]
@@ -167,7 +168,7 @@ class ProofSheet:
         }
 
 
-def _cells_of(line: Line, limit: Budget) -> tuple[str, ...]:
+def _cells_of(line: ProvedRelease, limit: Budget) -> tuple[str, ...]:
     entry = line.entry
     tables = f" ({len(line.tables)} table{'s' if len(line.tables) > 1 else ''})" if line.tables else ""
     l1, l2 = ("-", "-") if line.norms is None else (f"{line.norms.l1:.4g}", f"{line.norms.l2:.4g}")

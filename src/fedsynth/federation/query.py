@@ -6,7 +6,7 @@ Rule 1: every record contributes an integer vector that depends on that record a
 Rule 2: :meth:`Query.check` refuses parameters for which rule 1 would not hold, from schema and parameters alone, before
     anything is charged. Once it has passed, an answer cannot fail for reasons that lie in the rows.
 Rule 3: a query sees one site's rows and nothing else; it makes no noise, no I/O and no random draws. Training alone
-    (:class:`Training`) draws rows and adds noise, by the :class:`Draws` that the site hands it.
+    (:class:`Training`) draws rows and adds noise, by the :class:`SiteRandomness` that the site hands it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         return [std]
 
 
-class Size(Query, frozen=True):
+class RecordCount(Query, frozen=True):
     """Number of records of a site, shape ``(1,)``. Replacing one record by another does not change it."""
 
     kind: ClassVar[str] = "size"
@@ -224,7 +224,7 @@ class Counts(Query, frozen=True):
         return [std / weight for weight in self.weights or (1,) * len(self.tables)]
 
 
-class Draws(NamedTuple):
+class SiteRandomness(NamedTuple):
     """The randomness that a site gives to a training question (:meth:`Training.trained`).
 
     ``site`` is the site's name. ``bits(purpose)`` are secret random bits, which depend on the question and the purpose
@@ -284,7 +284,7 @@ class Training(Query, frozen=True):
         """Raise :class:`Unsupported`: training needs weights and random draws (:meth:`trained`)."""
         raise Unsupported(f"{self.kind!r} is answered by training, not by counting; call trained() with its weights")
 
-    def trained(self, rows: Any, weights: Weights, draws: Draws) -> Integers:
+    def trained(self, rows: Any, weights: Weights, draws: SiteRandomness) -> Integers:
         """Train on a site's rows, and return the answer as flat integers, shape ``(cells,)``.
 
         ``rows`` is the site's encoded table (:class:`~fedsynth.rows.Table`), ``weights`` are the network's weights that
@@ -293,7 +293,7 @@ class Training(Query, frozen=True):
         raise NotImplementedError
 
 
-class Span(NamedTuple):
+class UtilityBound(NamedTuple):
     """Bound on how far one record moves a utility, a candidate's integer score by which a site selects privately.
 
     ``add`` is the bound if the record is added or removed, ``replace`` if it is replaced.
@@ -310,7 +310,7 @@ class Span(NamedTuple):
         return self.add if neighbours == "add-remove" else self.replace
 
 
-class Look(NamedTuple):
+class SiteMeasurement(NamedTuple):
     """A noisy measurement that a site makes after it selected a ``candidate`` (an index), for its next selections.
 
     The selection says what is measured (:meth:`Selection.look`); ``values`` is the answer, with noise of standard
@@ -361,16 +361,16 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
         this check before anything is charged.
         """
 
-    def span(self, schema: Schema) -> Span:
+    def span(self, schema: Schema) -> UtilityBound:
         """Return a bound on how far any one record moves any utility, for all parameters that pass :meth:`check`."""
         raise NotImplementedError
 
-    def utilities(self, rows: Any, looks: Sequence[Look]) -> Integers:
+    def utilities(self, rows: Any, looks: Sequence[SiteMeasurement]) -> Integers:
         """Return the utility of each candidate on a site's ``rows``: int64, shape ``(candidates,)``.
 
         ``rows`` are the site's counts (:class:`~fedsynth.rows.Rows`) or, for a selection that needs single rows, its
         table (:class:`~fedsynth.rows.Table`). ``looks`` are the noisy measurements that the site made after its earlier
-        draws, one for each, in order (:class:`Look`).
+        draws, one for each, in order (:class:`SiteMeasurement`).
         """
         raise NotImplementedError
 
@@ -387,12 +387,12 @@ AnyQuery = Query | Selection
 GROUP = "fedsynth.queries"
 """Entry point group of other packages' queries and selections; used to read transcripts, never by a site."""
 BUILT_IN: dict[str, str] = {
-    "size": "fedsynth.federation.query:Size",
+    "size": "fedsynth.federation.query:RecordCount",
     "counts": "fedsynth.federation.query:Counts",
-    "flaim-scores": "fedsynth.methods.flaim_scores:Scores",
+    "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",
-    "products": "fedsynth.methods.tda_sums:Products",
-    "moments": "fedsynth.methods.tda_sums:Moments",
+    "products": "fedsynth.methods.tda_sums:ProductSums",
+    "moments": "fedsynth.methods.tda_sums:MomentSums",
     "mixture-sums": "fedsynth.methods.tda_sums:MixtureSums",
     "gradient-sum": "fedsynth.methods.training:GradientSum",
     "local-training": "fedsynth.methods.training:LocalTraining",

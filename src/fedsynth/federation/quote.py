@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fedsynth.federation.query import AnyQuery, Query
 from fedsynth.federation.trust import Trust, noise_std
-from fedsynth.federation.wire import Head
+from fedsynth.federation.wire import QuestionHead
 from fedsynth.privacy.cost import Cost, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.release import Exact, Release, SampledGaussian
@@ -25,10 +25,11 @@ def noise_of(release: Release) -> Release:
 class Quote:
     """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone.
 
-    ``head`` holds the question's price and terms (:class:`~fedsynth.federation.wire.Head`), and ``query`` what it asks.
+    ``head`` holds the question's price and terms (:class:`~fedsynth.federation.wire.QuestionHead`), and ``query`` what
+    it asks.
     """
 
-    head: Head
+    head: QuestionHead
     query: AnyQuery
     schema: Schema
     trust: Trust
@@ -53,7 +54,7 @@ class Quote:
         """Sensitivity (L1, L2) to one person of the vector that noise is added to.
 
         Both are 1 for a selection: how far a record moves its utilities is its span
-        (:class:`~fedsynth.federation.query.Span`).
+        (:class:`~fedsynth.federation.query.UtilityBound`).
         """
         if not isinstance(self.query, Query):
             return Norms(1.0, 1.0)

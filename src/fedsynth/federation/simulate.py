@@ -18,12 +18,12 @@ import numpy as np
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.federation import Federation, Progress, silent, unrecorded
+from fedsynth.federation.federation import Federation, Progress, ignore_progress, record_nothing
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
-from fedsynth.federation.transport import InProcess, Recorded, Transport, begun
+from fedsynth.federation.transport import InProcess, Recorded, Transport, was_begun
 from fedsynth.federation.trust import SimulationTerms, Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE
@@ -50,7 +50,7 @@ def federate(
     exact: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
     transcript: Path | None = None,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     transport: Callable[[Sequence[Site]], Transport] = InProcess,
 ) -> Federation:
     """Return a simulated federation of one site per table, ready for ``Method.fit``.
@@ -101,7 +101,7 @@ def federate(
     source = _source(transcript, encoded) if seed is None else seed
     run = _secret(source, "name of the run").hex()[:32] if seed is None else f"simulation-{seed}"
     secrets = {name: _secret(source, name) for name in encoded}
-    trust = trust.among({name: identity(secret) for name, secret in secrets.items()})
+    trust = trust.with_roster({name: identity(secret) for name, secret in secrets.items()})
     coordinator = Coordinator(_secret(source, "coordinator"))
     neighbours: Neighbours = "replace" if public_sizes else "add-remove"
     terms = SimulationTerms(schema, budget, unit, neighbours, coordinator.public)
@@ -130,7 +130,7 @@ def federate(
         )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))
-    channel, released = transport(sites), unrecorded
+    channel, released = transport(sites), record_nothing
     if transcript is not None:
         channel = recorded = Recorded(channel, transcript, kinds)
         released = recorded.released
@@ -193,7 +193,7 @@ def _source(transcript: Path | None, tables: Mapping[str, Table]) -> bytes:
     if transcript is None:
         return fresh
     file, content = secret_file(transcript), repr([(name, table.digest) for name, table in tables.items()]).encode()
-    if not begun(transcript):
+    if not was_begun(transcript):
         write_private(file, msgspec.json.encode(_Kept(fresh, hmac.digest(fresh, content, "sha256"))))
         return fresh
     try:

@@ -28,24 +28,33 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 from fedsynth.federation.coordinator import seal, signed_by
-from fedsynth.federation.events import Answer, Values
+from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.query import MOST_ROWS, Draws, Look, Query, Selection, Training, Weights, read_weights
+from fedsynth.federation.query import (
+    MOST_ROWS,
+    Query,
+    Selection,
+    SiteMeasurement,
+    SiteRandomness,
+    Training,
+    Weights,
+    read_weights,
+)
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import Trust, add_noise, noise_std
 from fedsynth.federation.wire import (
     VERSION,
+    AuditPosition,
     Code,
     Envelope,
-    Head,
+    QuestionHead,
     Request,
-    Seen,
     WireError,
     encode,
     open_envelope,
     write_reply,
 )
-from fedsynth.privacy.account import Account, Charge, Opened
+from fedsynth.privacy.account import Account, Charge, OpenedQuestion
 from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
@@ -124,7 +133,7 @@ class Site:
             return self._answered(data)
         except Exception:
             _log.exception("site %s: a message could be neither answered nor recorded", self.name)
-            return write_reply(self.name, digest_of(data), "failed", Seen())
+            return write_reply(self.name, digest_of(data), "failed", AuditPosition())
 
     def seconds(self, data: bytes) -> float:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
@@ -159,7 +168,7 @@ class Site:
             _, seen, body, weights = self._opened(data)
         except WireError as error:  # from an unknown sender: not recorded in the account
             _log.warning("site %s: %s", self.name, error)
-            return write_reply(self.name, digest_of(data), "refused", Seen())
+            return write_reply(self.name, digest_of(data), "refused", AuditPosition())
         digest = hashlib.sha256(body).hexdigest()
         if not self.account.holds(seen.row, seen.chain):
             return self._turn_down(
@@ -205,13 +214,13 @@ class Site:
             code, reason = "failed", f"{type(error).__name__}: {error}"
         return self._turn_down(code, digest, reason, turn.request.head)
 
-    def _turn_down(self, code: Code, digest: str, reason: str, head: Head | None = None) -> bytes:
+    def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None) -> bytes:
         """Record in the audit log, for the steward alone, why a message is not answered, and return the code."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
         known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
         row, chain = self.account.note(code, request=digest, reason=reason, **facts)
-        return write_reply(self.name, digest, code, Seen(row, chain))
+        return write_reply(self.name, digest, code, AuditPosition(row, chain))
 
 
 class _Failed(Exception):
@@ -228,7 +237,7 @@ class _Turn:
 
     site: Site
     request: Request
-    _opened: Opened | None = field(default=None)
+    _opened: OpenedQuestion | None = field(default=None)
     _weights: Weights | None = field(default=None)
 
     def take(self, weights: bytes | memoryview) -> None:
@@ -249,13 +258,13 @@ class _Turn:
                 return self.trust.answer(self, self.request.turn, self.request.event), self.trust.confidential
             case "each":
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
-                return Values(noisy), False
+                return PlainAnswer(noisy), False
             case "deposit":
                 query = self.request.query
                 assert isinstance(query, Query)
                 return self.trust.deposit(self, query), True
             case _:
-                return Values(self._drawn()), False
+                return PlainAnswer(self._drawn()), False
 
     def check_noise(self) -> None:
         """Raise :class:`Refused`, before anything is charged, for noise too large to be sampled exactly."""
@@ -268,7 +277,7 @@ class _Turn:
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
         assert self._opened is not None
-        name, seen = self.site.name, Seen(self._opened.row, self._opened.chain)
+        name, seen = self.site.name, AuditPosition(self._opened.row, self._opened.chain)
         body = encode(answer)
         if not sealed:
             return write_reply(name, digest, "answered", seen, body)
@@ -333,7 +342,7 @@ class _Turn:
             assert self._weights is not None
             if not self.site.trains:
                 return np.zeros(query.cells(self.site.rows.schema), dtype=np.int64)
-            return query.trained(rows, self._weights, Draws(self.name, self.bits, self._noisy))
+            return query.trained(rows, self._weights, SiteRandomness(self.name, self.bits, self._noisy))
 
     def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
         """Return a training step's sum, with the site's own noise unless the trust model adds it."""
@@ -422,7 +431,7 @@ class _Turn:
         release, schema = head.release, self.site.rows.schema
         pick: Release = release.pick if isinstance(release, AdaptiveSelection) else release
         moved = selection.span(schema).of(head.neighbours) * head.unit.rows
-        looks: list[Look] = []
+        looks: list[SiteMeasurement] = []
         drawn = []
         with self._rows() as rows:
             for step in range(selection.steps):
@@ -436,12 +445,12 @@ class _Turn:
                     looks.append(self._look(rows, selection, index, release.look, step))
         return np.array(drawn, dtype=np.int64)
 
-    def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> Look:
+    def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> SiteMeasurement:
         """Return a noisy measurement of the candidate just drawn; it informs later draws and never leaves the site."""
         query, head, schema = selection.look(index, self.site.rows.schema), self.request.head, self.site.rows.schema
         norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
         noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
-        return Look(index, noisy, noise_std(release, norms))
+        return SiteMeasurement(index, noisy, noise_std(release, norms))
 
 
 def digest_of(data: bytes) -> str:

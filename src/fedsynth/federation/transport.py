@@ -17,7 +17,16 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
-from fedsynth.federation.wire import DIGEST, Head, Reply, Request, Seen, WireError, read_reply, seal_envelope
+from fedsynth.federation.wire import (
+    DIGEST,
+    AuditPosition,
+    QuestionHead,
+    Reply,
+    Request,
+    WireError,
+    read_reply,
+    seal_envelope,
+)
 
 _HEAD = struct.Struct(">BQI")
 
@@ -36,7 +45,7 @@ class Message:
     coordinator: Coordinator
 
     @classmethod
-    def of(cls, site: str, request: Request, coordinator: Coordinator, seen: Seen) -> Message:
+    def of(cls, site: str, request: Request, coordinator: Coordinator, seen: AuditPosition) -> Message:
         """Return the message to the site of this name; the coordinator signs ``request`` unless it is signed already.
 
         ``seen`` is the last row of the site's audit log that the server knows; it is sent along.
@@ -130,7 +139,7 @@ class Recorded:
         self._withheld: set[tuple[str, str]] = set()
         self._questions: dict[str, str] = {}  # digest of a message -> digest of its question
         self._reached: dict[str, int] = {}  # turn, by question
-        self._steps: dict[int, dict[str, Head]] = {}  # questions, by step
+        self._steps: dict[int, dict[str, QuestionHead]] = {}  # questions, by step
         self._released: dict[str, bytes] = {}
         self._resume()
         self._last = max(self._steps, default=-1)  # the step at which the run stopped
@@ -154,7 +163,9 @@ class Recorded:
         for message in asked:
             recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
-                yield replace(message.reply(recorded), seen=Seen())  # the account may be gone, as in a simulation
+                yield replace(
+                    message.reply(recorded), seen=AuditPosition()
+                )  # the account may be gone, as in a simulation
             elif self._past(message):
                 yield message.lost("it dropped out before the run was resumed")
             else:
@@ -237,13 +248,13 @@ class Recorded:
         """Read every complete record, and truncate one that a crash left incomplete."""
         self._path.touch()
         with self._path.open("r+b") as file:
-            begun = file.read(len(self._MAGIC))
-            if not self._MAGIC.startswith(begun):
+            was_begun = file.read(len(self._MAGIC))
+            if not self._MAGIC.startswith(was_begun):
                 raise FedsynthError(
                     f"{self._path} is not a transcript of this version; resume the run with the fedsynth that began "
                     "it, or give the run another name or path"
                 )
-            if begun != self._MAGIC:
+            if was_begun != self._MAGIC:
                 file.seek(0)
                 file.write(self._MAGIC)
             good = file.tell()
@@ -270,15 +281,15 @@ class Recorded:
             raise _damaged(self._path)
 
 
-def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, Head]]:
+def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, QuestionHead]]:
     """Return the heads of the distinct questions, by step and digest."""
-    found: dict[int, dict[str, Head]] = {}
+    found: dict[int, dict[str, QuestionHead]] = {}
     for request in requests:
         found.setdefault(request.head.step, {})[request.question] = request.head
     return found
 
 
-def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
+def _difference(then: Mapping[str, QuestionHead], now: Mapping[str, QuestionHead]) -> str:
     """Describe how a recorded run differs from the resumed one, as far as the questions show it."""
     before, after = next(iter(then.values()), None), next(iter(now.values()))
     terms = {"run": "name or seed", "schema": "schema", "trust": "trust", "plan": "plan", "unit": "unit of protection"}
@@ -287,7 +298,7 @@ def _difference(then: Mapping[str, Head], now: Mapping[str, Head]) -> str:
     return f"with another {', '.join(differing)}" if differing else "of another method, or with other options of it"
 
 
-def begun(path: Path) -> bool:
+def was_begun(path: Path) -> bool:
     """Return whether a run was begun with the transcript, a record of its messages, at ``path``.
 
     It is true if the file holds at least one complete message or release.

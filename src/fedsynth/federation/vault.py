@@ -17,7 +17,7 @@ import numpy as np
 from fedsynth.cliques import integer_weights
 from fedsynth.errors import BudgetExceeded, Unsupported
 from fedsynth.federation.events import Answer
-from fedsynth.federation.query import Clique, Counts, Span
+from fedsynth.federation.query import Clique, Counts, UtilityBound
 from fedsynth.federation.trust import add_noise, noise_std, values_of
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Norms, Sensitivity, Unit, protect
@@ -36,7 +36,7 @@ NOISE_L1 = math.sqrt(2 / math.pi)
 
 
 @dataclass(frozen=True, eq=False)
-class Distances:
+class CandidateScores:
     """The scores of candidates for a vault's selection: how far each candidate's table is from an expected one.
 
     ``candidates`` are cliques (positions of columns). ``expected[i]`` is the table that the method expects for
@@ -85,10 +85,10 @@ class WeightedL1:
         return integer_weights(self.weights)
 
     @property
-    def span(self) -> Span:
+    def span(self) -> UtilityBound:
         """Bound on how far one record moves a score of :meth:`utilities`, if it is added or removed or replaced."""
         largest = GRAIN * int(self.integer_weights.max())
-        return Span(largest, 2 * largest)
+        return UtilityBound(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
         """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
@@ -138,21 +138,21 @@ class Vault(Protocol):
         :class:`BudgetExceeded`, :class:`Refused` and :class:`SiteLost` like every verb of a federation.
         """
 
-    def select(self, distances: Distances, share: float) -> int:
+    def select(self, distances: CandidateScores, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
-        ``distances`` says what the scores are (:class:`Distances`), and ``share`` is the privacy cost, a fraction of
-        the run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported`
+        ``distances`` says what the scores are (:class:`CandidateScores`), and ``share`` is the privacy cost, a fraction
+        of the run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported`
         for a candidate whose columns were not deposited together.
         """
 
-    def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
+    def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
-        ``distances`` says what the scores are (:class:`Distances`); they are divided by the largest weight, so that the
-        score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
-        budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` if the vault
-        cannot release scores (:meth:`Federation.require_vault
+        ``distances`` says what the scores are (:class:`CandidateScores`); they are divided by the largest weight, so
+        that the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the
+        run's budget. Raises :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` if the
+        vault cannot release scores (:meth:`Federation.require_vault
         <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
         """
 
@@ -207,7 +207,7 @@ class VaultTerms:
 
 
 @dataclass(eq=False)
-class Releases:
+class VaultAccounting:
     """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
 
     A vault holds exact sums of the sites' tables and releases only noisy results of them. ``terms`` are its terms.
@@ -272,7 +272,7 @@ class TrustedVault:
 
     def __post_init__(self) -> None:
         """Start the accounting of releases."""
-        self._releases = Releases(self.terms)
+        self._releases = VaultAccounting(self.terms)
 
     @property
     def left(self) -> float:
@@ -311,11 +311,11 @@ class TrustedVault:
         self._staged = [], None
         self._tables = {}
 
-    def select(self, distances: Distances, share: float) -> int:
+    def select(self, distances: CandidateScores, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
 
-        The scores are those of ``distances`` (:class:`Distances`), and ``share`` is the privacy cost, a fraction of the
-        run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        The scores are those of ``distances`` (:class:`CandidateScores`), and ``share`` is the privacy cost, a fraction
+        of the run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
         :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1
@@ -327,12 +327,12 @@ class TrustedVault:
         bits = self._bits(f"select {scores.candidates}", release, utilities)
         return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
-    def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
+    def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
 
-        The scores of ``distances`` (:class:`Distances`) are by L1 distances and divided by the largest weight, so that
-        the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the run's
-        budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
+        The scores of ``distances`` (:class:`CandidateScores`) are by L1 distances and divided by the largest weight, so
+        that the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the
+        run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
         :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
         """
         scores = distances.l1

@@ -184,7 +184,7 @@ HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
-class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The head of a question: the run, the query without its arrays, the price, and the terms.
 
     - ``version`` is that of the wire format, and ``run`` the run's name.
@@ -219,7 +219,7 @@ class _HeadFrame(msgspec.Struct, frozen=True):
     kind: str
 
 
-def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[Head, AnyQuery]:
+def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[QuestionHead, AnyQuery]:
     """Decode the head and the query of a question from its frame, the bytes made by :func:`encode`.
 
     ``others`` are the kinds of queries that are known beyond the built-in ones, with their classes (default: none;
@@ -233,9 +233,9 @@ def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -
             f"the question is not of this version ({error}); install the same fedsynth everywhere"
         ) from error
     typed: Any = decode(frame, _head_of(query_class(kind, others)))
-    fields = {name: getattr(typed, name) for name in Head.__struct_fields__}
+    fields = {name: getattr(typed, name) for name in QuestionHead.__struct_fields__}
     query = cast("AnyQuery", fields.pop("query"))
-    return Head(query=msgspec.Raw(b""), **fields), query
+    return QuestionHead(query=msgspec.Raw(b""), **fields), query
 
 
 @lru_cache(maxsize=64)
@@ -243,7 +243,10 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
     """Return a head class whose query has the given class, so that head and query are decoded in one pass."""
     return msgspec.defstruct(
         f"Head[{query.__name__}]",
-        [(name, query if name == "query" else Head.__annotations__[name]) for name in Head.__struct_fields__],
+        [
+            (name, query if name == "query" else QuestionHead.__annotations__[name])
+            for name in QuestionHead.__struct_fields__
+        ],
         frozen=True,
         forbid_unknown_fields=True,
         namespace={"__module__": __name__},
@@ -261,7 +264,7 @@ class Request:
     before it signs.
     """
 
-    head: Head
+    head: QuestionHead
     query: AnyQuery
     frame: bytes
     turn: int = 0
@@ -271,7 +274,7 @@ class Request:
 
     @classmethod
     def of(cls, query: AnyQuery, **fields: Any) -> Request:
-        """Return the first message of a question about ``query``; ``fields`` are the other fields of :class:`Head`.
+        """Return the first message of a question about ``query``; ``fields`` are other fields of :class:`QuestionHead`.
 
         ``kind`` and ``version`` are filled in. Raises :class:`WireError` for values that no site would accept, and
         :class:`InvalidParameter` for a question that is too large.
@@ -339,7 +342,7 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AuditPosition:
     """The last row of a site's audit log that the server knows: its number, and a hash of all rows up to it.
 
     The site compares it with its own log, to notice that its log was restored from an old backup. Row 0 stands for
@@ -362,12 +365,12 @@ class Envelope(NamedTuple):
     """
 
     signature: bytes
-    seen: Seen
+    seen: AuditPosition
     body: memoryview
     weights: memoryview
 
 
-def seal_envelope(signature: bytes, seen: Seen, body: bytes, weights: bytes = b"") -> bytes:
+def seal_envelope(signature: bytes, seen: AuditPosition, body: bytes, weights: bytes = b"") -> bytes:
     """Return the bytes of an :class:`Envelope` with these parts, as they are sent; nothing is encrypted.
 
     ``signature`` is that of ``body``, ``seen`` the last row of the site's audit log that the server knows, and
@@ -385,7 +388,7 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
     signature, row, chain, length = _ENVELOPE.unpack(view[:start])
     if length > len(view) - start:
         raise WireError("the request is incomplete; send it again")
-    return Envelope(signature, Seen(row, chain), view[start : start + length], view[start + length :])
+    return Envelope(signature, AuditPosition(row, chain), view[start : start + length], view[start + length :])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -424,7 +427,7 @@ class Reply:
     digest: str
     code: Code | Literal["lost"]
     answer: Answer | None = None
-    seen: Seen = field(default_factory=Seen)
+    seen: AuditPosition = field(default_factory=AuditPosition)
     sealed: bool = False
     lost: str = ""
     rejected: bool = False
@@ -434,7 +437,7 @@ class Reply:
 Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
-def write_reply(site: str, message: str, code: Code, seen: Seen, *body: bytes, sealed: bool = False) -> bytes:
+def write_reply(site: str, message: str, code: Code, seen: AuditPosition, *body: bytes, sealed: bool = False) -> bytes:
     """Encode the reply of ``site`` to a message: a head, and the encoded answer (in a box if it is confidential).
 
     ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
@@ -460,10 +463,10 @@ def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Repl
     if code != "answered":
         if len(body):
             raise WireError("a reply with an error must not hold an answer; install the same fedsynth everywhere")
-        return Reply(site, request.digest, code, seen=Seen(head.row, head.chain), data=data)
+        return Reply(site, request.digest, code, seen=AuditPosition(head.row, head.chain), data=data)
     frame: bytes | memoryview = unseal(body, site, request.digest) if head.sealed else body
     answer: Answer = decode(frame, Answer)
-    return Reply(site, request.digest, code, answer, Seen(head.row, head.chain), head.sealed, data=data)
+    return Reply(site, request.digest, code, answer, AuditPosition(head.row, head.chain), head.sealed, data=data)
 
 
 def code_of(data: bytes) -> Code:

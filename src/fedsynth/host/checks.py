@@ -55,7 +55,7 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 
 
 @dataclass(frozen=True)
-class Check:
+class PreflightCheck:
     """Result of one preflight check of a host, as ``fedsynth doctor`` and ``fedsynth site check`` print it.
 
     ``name`` says what was checked ("disk", "clock"), ``found`` is the finding in words. ``state`` is ``failure`` if the
@@ -79,7 +79,9 @@ class Check:
 # The host alone
 
 
-def check_packages(lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version) -> list[Check]:
+def check_packages(
+    lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version
+) -> list[PreflightCheck]:
     """Check the versions of Python, fedsynth, its core packages and flwr (Flower) on this host.
 
     ``lockstep`` is the version of flwr at the SuperLink (Flower's server process), such as "1.41.0": its first two
@@ -88,19 +90,19 @@ def check_packages(lockstep: str = "", installed: Callable[[str], str] = importl
     ``flower``: another version of flwr is a failure, no flwr a warning.
     """
     core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
-    checks = [Check("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
+    checks = [PreflightCheck("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
     try:
         here = installed("flwr")
     except importlib.metadata.PackageNotFoundError:
         mend = "a host that joins a federation needs it: pip install 'fedsynth[flower]'"
-        return [*checks, Check("flower", "warning", "flwr is not installed", mend)]
+        return [*checks, PreflightCheck("flower", "warning", "flwr is not installed", mend)]
     minor = _minor(here)
     wanted = _minor(lockstep) if lockstep else _required_minor()
     if minor != wanted:
         who = f"the SuperLink has {lockstep}" if lockstep else f"this fedsynth is made for {wanted}"
         mend = f"all hosts upgrade together: pip install 'flwr=={wanted}.*'"
-        return [*checks, Check("flower", "failure", f"flwr {here} here, and {who}", mend)]
-    return [*checks, Check("flower", "ok", f"flwr {here}")]
+        return [*checks, PreflightCheck("flower", "failure", f"flwr {here} here, and {who}", mend)]
+    return [*checks, PreflightCheck("flower", "ok", f"flwr {here}")]
 
 
 def _minor(version: str) -> str:
@@ -115,22 +117,22 @@ def _required_minor() -> str:
     raise LookupError("fedsynth's metadata names no flwr; install the package anew")
 
 
-def check_entropy() -> Check:
+def check_entropy() -> PreflightCheck:
     """Check that the system's random source, from which noise and keys come, is seeded.
 
     Returns a failure if it is not, which happens only shortly after a machine has started.
     """
     if not hasattr(os, "getrandom"):
-        return Check("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
+        return PreflightCheck("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
     try:
         drawn = os.getrandom(32, os.GRND_NONBLOCK)
     except BlockingIOError:
         mend = "wait until the machine has been up for a while, or give it a virtio-rng device"
-        return Check("entropy", "failure", "the random source is not seeded yet", mend)
-    return Check("entropy", "ok", f"{len(drawn)} bytes from a seeded source")
+        return PreflightCheck("entropy", "failure", "the random source is not seeded yet", mend)
+    return PreflightCheck("entropy", "ok", f"{len(drawn)} bytes from a seeded source")
 
 
-def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[Check]:
+def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[PreflightCheck]:
     """Check the environment variables about proxies and TLS, which can break connections or give away their keys.
 
     ``host`` is the name, without a port, of the host of the SuperLink (Flower's server process); if it is empty, only
@@ -150,20 +152,20 @@ def check_environment(host: str = "", environment: Mapping[str, str] = os.enviro
         around = [one for one in ("127.0.0.1", "localhost") if not _bypassed(one, direct)]
         if around:
             mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
-            checks.append(Check("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend))
+            checks.append(PreflightCheck("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend))
         elif host and not _bypassed(host, direct):
             mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
-            checks.append(Check("proxy", "warning", f"{named} would carry connections to {host}", mend))
+            checks.append(PreflightCheck("proxy", "warning", f"{named} would carry connections to {host}", mend))
         else:
-            checks.append(Check("proxy", "ok", f"{named} set, and bypassed where it must be"))
+            checks.append(PreflightCheck("proxy", "ok", f"{named} set, and bypassed where it must be"))
     else:
-        checks.append(Check("proxy", "ok", "none in the environment"))
+        checks.append(PreflightCheck("proxy", "ok", "none in the environment"))
     if environment.get("SSLKEYLOGFILE"):
         mend = "unset SSLKEYLOGFILE: it writes the keys of every TLS connection to a file"
-        checks.append(Check("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
+        checks.append(PreflightCheck("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
     elif trust := [name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE") if environment.get(name)]:
         mend = "these replace the system's authorities; Flower is told its own by --root-certificates"
-        checks.append(Check("tls environment", "warning", f"{', '.join(trust)} set", mend))
+        checks.append(PreflightCheck("tls environment", "warning", f"{', '.join(trust)} set", mend))
     return checks
 
 
@@ -172,7 +174,7 @@ def _bypassed(host: str, direct: str) -> bool:
     return bool(urllib.request.proxy_bypass_environment(host, {"no": direct}))  # type: ignore[attr-defined]
 
 
-def check_private(name: str, path: Path) -> Check:
+def check_private(name: str, path: Path) -> PreflightCheck:
     """Check that a file or folder with a secret belongs to this user, and that no other user may read or write it.
 
     ``name`` is the name of the returned check, such as "node key". Only the permissions are looked at, not the content.
@@ -181,18 +183,26 @@ def check_private(name: str, path: Path) -> Check:
     try:
         found = path.stat()
     except FileNotFoundError:
-        return Check(name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site join")
+        return PreflightCheck(
+            name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site join"
+        )
     except PermissionError:
-        return Check(name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as")
+        return PreflightCheck(
+            name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as"
+        )
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        return Check(name, "failure", f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}")
+        return PreflightCheck(
+            name, "failure", f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}"
+        )
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        return Check(name, "failure", f"{path} belongs to user {found.st_uid}", "run as the user that the site runs as")
-    return Check(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
+        return PreflightCheck(
+            name, "failure", f"{path} belongs to user {found.st_uid}", "run as the user that the site runs as"
+        )
+    return PreflightCheck(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
 
 
-def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check]:
+def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[PreflightCheck]:
     """Check that the folder of a site's state is writable, roomy and on a local disk.
 
     The state is the site's account (its record of spent budget), its secret and its copies of rows. ``mounts`` lists
@@ -202,7 +212,7 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check
     missing or cannot be written to, that failure is the only result.
     """
     if not folder.is_dir():
-        return [Check("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
+        return [PreflightCheck("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"0")
@@ -210,17 +220,17 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Check
             os.fsync(file.fileno())
     except OSError as error:
         mend = "give the user that the site runs as the right to write there"
-        return [Check("state", "failure", f"{folder} cannot be written to ({error.strerror})", mend)]
-    checks = [Check("state", "ok", f"{folder} can be written to")]
+        return [PreflightCheck("state", "failure", f"{folder} cannot be written to ({error.strerror})", mend)]
+    checks = [PreflightCheck("state", "ok", f"{folder} can be written to")]
     free = shutil.disk_usage(folder).free
     said = f"{free / 2**20:.0f} MiB free in {folder}"
     state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if free < _ROOMY else "ok"
     mend = "" if state == "ok" else "make room: an account that cannot be written stops the site"
-    checks.append(Check("disk", state, said, mend))
+    checks.append(PreflightCheck("disk", state, said, mend))
     kind = _file_system(folder, mounts)
     if kind in _REMOTE:
         mend = "file locks over a network are not to be relied on; put the state on a local disk"
-        checks.append(Check("file system", "failure", f"{folder} is on {kind}", mend))
+        checks.append(PreflightCheck("file system", "failure", f"{folder} is on {kind}", mend))
     return checks
 
 
@@ -235,7 +245,7 @@ def _file_system(folder: Path, mounts: Path) -> str:
     return max(holding)[2] if holding else ""
 
 
-def check_bind(address: str) -> Check:
+def check_bind(address: str) -> PreflightCheck:
     """Check that a server on this host can listen at an address: it is free, and this user may use its port.
 
     ``address`` is HOST:PORT of this host, such as 127.0.0.1:9094; :class:`~fedsynth.errors.InvalidParameter` is raised
@@ -249,8 +259,8 @@ def check_bind(address: str) -> Check:
             probe.bind((host, port))
         except OSError as error:
             mend = "stop what holds it, or choose another port (below 1024 needs rights)"
-            return Check("bind", "failure", f"{address} cannot be bound ({error.strerror})", mend)
-    return Check("bind", "ok", f"{address} is free")
+            return PreflightCheck("bind", "failure", f"{address} cannot be bound ({error.strerror})", mend)
+    return PreflightCheck("bind", "ok", f"{address} is free")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -262,7 +272,7 @@ def check_roots(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     name: str = "root certificates",
     mend: str = "ask the consortium for its CA certificate, in PEM",
-) -> Check:
+) -> PreflightCheck:
     """Check that a file holds certificates (PEM), and that all of them are valid now.
 
     The certificates are usually those of the authorities that this host trusts; a site also checks its own in this way.
@@ -272,20 +282,20 @@ def check_roots(
     from cryptography import x509
 
     if not path.is_file():
-        return Check(name, "failure", f"{path} is missing", mend)
+        return PreflightCheck(name, "failure", f"{path} is missing", mend)
     try:
         found = x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):
-        return Check(name, "failure", f"{path} holds no certificate that can be read", mend)
+        return PreflightCheck(name, "failure", f"{path} holds no certificate that can be read", mend)
     end = min(one.not_valid_after_utc for one in found)
     if end < now():
-        return Check(name, "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+        return PreflightCheck(name, "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
     if max(one.not_valid_before_utc for one in found) > now():
-        return Check(name, "failure", f"{path} is not valid yet", "set this host's clock")
+        return PreflightCheck(name, "failure", f"{path} is not valid yet", "set this host's clock")
     return _lasting(name, f"{path}", end, now())
 
 
-def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[Check]:
+def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[PreflightCheck]:
     """Connect to the SuperLink, Flower's server process, as a site would; check reachability, certificate and clock.
 
     ``address`` is its HOST:PORT, ``roots`` a file (PEM) of the certificate authorities to trust (``None``: the
@@ -299,8 +309,10 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
         plain = socket.create_connection((host, port), timeout=_TIMEOUT)
     except OSError as error:
         mend = "is it running, is the name right, does a firewall let this host through?"
-        return [Check("superlink", "failure", f"{address} cannot be reached ({error.strerror or error})", mend)]
-    checks = [Check("superlink", "ok", f"{address} can be reached")]
+        return [
+            PreflightCheck("superlink", "failure", f"{address} cannot be reached ({error.strerror or error})", mend)
+        ]
+    checks = [PreflightCheck("superlink", "ok", f"{address} can be reached")]
     with plain:
         try:
             context = ssl.create_default_context(cafile=None if roots is None else str(roots))
@@ -309,29 +321,29 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
             said = error.verify_message or "certificate verification failed"
             return [
                 *checks,
-                Check("certificate", "failure", said, _MESSAGES.get(error.verify_code, f"{address}: {said}")),
+                PreflightCheck("certificate", "failure", said, _MESSAGES.get(error.verify_code, f"{address}: {said}")),
             ]
         except (ssl.SSLError, OSError) as error:
             mend = "does it speak TLS on this port? is a proxy in between? is the root file a PEM file?"
-            return [*checks, Check("certificate", "failure", f"no TLS connection ({error})", mend)]
+            return [*checks, PreflightCheck("certificate", "failure", f"no TLS connection ({error})", mend)]
         with tls:
             return [*checks, _valid_until(tls), _clock(tls, host, clock)]
 
 
-def _valid_until(tls: ssl.SSLSocket) -> Check:
+def _valid_until(tls: ssl.SSLSocket) -> PreflightCheck:
     held = tls.getpeercert() or {}
     seconds = ssl.cert_time_to_seconds(str(held["notAfter"]))
     end = datetime.fromtimestamp(seconds, UTC)
     return _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
 
 
-def _lasting(name: str, what: str, end: datetime, now: datetime) -> Check:
+def _lasting(name: str, what: str, end: datetime, now: datetime) -> PreflightCheck:
     if (end - now).days < _SOON:
-        return Check(name, "warning", f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
-    return Check(name, "ok", f"{what}; valid until {end:%Y-%m-%d}")
+        return PreflightCheck(name, "warning", f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
+    return PreflightCheck(name, "ok", f"{what}; valid until {end:%Y-%m-%d}")
 
 
-def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> Check:
+def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> PreflightCheck:
     """Compare this host's clock with the ``Date`` of one answer, exact to a second plus the network delay."""
     connection = http.client.HTTPConnection(host, timeout=_TIMEOUT)
     connection.sock = tls
@@ -344,15 +356,15 @@ def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> Check:
         stated = parsedate_to_datetime(answer.headers["Date"] or "").timestamp()
     except (http.client.HTTPException, OSError, ValueError) as error:
         found = f"not compared: the server states no time ({type(error).__name__})"
-        return Check("clock", "warning", found, f"compare by hand; {mend}")
+        return PreflightCheck("clock", "warning", found, f"compare by hand; {mend}")
     ahead = before - (stated + 1) if before > stated + 1 else min(0.0, after - stated)
     found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the SuperLink"
     if ahead > AHEAD or ahead < -BEHIND:
         found += f"; Flower refuses a node more than {AHEAD:.0f} s ahead or {BEHIND:.0f} s behind"
-        return Check("clock", "failure", found, mend)
+        return PreflightCheck("clock", "failure", found, mend)
     if abs(ahead) > AHEAD / 2:
-        return Check("clock", "warning", found, mend)
-    return Check("clock", "ok", f"within {AHEAD / 2:.1f} s of the SuperLink")
+        return PreflightCheck("clock", "warning", found, mend)
+    return PreflightCheck("clock", "ok", f"within {AHEAD / 2:.1f} s of the SuperLink")
 
 
 def examine(
@@ -363,7 +375,7 @@ def examine(
     private: Mapping[str, Path] | None = None,
     bind: Sequence[str] = (),
     lockstep: str = "",
-) -> list[Check]:
+) -> list[PreflightCheck]:
     """Run the preflight checks of ``fedsynth doctor`` that its arguments ask for; a failure does not stop the others.
 
     ``superlink`` is HOST:PORT of the SuperLink, Flower's server process; without it, its certificate is not checked,
@@ -383,7 +395,7 @@ def examine(
     if superlink:
         checks += check_superlink(superlink, roots)
     else:
-        checks.append(Check("clock", "warning", "not compared", "give --superlink HOST:PORT"))
+        checks.append(PreflightCheck("clock", "warning", "not compared", "give --superlink HOST:PORT"))
     return checks
 
 
@@ -391,7 +403,7 @@ def examine(
 # A site
 
 
-def check_site(config: SiteConfig) -> Iterator[Check]:
+def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
 
     The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
@@ -411,16 +423,16 @@ def check_site(config: SiteConfig) -> Iterator[Check]:
     yield _said("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
 
 
-def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> Check:
+def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> PreflightCheck:
     """Return the finding of ``look``, or the error that it raises, whose message includes the fix."""
     try:
-        return Check(name, "ok", look(config))
+        return PreflightCheck(name, "ok", look(config))
     except SchemaError as error:
-        return Check(name, "failure", str(error), code=3)
+        return PreflightCheck(name, "failure", str(error), code=3)
     except BudgetExceeded as error:
-        return Check(name, "failure", str(error), code=4)
+        return PreflightCheck(name, "failure", str(error), code=4)
     except (FedsynthError, OSError) as error:
-        return Check(name, "failure", str(error))
+        return PreflightCheck(name, "failure", str(error))
 
 
 def _rows(config: SiteConfig) -> str:
@@ -446,9 +458,9 @@ def _rows(config: SiteConfig) -> str:
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
     for trust in config.policy.trusts.values():
-        if isinstance(trust, ThreeServers) and rows > trust.among(config.peers).most_rows:
+        if isinstance(trust, ThreeServers) and rows > trust.with_roster(config.peers).most_rows:
             raise FedsynthError(
-                f"{rows} rows are more than the {trust.among(config.peers).most_rows} that each of "
+                f"{rows} rows are more than the {trust.with_roster(config.peers).most_rows} that each of "
                 f"{len(config.peers)} sites may deal to three servers: every deposit would fail, and tell that; split "
                 "the table over several sites, or take three-servers out of the policy's trusts"
             )
@@ -521,19 +533,19 @@ def _policy(config: SiteConfig) -> str:
     )
 
 
-def _roster(config: SiteConfig) -> Check:
+def _roster(config: SiteConfig) -> PreflightCheck:
     if config.roster is None:
         mend = f"send {config.name}.request to the coordinator; fedsynth site join takes the admission that comes back"
-        return Check("roster", "warning", "this site is not admitted yet", mend)
+        return PreflightCheck("roster", "warning", "this site is not admitted yet", mend)
     found = f"{len(config.peers)} sites, fingerprint {config.roster.roster.fingerprint}"
-    if lacking := config.roster.lacking:
+    if lacking := config.roster.unsigned:
         said = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
         mend = "they run fedsynth site join and send what it writes; then take the coordinator's newest admission"
-        return Check("roster", "warning", said, mend)
-    return Check("roster", "ok", f"{found}; signed by all")
+        return PreflightCheck("roster", "warning", said, mend)
+    return PreflightCheck("roster", "ok", f"{found}; signed by all")
 
 
-def _certificate(config: SiteConfig) -> Iterator[Check]:
+def _certificate(config: SiteConfig) -> Iterator[PreflightCheck]:
     """Check the site's certificate and its key, if they exist: some sites connect in another way."""
     if config.certificate_key.exists():
         yield check_private("certificate key", config.certificate_key)

@@ -17,11 +17,11 @@ import tomli_w
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.enrolment import Invitation, SignedRoster, Terms, load
-from fedsynth.federation.trust.three_servers.book import BookFile
 from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards, write_card, write_cards
-from fedsynth.federation.trust.three_servers.links import Card, card_of
+from fedsynth.federation.trust.three_servers.ledger_file import ServerLedgerFile
+from fedsynth.federation.trust.three_servers.links import ServerCard, card_of
 from fedsynth.federation.trust.three_servers.process import ComputeServer
-from fedsynth.federation.trust.three_servers.server import Server, ServerTerms
+from fedsynth.federation.trust.three_servers.server import ComputeParty, ServerTerms
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
 from fedsynth.host.rows import is_exposed
@@ -34,7 +34,7 @@ TERMS = "terms.toml"
 LEDGER = "ledger.sqlite"
 
 
-class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
 
     A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
@@ -51,7 +51,7 @@ class Agreed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: SignedRoster
 
 
-def make(folder: Path, address: str) -> Card:
+def make(folder: Path, address: str) -> ServerCard:
     """Create the folder of a compute server with its secret key and its public card, and return the card.
 
     ``address`` is the HOST:PORT at which the server will listen. The card holds the address, public keys and a
@@ -87,7 +87,7 @@ def server_secret(folder: Path) -> bytes:
     return secret
 
 
-def pin(folder: Path, cards: Sequence[Card]) -> None:
+def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
     """Write the cards of the three compute servers into a folder: from then on, its owner trusts these three only.
 
     ``folder`` is that of a compute server, a site or the coordinator. ``cards`` are the servers' public addresses and
@@ -112,7 +112,7 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
     return terms, members
 
 
-def agree(folder: Path, agreed: Agreed) -> None:
+def agree(folder: Path, agreed: AgreedTerms) -> None:
     """Store the terms that a compute server's operator accepted, and create the server's ledger if there is none yet.
 
     ``folder`` is the server's, which :func:`make` created. Earlier terms are replaced; a ledger, which records what the
@@ -125,10 +125,10 @@ def agree(folder: Path, agreed: Agreed) -> None:
         folder / TERMS, f"# What this compute server agreed to; written by fedsynth compute-server agree\n{content}"
     )
     if not (folder / LEDGER).exists():
-        BookFile(folder / LEDGER, agreed.questions, make=True).close()
+        ServerLedgerFile(folder / LEDGER, agreed.questions, make=True).close()
 
 
-def load_agreed(folder: Path) -> Agreed:
+def load_agreed(folder: Path) -> AgreedTerms:
     """Return the terms that a compute server's operator accepted, as :func:`agree` stored them.
 
     ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the file of the terms is missing or of
@@ -138,14 +138,14 @@ def load_agreed(folder: Path) -> Agreed:
     if not path.is_file():
         raise FedsynthError(f"{path} is missing; `fedsynth compute-server agree` writes it")
     try:
-        found = msgspec.convert(load_toml(path), Agreed)
+        found = msgspec.convert(load_toml(path), AgreedTerms)
     except msgspec.ValidationError as error:
         raise FedsynthError(f"{path} is not a terms file of this version ({error})") from error
     found.members.check(bytes.fromhex(found.terms.coordinator))
     return found
 
 
-def open_ledger(folder: Path) -> BookFile:
+def open_ledger(folder: Path) -> ServerLedgerFile:
     """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
 
     ``folder`` is the server's; the caller closes the ledger. Raises :class:`~fedsynth.errors.FedsynthError` if the
@@ -154,10 +154,10 @@ def open_ledger(folder: Path) -> BookFile:
     path = folder / LEDGER
     if path.is_file() and is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-    return BookFile(path, load_agreed(folder).questions)
+    return ServerLedgerFile(path, load_agreed(folder).questions)
 
 
-def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> ServerTerms:
+def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int) -> ServerTerms:
     """Return the terms against which a compute server checks every question, from what its operator accepted.
 
     ``cards`` are the cards (address, keys) of the three servers that the operator decided to trust (:func:`pin`), and
@@ -173,7 +173,7 @@ def server_terms(agreed: Agreed, cards: Sequence[Card], position: int) -> Server
         bytes.fromhex(terms.coordinator),
         Schema.from_toml(terms.schema),
         Budget(terms.epsilon, terms.delta),
-        ThreeServers(publics).among(sites).terms,
+        ThreeServers(publics).with_roster(sites).terms,
         Unit(terms.rows_per_person, terms.sites_per_person),
         "replace" if agreed.public_sizes else "add-remove",
     )
@@ -190,4 +190,4 @@ def open_server(folder: Path) -> ComputeServer:
     position = next((number for number, card in enumerate(cards) if card.public == own), None)
     if position is None:
         raise FedsynthError(f"none of the three cards in {folder / SERVERS_FILE} is this server's own; pin them again")
-    return ComputeServer(Server(server_terms(agreed, cards, position), secret, open_ledger(folder)), cards)
+    return ComputeServer(ComputeParty(server_terms(agreed, cards, position), secret, open_ledger(folder)), cards)

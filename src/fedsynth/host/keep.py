@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import fedsynth
-from fedsynth.backup import FORMAT, Contents, moment, put, refuse_existing, set_aside, unpacked, write_backup
+from fedsynth.backup import FORMAT, BackupContents, put, refuse_existing, set_aside, timestamp, unpacked, write_backup
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml
 from fedsynth.host.config import FILE, SiteConfig
@@ -46,7 +46,7 @@ class Backup:
     path.
     """
 
-    contents: Contents
+    contents: BackupContents
     elsewhere: tuple[Path, ...]
 
 
@@ -75,11 +75,11 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
         files[f"{_STATE}/{_ACCOUNT}"] = copy
         pinned = {held.pinned(run) for run, _ in held.open_runs()} if with_rows else set()
         files |= {f"{_STATE}/{_ROWS}/{path.name}": path for path in _copies(config, pinned)}
-        contents = Contents(FORMAT, KIND, config.name, moment(), fedsynth.__version__, {}, held.head()[0])
+        contents = BackupContents(FORMAT, KIND, config.name, timestamp(), fedsynth.__version__, {}, held.head()[0])
         return Backup(write_backup(to, contents, files), elsewhere)
 
 
-def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[Contents, list[Path]]:
+def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple[BackupContents, list[Path]]:
     """Restore a site's backup into a folder; return its table of contents, and the new paths of files that it replaced.
 
     ``folder`` must be new or empty. With ``replace``, existing files are replaced as well, also in a state folder that

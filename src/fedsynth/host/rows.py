@@ -248,9 +248,9 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
 
 
 def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    from fedsynth.data.read import Persons, read_table  # imports pyarrow: not needed with a valid cache
+    from fedsynth.data.read import PersonLimit, read_table  # imports pyarrow: not needed with a valid cache
 
-    persons = Persons(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
+    persons = PersonLimit(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
     return read_table(config.data, schema, persons=persons)
 
 

@@ -23,7 +23,7 @@ from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.wire import Seen, write_reply
+from fedsynth.federation.wire import AuditPosition, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.host.config import SiteConfig
 from fedsynth.host.rows import RunRows, is_exposed
@@ -168,7 +168,7 @@ def public_part(private: bytes) -> str:
 # Messages
 
 
-class Answers(NamedTuple):
+class TimedReplies(NamedTuple):
     """A site's replies to messages, as bytes in the messages' order, and the time to allow for making them.
 
     ``seconds`` is that time, from which :func:`wait_until_due` computes when the replies may leave; it depends on
@@ -179,7 +179,7 @@ class Answers(NamedTuple):
     seconds: float = 0.0
 
 
-def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> Answers:
+def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> TimedReplies:
     """Return a site's reply to each message that a transport received; never raises.
 
     ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
@@ -193,9 +193,9 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> A
     except Exception as error:
         reason = refuse or f"{type(error).__name__}: {error}"
         _log.warning("site %s: %s", config.name, reason)
-        return Answers([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
+        return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
     seconds = sum(site.seconds(data) for data in messages)
-    return Answers([site.answer(data) for data in messages], seconds)
+    return TimedReplies([site.answer(data) for data in messages], seconds)
 
 
 def wait_until_due(
@@ -224,9 +224,11 @@ def wait_until_due(
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
     """Return the reply to a message for which the site could not be opened; record the reason if possible."""
-    digest, seen = digest_of(data), Seen()
+    digest, seen = digest_of(data), AuditPosition()
     try:
-        seen = Seen(*open_account(config).note("refused" if refused else "failed", request=digest, reason=reason))
+        seen = AuditPosition(
+            *open_account(config).note("refused" if refused else "failed", request=digest, reason=reason)
+        )
     except Exception:  # the account itself may be the fault
         _log.exception("site %s: the account cannot be written to", config.name)
     return write_reply(config.name, digest, "refused" if refused else "failed", seen)
@@ -248,7 +250,7 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
             f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
             "or this folder has another site's account; ask the coordinator"
         )
-    trusts = {name: _pinned(config, trust.among(config.peers)) for name, trust in config.policy.trusts.items()}
+    trusts = {name: _pinned(config, trust.with_roster(config.peers)) for name, trust in config.policy.trusts.items()}
     return dataclasses.replace(config.policy, trusts=trusts)
 
 

@@ -109,7 +109,7 @@ class AIM:
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The ``info`` of the result has the number of
         ``rounds`` and, as ``cliques``, the column positions of every measured marginal.
         """
-        from fedsynth.federation.vault import Distances
+        from fedsynth.federation.vault import CandidateScores
 
         federation.require_vault()
         columns = len(federation.schema.stored)
@@ -151,7 +151,7 @@ class AIM:
             viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]
             std = vault.std(measure_each)
             answers = model.marginals(viable)
-            distances = Distances(
+            distances = CandidateScores(
                 tuple(viable),
                 tuple(answers[q] if factor == 1 else answers[q] / factor for q in viable),
                 np.array(weights(viable, workload)),

@@ -15,14 +15,14 @@ from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
 from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
+    check_shares,
     clean_pairs,
     clean_slices,
     fit_clean,
-    fitting,
-    leaving,
     margins_of,
     measure,
     pair_weights,
+    select_fitting,
     share_left,
     shares,
     sums_of_pairs,
@@ -30,7 +30,7 @@ from fedsynth.methods.measure import (
     with_sums_of,
 )
 from fedsynth.methods.pilot import pilot
-from fedsynth.methods.privsyn import worth_releasing
+from fedsynth.methods.privsyn import pairs_worth_releasing
 from fedsynth.methods.registry import COLUMN, check_column, method
 from fedsynth.methods.survey import noise_groups, noise_of, one_way, survey
 
@@ -101,7 +101,7 @@ class Auto:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, pilot_share=self.pilot_share, purpose_share=self.purpose_share)
-        leaving("the last round", survey_share=self.survey_share, pilot_share=self.pilot_share)
+        check_shares("the last round", survey_share=self.survey_share, pilot_share=self.pilot_share)
         positive(max_megabytes=self.max_megabytes)
         whole(iterations=self.iterations)
         check_column(target=self.target)
@@ -161,7 +161,7 @@ class Auto:
         kept = self._held(domain, tree, [pair for pair in others if clean[pair].clear])
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
-        held = fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
+        held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
         margins = margins_of(domain, ones, total)
         fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
@@ -180,7 +180,7 @@ class Auto:
         # The noise that denoising leaves in a table: that of two singular vectors on each side.
         shapes = {pair: domain.shape(pair) for pair in strengths}
         weight = {pair: math.sqrt(min(math.prod(shape), 2 * sum(shape))) for pair, shape in shapes.items()}
-        worth = set(worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
+        worth = set(pairs_worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
         tree, others = kruskal(sorted(strengths, key=lambda pair: -strengths[pair]))
         declared = zip(others, self._purpose(others), strict=True)
         rest = [pair for pair, matters in declared if pair in worth or (matters and strengths[pair] > 0)]
@@ -217,7 +217,7 @@ class Auto:
         purpose = dict(zip(others, self._purpose(others), strict=True))
         for matters in (True, False):
             more = [pair for pair in others if purpose[pair] is matters]
-            kept = fitting(domain.sizes, kept, more, self.max_megabytes, domain.zeros, ROOM)
+            kept = select_fitting(domain.sizes, kept, more, self.max_megabytes, domain.zeros, ROOM)
         return kept
 
 

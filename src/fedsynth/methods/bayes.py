@@ -23,7 +23,7 @@ from fedsynth.privacy.cost import ROUNDING
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.models.structure import Array, Structure
     from fedsynth.models.synthesizer import Synthesizer
@@ -35,7 +35,7 @@ USEFUL = 2.0  # a table is used only if its mean cell holds this many standard d
 # Steps that the methods with Bayesian networks share
 
 
-def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> list[Cells]:
+def grouped(columns: Sequence[AdaptiveBins], std: float, total: float, cells: int) -> list[AdaptiveBins]:
     """Merge the values of each column into groups that are coarse enough for 2-way tables with noise.
 
     ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`); they and
@@ -47,7 +47,7 @@ def grouped(columns: Sequence[Cells], std: float, total: float, cells: int) -> l
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
 
 
-class Pairs(NamedTuple):
+class MeasuredPairs(NamedTuple):
     """Input of a Bayesian network's structure search, from :func:`measure_pairs`: all 2-way tables and dependences.
 
     ``columns`` says, for each column, how its values are merged into groups; ``tables`` are the noisy tables of all
@@ -57,7 +57,7 @@ class Pairs(NamedTuple):
     if the survey and the pairs used up the budget.
     """
 
-    columns: list[Cells]
+    columns: list[AdaptiveBins]
     tables: list[Measurement]
     dependences: Array
     total: float
@@ -69,8 +69,8 @@ class Pairs(NamedTuple):
         return [cells.size for cells in self.columns]
 
 
-def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> Pairs:
-    """Survey the columns, then measure all 2-way tables in one noisy sum over sites; return both as :class:`Pairs`.
+def measure_pairs(federation: Federation, survey_share: float, pair_share: float, cells: int) -> MeasuredPairs:
+    """Survey the columns, then measure all 2-way tables in one noisy sum over sites, and return both.
 
     The survey (noisy counts of single columns) costs ``survey_share`` of the budget. It merges each column's values
     into groups, of a numeric column at most ``cells``, that are large enough for the noise of the 2-way tables. These
@@ -86,10 +86,10 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     columns = grouped(columns, noise_of(federation, pair_share or left, len(pairs)), total, cells)
     domain = Domain(federation.schema, tuple(columns))
     tables = measure(federation, pairs, pair_share, domain=domain) if pairs else []
-    return Pairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
+    return MeasuredPairs(columns, tables, dependences(one_way(columns), tables, total, federation.rng), total, left)
 
 
-def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
+def worth_cells(federation: Federation, pairs: MeasuredPairs, most: float) -> float:
     """Return the largest number of cells that a table of a column and its parents may have under the noise.
 
     A table of that many cells holds in its mean cell ``USEFUL`` (2) standard deviations of the noise, if the budget
@@ -103,7 +103,9 @@ def worth_cells(federation: Federation, pairs: Pairs, most: float) -> float:
     return min(most, pairs.total / (USEFUL * std)) if std else most
 
 
-def finished(federation: Federation, pairs: Pairs, structure: Structure, info: Mapping[str, Any]) -> Synthesizer:
+def measure_network(
+    federation: Federation, pairs: MeasuredPairs, structure: Structure, info: Mapping[str, Any]
+) -> Synthesizer:
     """Measure the tables of a Bayesian network with this ``structure`` (each column's parents), return its synthesizer.
 
     The tables of each column with its parents are measured with the budget left (``pairs.left``; if it is 0, nothing is
@@ -191,4 +193,4 @@ class FedChowLiu:
         # The best structure whose tables stand out from the noise.
         most = worth_cells(federation, pairs, self.max_cells)
         structure = best_structure(pairs.dependences, self.degree, pairs.sizes, most)
-        return finished(federation, pairs, structure, {"method": "fedchowliu", "groups": pairs.sizes})
+        return measure_network(federation, pairs, structure, {"method": "fedchowliu", "groups": pairs.sizes})

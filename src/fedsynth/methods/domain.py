@@ -13,7 +13,7 @@ from fedsynth.schema.bins import Axis
 from fedsynth.schema.derive import forbidden_cells
 
 if TYPE_CHECKING:
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Zeros
     from fedsynth.models.synthesizer import Model, Synthesizer
     from fedsynth.schema import Schema
@@ -24,15 +24,15 @@ class Domain:
     """The bins over which a method counts tables: the schema's own bins, or the adaptive bins that a survey found.
 
     A survey is a first round of noisy counts of single columns (:mod:`fedsynth.methods.survey`). ``columns`` is its
-    result, with the values of each stored column merged into groups (:class:`~fedsynth.models.cells.Cells`): a table
-    has one entry per group along the column's axis. Without a survey ``columns`` is ``None``. Stored columns
-    (``schema.stored``) are those that are counted and modelled: all but identifiers and columns computed from others,
-    and a column may be stored as its difference from, or ratio to, another one. Column positions are places among them,
-    from 0.
+    result, with the values of each stored column merged into groups
+    (:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`): a table has one entry per group along the column's axis.
+    Without a survey ``columns`` is ``None``. Stored columns (``schema.stored``) are those that are counted and
+    modelled: all but identifiers and columns computed from others, and a column may be stored as its difference from,
+    or ratio to, another one. Column positions are places among them, from 0.
     """
 
     schema: Schema
-    columns: tuple[Cells, ...] | None = None
+    columns: tuple[AdaptiveBins, ...] | None = None
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -42,14 +42,14 @@ class Domain:
         return tuple(cells.axis(at) for at, cells in enumerate(self.columns))
 
     @cached_property
-    def held(self) -> tuple[Cells, ...]:
+    def held(self) -> tuple[AdaptiveBins, ...]:
         """Each stored column's values merged into groups, in the order of columns.
 
         Without a survey, each bin or value of the schema is a group of its own.
         """
-        from fedsynth.models.cells import Cells
+        from fedsynth.models.adaptive_bins import AdaptiveBins
 
-        return self.columns or tuple(Cells.of_bins(column) for column in self.schema.stored)
+        return self.columns or tuple(AdaptiveBins.of_bins(column) for column in self.schema.stored)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

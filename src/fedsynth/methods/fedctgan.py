@@ -11,7 +11,7 @@ from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.training import (
     EXEMPT,
-    Task,
+    TrainingTask,
     check_network,
     check_steps,
     mean_slope,
@@ -99,7 +99,7 @@ class FedCTGAN:
         columns = tokens_of(found, self.tokens, self.modes)
 
         (critic, generator), rng = self.networks, federation.rng
-        task = Task(critic, tuple(map(Encoder.of, columns)), found.total)
+        task = TrainingTask(critic, tuple(map(Encoder.of, columns)), found.total)
         pair = Adversaries(
             critic,
             generator,

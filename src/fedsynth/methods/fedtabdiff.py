@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from fedsynth.errors import whole
 from fedsynth.methods.registry import COLUMN, check_column, method, require_category
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
+from fedsynth.methods.training import EXEMPT, TrainingOptions, check_network, require_size, require_training, tokens_of
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.models.encoders import BatchLayout, Encoder
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @method("fedtabdiff", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
-class FedTabDiff(Settings):
+class FedTabDiff(TrainingOptions):
     """A denoising diffusion model of encoded rows, trained by noisy gradient sums, or by FedAvg without privacy.
 
     Source: FedTabDiff (Sattarov, Schreyer & Borth, arXiv 2401.06263) with the network of FinDiff (arXiv 2309.01472),
@@ -115,7 +115,7 @@ class FedTabDiff(Settings):
             shares = counts / counts.sum()
         model = TabularDiffusion(
             self.network,
-            Layout.of(encoders),
+            BatchLayout.of(encoders),
             weights,
             found.total,
             shares,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fedsynth.errors import positive, whole
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import survey
-from fedsynth.methods.training import EXEMPT, Settings, check_network, require_size, require_training, tokens_of
-from fedsynth.models.encoders import Encoder, Layout
+from fedsynth.methods.training import EXEMPT, TrainingOptions, check_network, require_size, require_training, tokens_of
+from fedsynth.models.encoders import BatchLayout, Encoder
 from fedsynth.models.one_hot import MOST_LAYERS
 from fedsynth.models.vae import AutoEncoder
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @method("fedvae", adaptive=True, trains=True, exempt=EXEMPT)
 @dataclass(frozen=True)
-class FedVAE(Settings):
+class FedVAE(TrainingOptions):
     """A variational autoencoder (TVAE), trained by gradient sums over sites, which are noisy under a budget.
 
     Source: the thesis on federated Bayesian networks and autoencoders, with TVAE (Xu et al., arXiv 1907.00503).
@@ -101,5 +101,5 @@ class FedVAE(Settings):
         encoders = [Encoder.of(cells) for cells in columns]
 
         weights = self.train(federation, self.network, encoders, found.total)
-        model = TabularVAE(self.network, Layout.of(encoders), weights, found.total)
+        model = TabularVAE(self.network, BatchLayout.of(encoders), weights, found.total)
         return Synthesizer(federation.schema, tuple(columns), model, {"method": "fedvae", "weights": len(weights)})

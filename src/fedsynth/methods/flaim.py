@@ -27,8 +27,8 @@ from fedsynth.methods.flaim_scores import (
     GRID,
     MOST_ITERATIONS,
     MOST_PENALTY,
-    Measured,
-    Scores,
+    FLAIMSelection,
+    MeasuredTables,
     flat_tables,
     model_shares,
     on_grid,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FLAIMOptions:
     """Options of all FLAIM variants: rounds over samples of sites, in which each site selects marginals privately.
 
     All tables are over the schema's own bins, since the sites' scores support no others. Options out of range raise
@@ -78,7 +78,7 @@ class Settings:
         have fewer sites.
     measure_share, size_share
         ``size_share`` of the budget pays for noisy numbers of records of the sites, unless these are public. Of the
-        rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`Run.prices`).
+        rest, about ``measure_share`` is for measuring, and what remains for selection (:meth:`FLAIMState.prices`).
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit rises linearly over the
         rounds to this number.
@@ -114,7 +114,7 @@ class Settings:
 
 
 @dataclass
-class Run:
+class FLAIMState:
     """The server's state of a FLAIM run: the cohorts, all measurements so far, and the model fitted to them.
 
     Its methods are the steps from which the FLAIM variants are built. Measurements are noisy tables scaled to records
@@ -128,7 +128,7 @@ class Run:
     """
 
     federation: Federation
-    settings: Settings
+    settings: FLAIMOptions
     records: dict[str, float]
     share: float
     rounds: list[Federation]
@@ -136,7 +136,7 @@ class Run:
     fitted: MarkovRandomField | None = None
 
     @classmethod
-    def start(cls, federation: Federation, settings: Settings) -> Run:
+    def start(cls, federation: Federation, settings: FLAIMOptions) -> FLAIMState:
         """Return a run without measurements, after drawing all cohorts and learning the sites' numbers of records.
 
         Unless the numbers are public, each site adds its own noise to its number, for ``settings.size_share`` of the
@@ -267,9 +267,9 @@ class Run:
         A site draws one candidate after another by the exponential mechanism, and each draw costs it ``share_pick`` of
         the budget. After each draw but the last, the site measures the drawn candidate's table for itself, with noise,
         which costs ``share_look`` of the budget, and refits the model to it. Candidates are scored by
-        :class:`~fedsynth.methods.flaim_scores.Scores`. At most one of ``by_column`` and ``by_candidate`` is given: the
-        tables of all sites together, of each column or of each candidate, in order, by which a site's scores are
-        corrected for its own deviation from all sites. Their entries are shares of the rows as integers in units of
+        :class:`~fedsynth.methods.flaim_scores.FLAIMSelection`. At most one of ``by_column`` and ``by_candidate`` is
+        given: the tables of all sites together, of each column or of each candidate, in order, by which a site's scores
+        are corrected for its own deviation from all sites. Their entries are shares of the rows as integers in units of
         2^-24; the tables are flattened and concatenated (:func:`~fedsynth.methods.flaim_scores.on_grid`). Returns the
         selected cliques by site, in the order of the draws; sites that do not answer are missing.
         """
@@ -283,7 +283,7 @@ class Run:
         crowd = max(1.0, self.settings.rate * len(self.federation.sites)) ** 0.5
         noise = NOISE_L1 * std / crowd * np.array([math.prod(schema.shape(q)) for q in candidates])
         weight = integer_weights(weights(candidates, self.workload))
-        shared = Scores(
+        shared = FLAIMSelection(
             steps=steps,
             look_share=share_looks / share,
             records=1,
@@ -294,9 +294,9 @@ class Run:
             potentials=flat_tables(self.model.potentials),
             by_column=by_column,
             by_candidate=by_candidate,
-            measured=None if steps == 1 else Measured.of(self.measured, self.total, self.settings.iterations),
+            measured=None if steps == 1 else MeasuredTables.of(self.measured, self.total, self.settings.iterations),
         )
-        of_records: dict[int, Scores] = {}
+        of_records: dict[int, FLAIMSelection] = {}
         asked = {}
         for site in cohort.sites:
             records = min(round(self.records[site]), MOST_ROWS)
@@ -354,14 +354,14 @@ _PICKED: dict[Promise, str] = {
 
 @method("flaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
-class FLAIM(Settings):
+class FLAIM(FLAIMOptions):
     """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone.
 
     In each round a random sample of sites selects marginals privately, and noisy sums of these over the sites refine
     one model. All tables are over the schema's own bins, since the sites' scores support no others. Source: Maddock,
     Cormode & Maple (arXiv 2310.06447). Options out of range raise :class:`InvalidParameter`.
 
-    The options are those of :class:`Settings`.
+    The options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -370,7 +370,7 @@ class FLAIM(Settings):
         The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        run = Run.start(federation, self)
+        run = FLAIMState.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
 
         for cohort, megabytes in run.cohorts("FLAIM rounds"):
@@ -383,13 +383,13 @@ class FLAIM(Settings):
 
 @method("augflaim", adaptive=True, exempt=_PICKED)
 @dataclass(frozen=True)
-class AugFLAIM(Settings):
+class AugFLAIM(FLAIMOptions):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
 
     Every round re-measures the 1-way marginals over its cohort, the sites drawn for it; the proxy, an estimate of the
     marginals of all sites, averages the noisy ones of all rounds so far. A candidate's score at a site, the error of
     the model on the site's rows, is reduced by the distance of the site's own 1-way marginals from the proxy. Source:
-    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`Settings`.
+    Maddock, Cormode & Maple (arXiv 2310.06447). The options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -398,7 +398,7 @@ class AugFLAIM(Settings):
         The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        run = Run.start(federation, self)
+        run = FLAIMState.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1 + len(run.ones), self.steps)
 
         for cohort, megabytes in run.cohorts("AugFLAIM rounds"):
@@ -416,12 +416,12 @@ class AugFLAIM(Settings):
 
 @method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED)
 @dataclass(frozen=True)
-class AugFLAIMOracle(Settings):
+class AugFLAIMOracle(FLAIMOptions):
     """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
 
     It shows what :class:`AugFLAIM` could reach if it knew the marginals of all sites exactly. Sites refuse it unless
     their policy allows exact releases, and the statement of the run's privacy guarantee says that nothing is
-    guaranteed. The options are those of :class:`Settings`.
+    guaranteed. The options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -432,7 +432,7 @@ class AugFLAIMOracle(Settings):
         """
         from fedsynth.federation.federation import EXACT
 
-        run = Run.start(federation, self)
+        run = FLAIMState.start(federation, self)
         share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
         closure = downward_closure(run.workload)
         tables = federation.sum(Counts.of(len(run.ones), closure), EXACT).tables
@@ -450,12 +450,12 @@ class AugFLAIMOracle(Settings):
 
 @method("randomflaim", adaptive=True, exempt=_DRAWN)
 @dataclass(frozen=True)
-class RandomFLAIM(Settings):
+class RandomFLAIM(FLAIMOptions):
     """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
 
     A cohort is the random sample of sites of a round; the candidates are the marginals in ``workload`` and their
     subsets. The server's draw costs nothing, so measuring gets all of the budget but ``size_share``; ``steps`` and
-    ``measure_share`` are not used. The other options are those of :class:`Settings`.
+    ``measure_share`` are not used. The other options are those of :class:`FLAIMOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -464,7 +464,7 @@ class RandomFLAIM(Settings):
         The result's ``info["cliques"]`` are the measured marginals of two or more columns. Raises what
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        run = Run.start(federation, self)
+        run = FLAIMState.start(federation, self)
         share_measure, _ = run.prices(1, 0, first=len(run.ones))
 
         for cohort, megabytes in run.cohorts("RandomFLAIM rounds"):
@@ -493,15 +493,15 @@ class FedNaiveBayes:
         """Reject invalid options."""
         self._settings()
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> FLAIMOptions:
         """Return the options of the FLAIM run of one round that this is."""
-        return Settings(rounds=1, rate=self.rate, size_share=self.size_share)
+        return FLAIMOptions(rounds=1, rate=self.rate, size_share=self.size_share)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
         Raises what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        run = Run.start(federation, self._settings())
+        run = FLAIMState.start(federation, self._settings())
         run.measure_together(run.rounds[0], run.ones, run.share)
         return run.result("fednaivebayes")

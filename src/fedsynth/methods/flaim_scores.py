@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsynth.cliques import MOST_WEIGHT, Clique, as_tables
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import MOST_ROWS, Cliques, Look, Query, Selection, Span
+from fedsynth.federation.query import MOST_ROWS, Cliques, Query, Selection, SiteMeasurement, UtilityBound
 from fedsynth.methods.measure import fit_noisy, fits, measurements, table_of
 from fedsynth.rows import Rows
 from fedsynth.schema.bins import MOST_CELLS, Axis, Floats, Integers
@@ -39,7 +39,7 @@ _BLOCK = 2**20  # cells, or rows times tables, held at once
 _MOST_LOOKED_UP = 2**24  # cells of tables whose rows are looked up one by one
 
 
-class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+class MeasuredTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """The noisy tables of a FLAIM run so far, as sent to a site that selects more than one candidate in a round.
 
     After each selection but the last, the site refits the model to these tables and to its own noisy tables of the
@@ -55,7 +55,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)]
 
     @classmethod
-    def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> Measured:
+    def of(cls, measured: Sequence[Measurement], total: float, iterations: int) -> MeasuredTables:
         """Return the noisy tables ``measured``, of ``total`` records, in the form in which they are sent to sites.
 
         ``iterations`` bounds the steps of a site's fit to them.
@@ -67,7 +67,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     def check(self, sizes: Sequence[int]) -> None:
         """Raise :class:`InvalidParameter` for lists of wrong lengths, unknown columns, and numbers out of range.
 
-        ``sizes`` are the numbers of bins of the schema's columns, in order. :meth:`Scores.check` calls it.
+        ``sizes`` are the numbers of bins of the schema's columns, in order. :meth:`FLAIMSelection.check` calls it.
         """
         _check_cliques(self.cliques, sizes)
         if self.values.shape != (sum(_cells(sizes, q) for q in self.cliques),) or len(self.stds) != len(self.cliques):
@@ -85,7 +85,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
         return measurements(self.cliques, tables, self.stds.tolist(), least_std=0.0)
 
 
-class Scores(Selection, frozen=True, kw_only=True, dict=True):
+class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
     """Selection of FLAIM: a candidate's score at a site is the model's error on the site's rows, with two corrections.
 
     A candidate q is a tuple of column positions. A site computes the scores u(q) of all ``candidates`` and selects one
@@ -129,7 +129,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
     potentials: Floats
     by_column: Integers | None = None
     by_candidate: Integers | None = None
-    measured: Measured | None = None
+    measured: MeasuredTables | None = None
 
     @property
     def candidate_count(self) -> int:
@@ -149,7 +149,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         """
         self._prepared(schema)
 
-    def span(self, schema: Schema) -> Span:
+    def span(self, schema: Schema) -> UtilityBound:
         """Return a bound on how far one record moves any score, in parts of 1 / ``GRID`` (2^-24) record.
 
         It is the sensitivity by which the exponential mechanism is calibrated: one number for a record that is added or
@@ -162,9 +162,9 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
         if self.by_candidate is not None:
             moved = moved + self.weights
         largest = GRID * int(moved.max())
-        return Span(largest, 2 * largest)
+        return UtilityBound(largest, 2 * largest)
 
-    def utilities(self, rows: Rows, looks: Sequence[Look]) -> Integers:
+    def utilities(self, rows: Rows, looks: Sequence[SiteMeasurement]) -> Integers:
         """Return each candidate's score on a site's ``rows``, int64, shape ``(candidates,)``.
 
         Scores are in parts of 1 / ``GRID`` (2^-24) record. ``looks`` are the site's own noisy tables of the candidates
@@ -239,7 +239,7 @@ class Scores(Selection, frozen=True, kw_only=True, dict=True):
                 raise InvalidParameter("every factor of the model must lie in a measured table")
             _check_model(sizes, self.measured.cliques)
 
-    def _adapted(self, model: MarkovRandomField, looks: Sequence[Look]) -> MarkovRandomField:
+    def _adapted(self, model: MarkovRandomField, looks: Sequence[SiteMeasurement]) -> MarkovRandomField:
         """Return the model fitted, at this site, to the global measurements and to the site's own noisy tables
         ``looks``.
 
@@ -264,7 +264,7 @@ class _Key:
 
     content: bytes
     schema_digest: str
-    scores: Scores = field(compare=False)
+    scores: FLAIMSelection = field(compare=False)
     schema: Schema = field(compare=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedsynth.errors import positive, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import fit_over, fitting, without_noise
+from fedsynth.methods.measure import fit_over, select_fitting, without_noise
 from fedsynth.methods.registry import one_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-class Generator(Protocol):
+class RowGenerator(Protocol):
     """Last step of methods with an option ``generator``: turns noisy 1-way and 2-way tables into a source of rows.
 
     The implementations are :class:`GUM` and :class:`PGM`.
@@ -51,7 +51,7 @@ class GUM:
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that makes rows from the consistent tables; arguments: :meth:`Generator.generate`."""
+        """Return a synthesizer that makes rows from the consistent tables; arguments: :meth:`RowGenerator.generate`."""
         from fedsynth.models.gum import GradualRows, GradualUpdate, consistent
 
         tables = consistent(without_noise(domain, measured, total), total, zeros=domain.zeros)
@@ -77,8 +77,10 @@ class PGM:
     def generate(
         self, domain: Domain, measured: Sequence[Measurement], total: float, info: Mapping[str, Any]
     ) -> Synthesizer:
-        """Return a synthesizer that holds the graphical model; arguments as in :meth:`Generator.generate`."""
-        kept = set(fitting(domain.sizes, [], [table.clique for table in measured], self.max_megabytes, domain.zeros))
+        """Return a synthesizer that holds the graphical model; arguments as in :meth:`RowGenerator.generate`."""
+        kept = set(
+            select_fitting(domain.sizes, [], [table.clique for table in measured], self.max_megabytes, domain.zeros)
+        )
         held = [table for table in measured if table.clique in kept]
         return domain.synthesizer(fit_over(domain, held, total, self.iterations), info)
 

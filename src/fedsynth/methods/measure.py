@@ -15,7 +15,7 @@ import numpy as np
 
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import Counts, Size
+from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.methods.domain import Domain
 from fedsynth.privacy.cost import ROUNDING
 from fedsynth.schema.bins import Axis, Floats
@@ -306,7 +306,7 @@ def site_records(federation: Federation, share: float) -> tuple[dict[str, float]
     """
     if federation.sizes is not None:
         return {site: max(1.0, float(n)) for site, n in federation.sizes.items()}, 0.0
-    noisy = federation.each(Size(), share)
+    noisy = federation.each(RecordCount(), share)
     return {site: max(1.0, float(found.values[0])) for site, found in noisy.items()}, share
 
 
@@ -458,7 +458,7 @@ def share_left(*spent: float) -> float:
     return left if left > _DUST else 0.0
 
 
-def leaving(purpose: str, **spent: float) -> None:
+def check_shares(purpose: str, **spent: float) -> None:
     """Raise :class:`InvalidParameter` unless the shares ``spent`` leave a part of the budget; for methods' options.
 
     Each keyword is the name of an option that holds a share; ``purpose`` says, in the message, what the rest is for.
@@ -468,7 +468,7 @@ def leaving(purpose: str, **spent: float) -> None:
         raise InvalidParameter(f"{values} leave nothing for {purpose}; lower one of them")
 
 
-def fitting(
+def select_fitting(
     sizes: Sequence[int],
     held: Sequence[Clique],
     more: Sequence[Clique],

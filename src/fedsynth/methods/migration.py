@@ -16,9 +16,9 @@ import numpy as np
 
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import InvalidParameter, whole
-from fedsynth.methods.bayes import Pairs, finished, measure_pairs, worth_cells
+from fedsynth.methods.bayes import MeasuredPairs, measure_network, measure_pairs, worth_cells
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import leaving, measure, shares
+from fedsynth.methods.measure import check_shares, measure, shares
 from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class MigrationOptions:
     """Options of the genetic structure search of :class:`FedMigration`: populations evolve on separate islands.
 
     An individual is an order of the columns with candidate parents for each. Islands exchange their fittest
@@ -90,7 +90,7 @@ class Settings:
     exempt={"any split": "as many islands search for the structure as there are sites"},
 )
 @dataclass(frozen=True)
-class FedMigration(Settings):
+class FedMigration(MigrationOptions):
     """The FedBN thesis's genetic structure search made private: it reads noisy pairwise tables of all sites.
 
     The server runs as many islands (populations of a genetic algorithm, which exchange their fittest individuals) as
@@ -99,7 +99,7 @@ class FedMigration(Settings):
     estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which maximises the
     same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
 
-    The further options are those of :class:`Settings`.
+    The further options are those of :class:`MigrationOptions`.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class FedMigration(Settings):
         """Reject invalid options."""
         super().__post_init__()
         shares(survey_share=self.survey_share, pair_share=self.pair_share)
-        leaving("the structure's tables", survey_share=self.survey_share, pair_share=self.pair_share)
+        check_shares("the structure's tables", survey_share=self.survey_share, pair_share=self.pair_share)
         whole(cells=self.cells, max_cells=self.max_cells)
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -136,7 +136,7 @@ class FedMigration(Settings):
         best = self.best([pairs.dependences] * len(federation.sites), federation.rng)
         most = worth_cells(federation, pairs, self.max_cells)
         structure = structure_of(best, pairs.dependences, pairs.sizes, most)
-        return finished(federation, pairs, structure, {"method": "fedmigration"})
+        return measure_network(federation, pairs, structure, {"method": "fedmigration"})
 
 
 @method(
@@ -146,7 +146,7 @@ class FedMigration(Settings):
     exempt={"any split": "every site searches over its own dependences"},
 )
 @dataclass(frozen=True)
-class FedMigrationPaper(Settings):
+class FedMigrationPaper(MigrationOptions):
     """NOT PRIVATE: the FedBN thesis as published: the exact dependences of every site, over the schema's own bins.
 
     Each site has an island, a population of candidate structures of a Bayesian network that a genetic algorithm
@@ -159,7 +159,7 @@ class FedMigrationPaper(Settings):
     The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
     neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.
 
-    The further options are those of :class:`Settings`.
+    The further options are those of :class:`MigrationOptions`.
 
     Parameters
     ----------
@@ -182,15 +182,15 @@ class FedMigrationPaper(Settings):
         exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         from fedsynth.federation.federation import EXACT
-        from fedsynth.models.cells import Cells
+        from fedsynth.models.adaptive_bins import AdaptiveBins
         from fedsynth.models.evolution import structure_of
         from fedsynth.models.structure import mutual_information
 
-        columns = [Cells.of_bins(column) for column in federation.schema.stored]
+        columns = [AdaptiveBins.of_bins(column) for column in federation.schema.stored]
         domain = Domain(federation.schema, tuple(columns))
         ones = measure(federation, all_marginals(len(columns), 1), EXACT, domain=domain)
         total = max(1.0, float(ones[0].values.sum()))
-        columns = [cells.told(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]
+        columns = [cells.updated(table.values, 0.0, total) for cells, table in zip(columns, ones, strict=True)]
         pairs = all_marginals(len(columns), 2)
         by_site = federation.each(domain.counts(pairs), EXACT) if pairs else {}
         local = [np.zeros((len(columns), len(columns))) for _ in by_site or federation.sites]
@@ -198,6 +198,6 @@ class FedMigrationPaper(Settings):
             for pair, table in zip(pairs, released.tables, strict=True):
                 weights[pair] = weights[pair[::-1]] = mutual_information(table)
         best = self.best(local, federation.rng)
-        found = Pairs(columns, [], np.mean(local, axis=0), total, EXACT)
+        found = MeasuredPairs(columns, [], np.mean(local, axis=0), total, EXACT)
         structure = structure_of(best, found.dependences, found.sizes, self.max_cells)
-        return finished(federation, found, structure, {"method": "fedmigrationpaper"})
+        return measure_network(federation, found, structure, {"method": "fedmigrationpaper"})

@@ -104,14 +104,14 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
     survey found them; groups of a numeric column are not merged, since the survey has merged rare ones with their
     neighbours already.
     """
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
 
     found = []
     for cells, table in zip(domain.held, released, strict=True):
         groups = np.arange(cells.size)
         counts: Floats = np.bincount(cells.groups, weights=cells.counts).astype(np.float64)
         variances: Floats = np.bincount(cells.groups, weights=cells.variances).astype(np.float64)
-        told = Cells(groups, groups, counts, variances).told(table.values, table.std**2, total)
+        told = AdaptiveBins(groups, groups, counts, variances).updated(table.values, table.std**2, total)
         fine = np.bincount(cells.groups)[cells.groups]
         cells = replace(
             cells, counts=cells.shares * told.counts[cells.groups], variances=told.variances[cells.groups] / fine
@@ -137,14 +137,14 @@ def spanning_tree(
     exact table and the table of independent columns, that is, the product of the noisy 1-way tables ``measured``, of
     ``total`` records each; the distance is L1 with a trusted server, and L2 if the vault's tables are secret-shared.
     """
-    from fedsynth.federation.vault import Distances
+    from fedsynth.federation.vault import CandidateScores
 
     independent = {pair: np.outer(measured[pair[0]].values, measured[pair[1]].values) / total for pair in pairs}
     root = list(range(len(measured)))
     tree: list[Clique] = []
     while free := [pair for pair in pairs if root[pair[0]] != root[pair[1]]]:
         expected = tuple(independent[pair] for pair in free)
-        distances = Distances(tuple(free), expected, np.ones(len(free)), np.zeros(len(free)))
+        distances = CandidateScores(tuple(free), expected, np.ones(len(free)), np.zeros(len(free)))
         chosen = free[vault.select(distances, share / (len(measured) - 1))]
         tree.append(chosen)
         root = [root[chosen[1]] if head == root[chosen[0]] else head for head in root]

@@ -14,9 +14,9 @@ from fedsynth.errors import positive, whole
 from fedsynth.methods.measure import (
     NOISE_L1,
     fit_over,
-    fitting,
     measure,
     optional_shares,
+    select_fitting,
     shares,
     total_records,
     weights_for,
@@ -136,4 +136,4 @@ def strongest_pairs(
         return dependence(pair) > CLEAR * pair.std * math.sqrt((1 - 2 / math.pi) * pair.values.size)
 
     spare = [clique for clique in others if clear(by_clique[clique])]
-    return [by_clique[clique] for clique in fitting(sizes, tree, spare, megabytes, cliques)]
+    return [by_clique[clique] for clique in select_fitting(sizes, tree, spare, megabytes, cliques)]

@@ -24,7 +24,7 @@ from fedsynth.methods.survey import surveyed, with_survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.federation.vault import Distances
+    from fedsynth.federation.vault import CandidateScores
     from fedsynth.models.bayes_net import BayesianNetwork
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -180,12 +180,12 @@ def _dependence(
     tables: dict[Clique, Array],
     total: float,
     std: float,
-) -> Distances:
+) -> CandidateScores:
     """Return the score of each candidate: the distance of its table from independence of the column and its parents.
 
     The distances expected from noise of ``std`` per cell and from the finite number of sampled ``rows`` are subtracted.
     """
-    from fedsynth.federation.vault import Distances
+    from fedsynth.federation.vault import CandidateScores
     from fedsynth.models.gum import simplex
 
     cliques, expected, noise = [], [], []
@@ -202,4 +202,4 @@ def _dependence(
         expected.append(np.moveaxis(table, 0, clique.index(column)))
         drawn = total * np.sqrt(joint[parents] / _ROWS).sum() if parents else 0.0
         noise.append((std * table.size + drawn) / math.sqrt(table.size))
-    return Distances(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(noise))
+    return CandidateScores(tuple(cliques), tuple(expected), np.ones(len(cliques)), np.array(noise))

@@ -17,10 +17,10 @@ import numpy as np
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.generators import GENERATORS, GUM, Generator
+from fedsynth.methods.generators import GENERATORS, GUM, RowGenerator
 from fedsynth.methods.measure import (
+    check_shares,
     free_numbers,
-    leaving,
     measure,
     measure_in_vault,
     noise_weight,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 PLANNED = 1 / 3  # share of all pairs that the survey's groups are planned for, unless the bound is lower
 
 
-def worth_releasing(
+def pairs_worth_releasing(
     strengths: Mapping[Clique, float], weight: Mapping[Clique, float], std: float, most: int, *, pure: bool = False
 ) -> list[Clique]:
     """Return the pairs of columns to release, chosen greedily while the expected error falls; at most ``most`` of them.
@@ -78,7 +78,7 @@ def worth_releasing(
 
 
 @dataclass(frozen=True)
-class Settings:
+class PrivSynOptions:
     """Options and first step that :class:`FedPrivSyn` and :class:`AdaFedPrivSyn` share.
 
     Options out of range raise :class:`InvalidParameter`.
@@ -111,7 +111,7 @@ class Settings:
     width: int = 25
     seed: int = 0
     bound: float = 1 / 3
-    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class Settings:
         """
         return share_left(self.one_share, self.sketch_share)
 
-    def look(self, federation: Federation) -> Look:
+    def look(self, federation: Federation) -> PairEstimates:
         """Measure the 1-way tables of ``federation``, and estimate the dependence of every pair of columns.
 
         The estimates come from sketches or, after a survey, from tables over coarse bins. What is left of the budget
@@ -141,18 +141,18 @@ class Settings:
         one_way = with_survey(domain, found)
         total = total_records(federation, one_way)
         if not pairs:
-            return Look(domain, one_way, total, {}, {}, domain.axes)
+            return PairEstimates(domain, one_way, total, {}, {}, domain.axes)
         if self.bins_share:
             coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
-            return Look(domain, one_way, total, coarse.strengths, coarse.tables, coarse.axes)
+            return PairEstimates(domain, one_way, total, coarse.strengths, coarse.tables, coarse.axes)
         sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs
         }
-        return Look(domain, one_way, total, strengths, sketched, domain.axes)
+        return PairEstimates(domain, one_way, total, strengths, sketched, domain.axes)
 
 
-class Look(NamedTuple):
+class PairEstimates(NamedTuple):
     """What FedPrivSyn knows before it releases a pair: noisy 1-way tables, and estimates of all pairs' dependences.
 
     ``one_way`` are the 1-way tables over the bins of ``domain``, in the order of columns, of ``total`` records. By pair
@@ -172,15 +172,15 @@ class Look(NamedTuple):
 
 @method("fedprivsyn", adaptive=True)
 @dataclass(frozen=True)
-class FedPrivSyn(Settings):
+class FedPrivSyn(PrivSynOptions):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
 
     A sketch is a short random projection of a pair's table (:func:`~fedsynth.methods.sketch.project`). After an
     optional survey, there are three noisy sums over sites: of the 1-way tables, of the sketches, and of the tables of
-    the released pairs. Pairs are released as long as this lowers the expected error (:func:`worth_releasing`). Source:
-    HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
+    the released pairs. Pairs are released as long as this lowers the expected error (:func:`pairs_worth_releasing`).
+    Source: HeteroFedSyn, algorithms 1 and 2. Options out of range raise :class:`InvalidParameter`.
 
-    The options are those of :class:`Settings`.
+    The options are those of :class:`PrivSynOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -194,7 +194,7 @@ class FedPrivSyn(Settings):
         pair_share = self.pair_share * (1 - self.bins_share)
         weight, std = _noise(federation, domain, strengths, pair_share)
         most = _most(strengths, self.bound)
-        chosen = worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
+        chosen = pairs_worth_releasing(strengths, weight, std, most, pure=federation.budget.pure)
         # Where no pair is worth its noise, the 1-way tables get the rest of the budget.
         asked = chosen or [table.clique for table in one_way]
         released = measure(federation, asked, pair_share, domain=domain)
@@ -204,7 +204,7 @@ class FedPrivSyn(Settings):
 
 @method("adafedprivsyn", adaptive=True)
 @dataclass(frozen=True)
-class AdaFedPrivSyn(Settings):
+class AdaFedPrivSyn(PrivSynOptions):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
 
     The first pairs are those whose estimated dependence exceeds the noise of their table by most; pairs whose
@@ -273,8 +273,8 @@ class PrivSyn:
     A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums of all sites and opens them only with noise. A
     pair's dependence is the L1 distance of its table from the product of the *released* 1-way tables, so that one
     record moves it by 1 (by 4 against the product of exact ones, as published). Pairs are released as long as this
-    lowers the expected error (:func:`worth_releasing`). The method needs noisy scores of all pairs, and therefore a
-    trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise :class:`InvalidParameter`.
+    lowers the expected error (:func:`pairs_worth_releasing`). The method needs noisy scores of all pairs, and therefore
+    a trusted server. Source: Zhang et al., arXiv 2012.15128. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ class PrivSyn:
     one_share: float = 0.1
     score_share: float = 0.1
     bound: float = 1.0
-    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -308,7 +308,7 @@ class PrivSyn:
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists. The result's ``info["cliques"]`` are the
         released pairs.
         """
-        from fedsynth.federation.vault import Distances
+        from fedsynth.federation.vault import CandidateScores
 
         federation.require_vault(scores=True)
         ones, pairs = (all_marginals(len(federation.schema.stored), order) for order in (1, 2))
@@ -323,14 +323,14 @@ class PrivSyn:
         if not pairs:
             return self.generator.generate(domain, one_way, total, {"method": "privsyn", "cliques": []})
         product = tuple(np.outer(one_way[a].values, one_way[b].values) / total for a, b in pairs)
-        distances = Distances(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
+        distances = CandidateScores(pairs, product, np.ones(len(pairs)), np.zeros(len(pairs)))
         noisy, _ = vault.scores(distances, self.score_share * left)
         pair_share = vault.left
         # The L1 norm of the noise, since the strengths are L1 distances.
         weight = {pair: noise_weight(domain, pair) for pair in pairs}
         strengths = dict(zip(pairs, noisy.tolist(), strict=True))
         most = _most(strengths, self.bound)
-        chosen = worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
+        chosen = pairs_worth_releasing(strengths, weight, vault.std(pair_share), most, pure=federation.budget.pure)
         released = measure_in_vault(vault, domain, chosen or ones, pair_share)
         info = {"method": "privsyn", "cliques": [list(clique) for clique in chosen]}
         return self.generator.generate(domain, one_way + released, total, info)
@@ -357,7 +357,7 @@ class AllMarginals:
     """
 
     one_share: float = 0.1
-    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -399,7 +399,7 @@ class RandomMarginals:
 
     share: float = 1 / 3
     one_share: float = 0.1
-    generator: Generator = field(default_factory=GUM, metadata=GENERATORS)
+    generator: RowGenerator = field(default_factory=GUM, metadata=GENERATORS)
     bins_share: float = 0.0
 
     def __post_init__(self) -> None:
@@ -450,7 +450,7 @@ def _check(bound: float, bins_share: float, **before_pairs: float) -> None:
     """Reject invalid options; ``before_pairs`` are the shares spent before the pairs are released, by their names."""
     optional_shares(bins_share=bins_share)
     shares(**before_pairs)
-    leaving("the pairs", **before_pairs)
+    check_shares("the pairs", **before_pairs)
     _part_of_pairs("bound", bound)
 
 

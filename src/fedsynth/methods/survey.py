@@ -22,7 +22,7 @@ from fedsynth.schema.bins import Floats
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
@@ -38,13 +38,13 @@ _FINER = (1.0, 4 / 9, 1 / 9)  # price of each level, relative to the first
 class Survey(NamedTuple):
     """Result of :func:`survey`: ``columns`` are the adaptive bins of every stored column, with estimated counts.
 
-    Each is a :class:`~fedsynth.models.cells.Cells`: fine cells of values with their estimated numbers of records.
-    Stored columns (``schema.stored``) are those that sites count: all but identifiers and columns computed from others.
-    ``sites`` are the names of the sites that answered, and ``total`` is the (public or estimated) number of their
-    records.
+    Each is a :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`: fine cells of values with their estimated numbers of
+    records. Stored columns (``schema.stored``) are those that sites count: all but identifiers and columns computed
+    from others. ``sites`` are the names of the sites that answered, and ``total`` is the (public or estimated) number
+    of their records.
     """
 
-    columns: list[Cells]
+    columns: list[AdaptiveBins]
     total: float
     sites: tuple[str, ...]
 
@@ -70,9 +70,9 @@ def survey(federation: Federation, share: float) -> Survey:
 
     A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
     """
-    from fedsynth.models.cells import START, Cells
+    from fedsynth.models.adaptive_bins import START, AdaptiveBins
 
-    levels = [Cells.levels(column) for column in federation.schema.stored]
+    levels = [AdaptiveBins.levels(column) for column in federation.schema.stored]
     while sum(len(one.groups) for of in levels for one in of) > _LARGEST and max(map(len, levels)) == len(_FINER):
         widest = max(levels, key=lambda of: len(of[-1].groups) if len(of) == len(_FINER) else 0)
         widest.pop()
@@ -89,7 +89,7 @@ def survey(federation: Federation, share: float) -> Survey:
     columns = []
     for at, of in enumerate(levels):
         told = by_level[at, 0]
-        cells = of[0].told(told.values, told.std**2, total, even=True)
+        cells = of[0].updated(told.values, told.std**2, total, even=True)
         for level, finer in enumerate(of[1:], 1):
             told = by_level[at, level]
             assert finer.grid is not None
@@ -97,7 +97,7 @@ def survey(federation: Federation, share: float) -> Survey:
             if len(cut.groups) == len(cells.groups):
                 break
             counts, many = (cut.sums_of(finer.grid, one) for one in (told.values, np.ones(len(told.values))))
-            cells = cut.told(counts, many * told.std**2, total, even=True)
+            cells = cut.updated(counts, many * told.std**2, total, even=True)
         columns.append(cells)
     return Survey(columns, total, released.sites)
 
@@ -111,7 +111,7 @@ def groups_for(total: float, std: float) -> int:
     return max(2, math.floor(min(MOST, math.sqrt(total / std) if std else MOST)))
 
 
-def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]:
+def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBins, ...]:
     """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
     ``found`` is the survey's result; the returned tuple has one entry for each column. Groups of numeric columns are so
@@ -120,7 +120,7 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[Cells, ...]
     share its rows evenly if they have no order; more values are merged if all pairs' tables would not fit into one sum.
     Categorical columns in a rule of the ``schema`` (a combination of values that no row has) keep all their values.
     """
-    from fedsynth.models.cells import rare_together
+    from fedsynth.models.adaptive_bins import rare_together
 
     ruled = {at for rule in schema.rules for at in rule.members(schema)}
     most = groups_for(found.total, HELD * std)
@@ -161,7 +161,7 @@ def surveyed(federation: Federation, share: float, tables: int, table_share: flo
     return Domain(federation.schema, noise_groups(federation.schema, found, std))
 
 
-def one_way(columns: Sequence[Cells]) -> list[Measurement]:
+def one_way(columns: Sequence[AdaptiveBins]) -> list[Measurement]:
     """Return the counts of a survey as noisy 1-way tables, one for each column, at no further privacy cost.
 
     ``columns`` are the bins (groups) of each column, in order, with the counts that the survey estimated

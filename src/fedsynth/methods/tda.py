@@ -17,16 +17,16 @@ import numpy as np
 
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts
-from fedsynth.methods.measure import leaving, share_left, shares
+from fedsynth.methods.measure import check_shares, share_left, shares
 from fedsynth.methods.registry import COLUMN, check_column, method, require_category
 from fedsynth.methods.survey import survey
-from fedsynth.methods.tda_sums import GRAIN, Encoding, Products
+from fedsynth.methods.tda_sums import GRAIN, Encoding, ProductSums
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Grid
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share, Sum
-    from fedsynth.models.copula import Cellwise
+    from fedsynth.models.copula import OneAxis
     from fedsynth.models.normal_scores import Array, Integers, NormalScores
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -68,7 +68,7 @@ class FedTDA:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
-        leaving("the products", survey_share=self.survey_share, order_share=self.order_share)
+        check_shares("the products", survey_share=self.survey_share, order_share=self.order_share)
         check_column(target=self.target)
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -97,7 +97,7 @@ class FedTDA:
         if len(axes) > 1:
             # Rows are shortened to a length that rows of independent columns rarely exceed.
             bound = longest_row(axes) if federation.budget.exact else length_bound(axes)
-            query = Products(tuple(encoding(margin) for margin in margins), bound)
+            query = ProductSums(tuple(encoding(margin) for margin in margins), bound)
             found = federation.sum(query, share_left(survey_share, order_share))
             (products,), (std,) = found.tables, found.stds
             records = _present(federation, found, total, sites)
@@ -193,7 +193,7 @@ def length_bound(axes: Sequence[NormalScores]) -> int:
 
 def margins_of(
     counts: Sequence[Array], grids: Sequence[Grid | None], orders: Mapping[int, Integers]
-) -> tuple[Cellwise, ...]:
+) -> tuple[OneAxis, ...]:
     """Return, for each column in order, how its bins lie on the axis of a latent standard normal variable.
 
     ``counts`` holds the estimated counts of each column's bins, which determine the widths of their intervals on the
@@ -201,18 +201,18 @@ def margins_of(
     ``None`` for a categorical column. ``orders`` gives, by column position, the order of categories along the axis as
     an array of codes; other categories are in the order of their codes.
     """
-    from fedsynth.models.copula import Cellwise
+    from fedsynth.models.copula import OneAxis
     from fedsynth.models.normal_scores import NormalScores
 
     columns = enumerate(zip(counts, grids, strict=True))
-    return tuple(Cellwise(NormalScores.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
+    return tuple(OneAxis(NormalScores.of(count, orders.get(at)), grid) for at, (count, grid) in columns)
 
 
-def encoding(margin: Cellwise) -> Encoding:
+def encoding(margin: OneAxis) -> Encoding:
     """Return a column's encoding for a query: the public integers that sites put in place of the column's values.
 
     ``margin`` is the column's entry in the result of :func:`margins_of`. Sites encode rows in this way to answer the
-    query :class:`~fedsynth.methods.tda_sums.Products`.
+    query :class:`~fedsynth.methods.tda_sums.ProductSums`.
     """
     return Encoding(integer_scores(margin.axis), None if margin.grid is None else margin.grid.cuts)
 

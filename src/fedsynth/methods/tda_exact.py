@@ -29,7 +29,7 @@ from fedsynth.methods.tda_sums import (
     MOST_COMPONENTS,
     Encoding,
     MixtureSums,
-    Moments,
+    MomentSums,
     latent_count,
     scaling,
 )
@@ -39,7 +39,7 @@ from fedsynth.schema.columns import Datetime, Numeric, fine_cells
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.models.copula import Cellwise, Componentwise
+    from fedsynth.models.copula import OneAxis, TwoAxes
     from fedsynth.models.mixture import Mixture
     from fedsynth.models.normal_scores import Array, NormalScores
     from fedsynth.models.synthesizer import Synthesizer
@@ -48,7 +48,7 @@ _FINEST = 4096  # cells of a numeric column whose distribution is a mixture
 
 
 @dataclass(frozen=True)
-class Settings:
+class MixtureOptions:
     """Options of the Gaussian mixtures of numeric columns in :class:`FedTDAMixture` and :class:`FedTDAPaper`.
 
     Options out of range raise :class:`InvalidParameter`.
@@ -72,13 +72,13 @@ class Settings:
 
 @method("tdamixture", adaptive=True, private=False)
 @dataclass(frozen=True)
-class FedTDAMixture(Settings):
+class FedTDAMixture(MixtureOptions):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
 
     The distribution of each numeric column is a Gaussian mixture, fitted by variational Bayes; the fit is the same as
     one on the pooled rows. Options out of range raise :class:`InvalidParameter`.
 
-    The further options are those of :class:`Settings`.
+    The further options are those of :class:`MixtureOptions`.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class FedTDAMixture(Settings):
 
 @method("tdapaper", adaptive=True, private=False)
 @dataclass(frozen=True)
-class FedTDAPaper(Settings):
+class FedTDAPaper(MixtureOptions):
     """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.
 
     Each number becomes two latent variables: its position within the likeliest component of the column's mixture, and
@@ -129,7 +129,7 @@ class FedTDAPaper(Settings):
     of its interval, the covariance is computed from the mean of the interval, which leaves the expectation of every
     entry unchanged. Source: Duan et al., arXiv 2211.13116. Options out of range raise :class:`InvalidParameter`.
 
-    The options are those of :class:`Settings`.
+    The options are those of :class:`MixtureOptions`.
     """
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -138,26 +138,26 @@ class FedTDAPaper(Settings):
         Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
         exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        from fedsynth.models.copula import Cellwise, Componentwise, Copula, nearest_correlation
+        from fedsynth.models.copula import Copula, OneAxis, TwoAxes, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
         schema = federation.schema
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
         grids, mixtures = _grids(schema), fitted_mixtures(federation, counts, self.components, self.rounds)
-        margins: list[Cellwise | Componentwise] = []
+        margins: list[OneAxis | TwoAxes] = []
         columns: list[Encoding] = []
         jittered: list[bool] = []
         for at, count in enumerate(counts):
             if at not in mixtures:
-                margins.append(Cellwise(_ascending(count), None))
+                margins.append(OneAxis(_ascending(count), None))
                 columns.append(Encoding(integer_scores(margins[-1].axis)))
                 jittered += [True]
                 continue
             grid, mixture = grids[at], mixtures[at]
             missing = count[len(grid) :].sum() / max(1.0, count.sum())
             axis = _ascending(np.append(mixture.weights * (1 - missing), missing))
-            margins.append(Componentwise(mixture, axis, grid))
+            margins.append(TwoAxes(mixture, axis, grid))
             described = np.stack([mixture.weights, mixture.means + 0.0, mixture.deviations])
             columns.append(Encoding(integer_scores(axis), mixture=described))
             jittered += [False, True]
@@ -193,7 +193,7 @@ def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Arr
 
     latents = latent_count(columns)
     bound = latents * LONGEST**2  # no row exceeds it, so none is shortened
-    count, first, products = federation.sum(Moments(tuple(columns), bound), EXACT).tables
+    count, first, products = federation.sum(MomentSums(tuple(columns), bound), EXACT).tables
     records = max(1.0, float(count[0]))
     mean, second = first / records, np.zeros((latents, latents))
     second[np.tril_indices(latents)] = products / records
@@ -202,7 +202,7 @@ def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Arr
 
 
 def _exact_copula(
-    federation: Federation, margins: Sequence[Cellwise], total: float, info: Mapping[str, Any]
+    federation: Federation, margins: Sequence[OneAxis], total: float, info: Mapping[str, Any]
 ) -> Synthesizer:
     """Return the copula whose normal scores have the correlations of the encoded rows of all sites."""
     from fedsynth.models.copula import Copula, fitted_correlation
@@ -230,7 +230,7 @@ def fitted_mixtures(
     when no column's variational lower bound rises by more than 1e-6 nats per record.
     """
     from fedsynth.federation.federation import EXACT
-    from fedsynth.models.mixture import Sums, lower_bound, m_step, started
+    from fedsynth.models.mixture import SufficientStatistics, lower_bound, m_step, started
 
     grids = _grids(federation.schema)
     if not grids:
@@ -244,7 +244,9 @@ def fitted_mixtures(
     for done in range(rounds):
         federation.progress("mixtures", done, rounds)
         # The E step's sums over all sites: all columns in one query.
-        sums = Sums(*federation.sum(MixtureSums(tuple(grids), posterior.coefficients() + 0.0), EXACT).tables)
+        sums = SufficientStatistics(
+            *federation.sum(MixtureSums(tuple(grids), posterior.coefficients() + 0.0), EXACT).tables
+        )
         bound = lower_bound(sums.evidence, posterior, prior)
         posterior = m_step(sums, prior)
         if (bound - last <= 1e-6 * records).all():

@@ -165,7 +165,7 @@ def shortened(rows: Floats, bound: int) -> Floats:
 
 
 class EncodedRows(Query, frozen=True):
-    """Common part of the queries :class:`Products` and :class:`Moments`: sums over rows encoded as integers.
+    """Common part of the queries :class:`ProductSums` and :class:`MomentSums`: sums over rows encoded as integers.
 
     ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order. A row whose squared integers
     add up to more than ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
@@ -204,7 +204,7 @@ class EncodedRows(Query, frozen=True):
         return first, second
 
 
-class Products(EncodedRows, frozen=True):
+class ProductSums(EncodedRows, frozen=True):
     """Query of Fed-TDA for sums over rows: of the product of every two of the integers that encode a row.
 
     From them the server estimates correlations. The integers stand at different places i < j of the encoded row; the
@@ -271,7 +271,7 @@ class Products(EncodedRows, frozen=True):
         return [std / GRAIN**2]
 
 
-class Moments(EncodedRows, frozen=True):
+class MomentSums(EncodedRows, frozen=True):
     """Query of Fed-TDA for the number of rows, the sums, and the sums of products of encoded rows.
 
     From them the server computes a covariance. Products are in the order of the lower triangle with the diagonal, row

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported, between, whole
-from fedsynth.federation.query import LARGEST_WEIGHT, Draws, Size, Training, Weights, weights_digest
+from fedsynth.federation.query import LARGEST_WEIGHT, RecordCount, SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import LARGEST_MESSAGE
-from fedsynth.methods.measure import leaving, share_left, shares
+from fedsynth.methods.measure import check_shares, share_left, shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import Encoder, Encoders, Layout, check_encoders, encode_rows
+from fedsynth.models.encoders import BatchLayout, Encoder, Encoders, check_encoders, encode_rows
 from fedsynth.models.gan import Critic, Generator
 from fedsynth.models.networks import Adam, numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
@@ -36,7 +36,7 @@ from fedsynth.privacy.release import MOST_STEPS, SMALLEST_RATE
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.networks import Shapes
     from fedsynth.privacy.noise import RandomBits
     from fedsynth.rows import Table
@@ -130,9 +130,9 @@ class NetworkTraining(Training, frozen=True):
         return device(clipped=self.clipped)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BatchLayout:
         """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
-        return Layout.of(self.encoders)
+        return BatchLayout.of(self.encoders)
 
     @property
     def shapes(self) -> Shapes:
@@ -226,7 +226,7 @@ class NetworkTraining(Training, frozen=True):
         """Number of rows that are encoded at a time."""
         return max(_LEAST_PART, min(_PART, _ENCODED // (16 * len(self.encoders))))
 
-    def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: Draws, step: int) -> Integers:
+    def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: SiteRandomness, step: int) -> Integers:
         """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
         from fedsynth.privacy import dpsgd
 
@@ -260,7 +260,7 @@ class GradientSum(NetworkTraining, frozen=True):
             raise InvalidParameter("a gradient sum needs a clip norm; give one above 0")
         super().check(schema)
 
-    def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
+    def trained(self, rows: Table, weights: Weights, draws: SiteRandomness) -> Integers:
         """Return a site's sum of clipped gradients of the rows it samples, shape ``(weights,)``, int64.
 
         It is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's, and ``draws`` is the
@@ -349,7 +349,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         most = max(sizes.values(), default=1)
         return [math.ceil(sizes[site] * _HEAVIEST / most) if site in sizes else 0 for site in sites]
 
-    def trained(self, rows: Table, weights: Weights, draws: Draws) -> Integers:
+    def trained(self, rows: Table, weights: Weights, draws: SiteRandomness) -> Integers:
         """Return the round's change of the network's weights, times the site's weight: shape ``(weights,)``, int64.
 
         The change is in multiples of 2^-grid. ``rows`` is the site's table, ``weights`` are the network's before the
@@ -377,7 +377,7 @@ class LocalTraining(NetworkTraining, frozen=True):
         moved = dpsgd.flattened(parameters).astype(np.float64) - weights
         return own * dpsgd.on_grid(np.nan_to_num(moved, posinf=0.0, neginf=0.0), self.grid, _UPDATE)
 
-    def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: Draws) -> None:
+    def _train(self, rows: Table, parameters: Sequence[Any], adam: Any, draws: SiteRandomness) -> None:
         """Take the steps of a round on batches of rows in random order, reshuffled after each pass over the rows."""
         import torch
 
@@ -402,7 +402,7 @@ class LocalTraining(NetworkTraining, frozen=True):
 # Network input
 
 
-def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
+def tokens_of(found: Survey, most: int, modes: int = 1) -> list[AdaptiveBins]:
     """Return, for each column, a survey's bins merged into the groups that networks read as tokens (integer codes).
 
     ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column keeps the ``most`` most
@@ -410,7 +410,7 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
     numeric column has at most ``modes`` groups, besides one for missing values; if ``modes`` is above 1, a single value
     that many rows share is a group of its own.
     """
-    from fedsynth.models.cells import rare_together
+    from fedsynth.models.adaptive_bins import rare_together
 
     columns = []
     for cells in found.columns:
@@ -430,7 +430,7 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[Cells]:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingOptions:
     """Training options of the methods :class:`~fedsynth.methods.fedvae.FedVAE` and FedTabDiff.
 
     Options out of range raise :class:`InvalidParameter`.
@@ -478,7 +478,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, size_share=self.size_share)
-        leaving("training", survey_share=self.survey_share, size_share=self.size_share)
+        check_shares("training", survey_share=self.survey_share, size_share=self.size_share)
         whole(rounds=self.rounds, steps=self.steps, tokens=self.tokens)
         whole(1, _LARGEST_BATCH, batch=self.batch)
         whole(0, MOST_STEPS, updates=self.updates)
@@ -497,7 +497,7 @@ class Settings:
         check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses, and :class:`SiteLost` if too few
         sites answer.
         """
-        task = Task(network, tuple(encoders), total)
+        task = TrainingTask(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
         if self.local or (federation.budget.exact and self.updates):
             sizes = released_sizes(federation, self.size_share)
@@ -505,7 +505,7 @@ class Settings:
             return self._averaged(federation, task, weights, left, sizes)
         return self._descended(federation, task, weights, share_left(self.survey_share))
 
-    def _descended(self, federation: Federation, task: Task, weights: Weights, share: float) -> Weights:
+    def _descended(self, federation: Federation, task: TrainingTask, weights: Weights, share: float) -> Weights:
         """Run DP-FedSGD: one clipped and noisy gradient sum per step."""
         adam = Adam(len(weights), self.server_rate)
         for _ in federation.repeat("training", self.steps):
@@ -513,7 +513,9 @@ class Settings:
             weights = bounded(adam.step(weights, slope))
         return weights
 
-    def _averaged(self, federation: Federation, task: Task, weights: Weights, share: float, sizes: Sizes) -> Weights:
+    def _averaged(
+        self, federation: Federation, task: TrainingTask, weights: Weights, share: float, sizes: Sizes
+    ) -> Weights:
         """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows."""
         private = not federation.budget.exact
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
@@ -570,7 +572,7 @@ def check_network(network: Network | Generator) -> None:
         ) from error
 
 
-class Task(NamedTuple):
+class TrainingTask(NamedTuple):
     """What is trained: a ``network`` on rows encoded by ``encoders``, one for each column.
 
     ``total`` is the released number of records of all sites together.
@@ -581,9 +583,9 @@ class Task(NamedTuple):
     total: float
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BatchLayout:
         """Layout of the network's input: numbers of tokens (distinguished values) by column, and which are numeric."""
-        return Layout.of(self.encoders)
+        return BatchLayout.of(self.encoders)
 
 
 def require_training(federation: Federation) -> None:
@@ -618,7 +620,7 @@ def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) 
         modes + column.missing if column.is_number else min(tokens + 1, column.size + column.missing)
         for column in schema.stored
     )
-    shapes = network.shapes(Layout(most, numbers))
+    shapes = network.shapes(BatchLayout(most, numbers))
     cells, held = size_of(shapes), numbers_of_row(shapes)
     if 8 * cells > LARGEST_MESSAGE - _BESIDE:
         raise InvalidParameter(
@@ -636,7 +638,9 @@ def _too_wide(held: int) -> InvalidParameter:
     )
 
 
-def mean_slope(federation: Federation, task: Task, weights: Weights, share: float, rate: float, clip: float) -> Floats:
+def mean_slope(
+    federation: Federation, task: TrainingTask, weights: Weights, share: float, rate: float, clip: float
+) -> Floats:
     """Return the noisy mean clipped gradient of all sites' rows, shape ``(weights,)``, from one sum over sites.
 
     ``task`` has the network, and ``weights`` are its weights, at which the gradient is taken. Rows are sampled with
@@ -666,7 +670,7 @@ def released_sizes(federation: Federation, share: Share) -> Sizes:
     """
     if federation.sizes is not None:
         return tuple(sorted(federation.sizes.items()))
-    found = federation.each(Size(), share)
+    found = federation.each(RecordCount(), share)
     return tuple(sorted((site, max(1, round(float(one.values[0])))) for site, one in found.items()))
 
 

@@ -4,7 +4,7 @@ The counts may be noisy. Parameters and sampling follow PrivBayes (Zhang et al.,
 three corrections. Tables are projected on the simplex (made non-negative, of a fixed sum) instead of clipped, since
 clipping adds mass to every empty cell. For combinations of the parents' values that never occur, the distribution backs
 off to fewer parents instead of the uniform distribution. The random numbers behind the rows are evenly spread instead
-of independent (:func:`fedsynth.models.cells.evenly`).
+of independent (:func:`fedsynth.models.adaptive_bins.stratified_uniforms`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.cells import evenly
+from fedsynth.models.adaptive_bins import stratified_uniforms
 from fedsynth.models.estimate import Zeros, forbidden, without
-from fedsynth.models.evidence import IMPOSSIBLE, Evidence, Kept
+from fedsynth.models.evidence import IMPOSSIBLE, Evidence, RejectionSampler
 from fedsynth.models.gum import simplex
 from fedsynth.models.mrf import MarkovRandomField, junction_tree_cells, log_potential
 from fedsynth.models.structure import Parents, Structure, mutual_information
@@ -107,14 +107,14 @@ class BayesianNetwork:
         """
         return self.completed({}, rows, rng)
 
-    def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | Kept | None:
+    def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | RejectionSampler | None:
         """Return a sampler of rows given ``evidence`` (by column number); ``None`` if such rows have probability 0.
 
         Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). It changes only the
         distribution of its column and that column's ancestors. The columns with evidence and their ancestors form a
         graphical model, with the evidence as additional factors; the other columns are then sampled from the network.
         If the junction tree of that model would have more than 2^23 cells, rejection sampling
-        (:class:`~fedsynth.models.evidence.Kept`) is used.
+        (:class:`~fedsynth.models.evidence.RejectionSampler`) is used.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -131,7 +131,7 @@ class BayesianNetwork:
             tables.append(known_column.likelihood(np.arange(self.sizes[column])))
         sizes = [self.sizes[column] for column in columns]
         if junction_tree_cells(sizes, factors) > _MOST_CELLS:
-            return Kept(self, evidence)
+            return RejectionSampler(self, evidence)
         known = MarkovRandomField(sizes, self.total, factors, [log_potential(table) for table in tables])
         return GivenNetwork(self, columns, known) if known.log_partition > IMPOSSIBLE else None
 
@@ -151,7 +151,7 @@ class BayesianNetwork:
             part = slice(start, min(rows, start + _CHUNK))
             for column in drawn:
                 row = self._row(column, [codes[part] for codes in result])
-                place = evenly(row, rng)
+                place = stratified_uniforms(row, rng)
                 place += row
                 found = np.searchsorted(self._cumulative[column], place, side="right")
                 row *= sizes[column]

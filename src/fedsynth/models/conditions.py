@@ -27,7 +27,7 @@ class Is:
 
     code: int
 
-    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def impose(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return an array like ``values`` in which every entry is the required ``code``.
 
         Sampling calls it on the column's codes in rows that were drawn given the condition.
@@ -46,7 +46,7 @@ class Between:
     low: float
     high: float
 
-    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def impose(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return ``values`` clipped to the interval, since rounding at the edge of a bin may have moved some out of it.
 
         Sampling calls it on the column's numbers in rows that were drawn given the condition.
@@ -59,7 +59,7 @@ class Between:
 class Missing:
     """Condition on a numeric or datetime column: the value is missing."""
 
-    def imposed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def impose(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return an array like ``values`` in which every entry is NaN (missing).
 
         Sampling calls it on the column's numbers in rows that were drawn given the condition.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.models.conditions import Between, Condition, Is
-from fedsynth.models.evidence import Evidence, Kept, keep
+from fedsynth.models.evidence import Evidence, RejectionSampler, keep
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Integers, NormalScores
 from fedsynth.schema.bins import Grid
@@ -113,7 +113,7 @@ def shrunk(correlation: Array, std: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class IntervalEvidence:
     """Evidence on a column with one normal axis: the row's point on the axis lies in one of several intervals.
 
     Evidence is a condition on a column in terms of what the model draws, here a standard normal variable. ``low`` and
@@ -150,14 +150,14 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Admitted:
-    """Evidence on a number with two normal axes (:class:`Componentwise`): its value meets the ``condition``.
+class ConditionEvidence:
+    """Evidence on a number with two normal axes (:class:`TwoAxes`): its value meets the ``condition``.
 
     Evidence is a condition on a column in terms of what the model draws, here points on two normal axes. ``axis``
     converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
     """
 
-    axis: Componentwise
+    axis: TwoAxes
     condition: Condition
 
     def likelihood(self, codes: NDArray[Any]) -> Array:
@@ -172,7 +172,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, eq=False)
-class Cellwise:
+class OneAxis:
     """How a copula represents a column by one standard normal variable: each cell is an interval of its axis.
 
     Cells are the codes of a category or, with a ``grid``, the grid's intervals of numbers or times, after which a last
@@ -195,7 +195,7 @@ class Cellwise:
         cells, share = self.axis.cells(points[:, 0])
         return cells if self.grid is None else self.grid.values(cells, share)
 
-    def given(self, column: Column, condition: Condition) -> tuple[Region, Cellwise]:
+    def given(self, column: Column, condition: Condition) -> tuple[IntervalEvidence, OneAxis]:
         """Return the part of the normal axis on which ``condition`` holds, as evidence, and this axis, unchanged.
 
         ``column`` is the schema's column; it is not needed here.
@@ -217,20 +217,20 @@ class Cellwise:
         if len(low):
             apart = low[1:] > high[:-1]  # otherwise the next interval begins where this one ends
             low, high = low[np.append(True, apart)], high[np.append(apart, True)]
-        return Region(low, high), self
+        return IntervalEvidence(low, high), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return this axis (:class:`Cellwise`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
+        """Return this axis (:class:`OneAxis`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
         return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cellwise:
-        """Restore an axis (:class:`Cellwise`) from the result of :meth:`to_arrays`."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> OneAxis:
+        """Restore an axis (:class:`OneAxis`) from the result of :meth:`to_arrays`."""
         return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
 
 
 @dataclass(frozen=True, eq=False)
-class Componentwise:
+class TwoAxes:
     """How a copula represents a number by two standard normal variables, its axes, as in Fed-TDA's paper.
 
     The second variable selects a component of ``mixture``: ``axis`` divides it among the components and one last cell,
@@ -248,35 +248,35 @@ class Componentwise:
     def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
         """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
 
-        The axes (:class:`Componentwise`) determine the number, so ``rng`` is not used.
+        The axes (:class:`TwoAxes`) determine the number, so ``rng`` is not used.
         """
         return self.values(points)
 
     def values(self, points: Array) -> Array:
         """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
 
-        A point is a place within a mixture component and the component's own variable (:class:`Componentwise`).
+        A point is a place within a mixture component and the component's own variable (:class:`TwoAxes`).
         """
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
         numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
-    def given(self, column: Column, condition: Condition) -> tuple[Admitted, Componentwise]:
+    def given(self, column: Column, condition: Condition) -> tuple[ConditionEvidence, TwoAxes]:
         """Return ``condition`` as evidence that is evaluated at points of both axes, and these axes, unchanged.
 
         ``column`` is the schema's column; it is not needed here.
         """
-        return Admitted(self, condition), self
+        return ConditionEvidence(self, condition), self
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return both axes (:class:`Componentwise`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
+        """Return both axes (:class:`TwoAxes`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
         mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
         return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Componentwise:
-        """Restore a number's axes (:class:`Componentwise`) from the result of :meth:`to_arrays`."""
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TwoAxes:
+        """Restore a number's axes (:class:`TwoAxes`) from the result of :meth:`to_arrays`."""
         grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
         return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
 
@@ -285,7 +285,7 @@ def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
     return {"order": axis.order, "shares": axis.shares}
 
 
-Margin = Cellwise | Componentwise
+Margin = OneAxis | TwoAxes
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +293,7 @@ class Copula:
     """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix of shape ``(l, l)``.
 
     There are l latent variables. Column j has ``latents[j]`` consecutive ones, which its axis converts to values: one
-    for a :class:`Cellwise` axis, two for a :class:`Componentwise`. ``total`` is the estimated number of records.
+    for a :class:`OneAxis`, two for a :class:`TwoAxes`. ``total`` is the estimated number of records.
     """
 
     correlation: Array
@@ -303,7 +303,7 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the copula of columns whose axes are ``margins``, each a :class:`Cellwise` or :class:`Componentwise`.
+        """Return the copula of columns whose axes are ``margins``, each a :class:`OneAxis` or :class:`TwoAxes`.
 
         ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
         """
@@ -312,25 +312,25 @@ class Copula:
     def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
         """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
 
-        The columns' axes (:class:`Cellwise`, :class:`Componentwise`) convert points to values.
+        The columns' axes (:class:`OneAxis`, :class:`TwoAxes`) convert points to values.
         """
         return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
 
-    def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | Kept | None:
+    def given(self, evidence: Mapping[int, Evidence]) -> TruncatedCopula | RejectionSampler | None:
         """Return a sampler of rows given ``evidence``: conditions on columns, by position.
 
-        Evidence on a column with one latent variable is a :class:`Region`, which truncates its normal distribution;
-        ``None`` is returned if a region has probability 0. For columns with two latent variables, rejection sampling is
-        used.
+        Evidence on a column with one latent variable is an :class:`IntervalEvidence`, which truncates its normal
+        distribution; ``None`` is returned if a region has probability 0. For columns with two latent variables,
+        rejection sampling is used.
         """
-        regions = {at: known for at, known in evidence.items() if isinstance(known, Region)}
-        others = {at: known for at, known in evidence.items() if not isinstance(known, Region)}
+        regions = {at: known for at, known in evidence.items() if isinstance(known, IntervalEvidence)}
+        others = {at: known for at, known in evidence.items() if not isinstance(known, IntervalEvidence)}
         if not all(region.share > 0 for region in regions.values()):
             return None
         # The rarest column comes first, because its own region never causes a rejection.
         columns = tuple(sorted(regions, key=lambda at: regions[at].share))
         found = TruncatedCopula(self, columns, tuple(regions[at] for at in columns))
-        return Kept(found if regions else self, others) if others else found
+        return RejectionSampler(found if regions else self, others) if others else found
 
     def split(self, z: Array) -> list[Array]:
         """Split points of all latent variables into the columns' parts, each of shape ``(rows, latents)``.
@@ -363,7 +363,7 @@ class TruncatedCopula:
 
     copula: Copula
     columns: tuple[int, ...]
-    regions: tuple[Region, ...]
+    regions: tuple[IntervalEvidence, ...]
 
     def sample(self, rows: int, rng: np.random.Generator) -> list[NDArray[Any]]:
         """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import Batch, Layout, codes_of
-from fedsynth.models.evidence import Evidence, Kept, Sampler
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.evidence import Evidence, RejectionSampler, Sampler
 from fedsynth.models.networks import Shapes, dense, glorot, size_of
 from fedsynth.privacy.device import Device
 from fedsynth.privacy.device import device as device_of
@@ -58,12 +58,12 @@ _FASTER = 2.0  # bfloat16 is used if it is this many times as fast as float32: a
 class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="diffusion"):
     """Public hyperparameters of a denoising network (FinDiff, FedTabDiff), which sites train.
 
-    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
-    each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a fixed
-    random vector for each token, and a normal score for each number (the standard normal quantile of its place within
-    its token). The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion, with noise
-    variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal, which
-    sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of
+    values) each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a
+    fixed random vector for each token, and a normal score for each number (the standard normal quantile of its place
+    within its token). The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
+    with noise variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal,
+    which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
     column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
     ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
     """
@@ -77,7 +77,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     seed: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
     predicts: Literal["row", "noise"] = "row"
 
-    def shapes(self, layout: Layout) -> Shapes:
+    def shapes(self, layout: BatchLayout) -> Shapes:
         """Return the shapes of the parameters, in order, for rows of this ``layout``.
 
         These are weight and bias of each linear layer: two for the time (step of diffusion), two for the row's point,
@@ -108,7 +108,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             *table,
         )
 
-    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return random initial parameters as one flat vector, float32, for rows of this ``layout``.
 
         Weights are Glorot uniform, biases zero, and the vectors of a label's tokens N(0, 1).
@@ -118,15 +118,15 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         tables = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes[len(layers) :]]
         return np.concatenate([part.ravel() for part in (*glorot(layers, rng), *tables)])
 
-    def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
+    def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
         The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and
         positions of rows in the batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
-        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. For a network that predicts noise, the
-        loss is the mean squared error over the dimensions of the row's point. For one that predicts rows, it is the
-        mean over token vectors and numbers of the cross-entropy of a token and the squared error of a number's normal
-        score. Each row's time (uniform over all steps) and noise are drawn from ``rng`` here, once. Raises
+        (:class:`~fedsynth.models.encoders.EncodedBatch`) holds rows of this ``layout``. For a network that predicts
+        noise, the loss is the mean squared error over the dimensions of the row's point. For one that predicts rows, it
+        is the mean over token vectors and numbers of the cross-entropy of a token and the squared error of a number's
+        normal score. Each row's time (uniform over all steps) and noise are drawn from ``rng`` here, once. Raises
         :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
         from fedsynth.privacy import dpsgd  # noqa: F401  (imported first: its error tells what to install)
@@ -180,7 +180,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             hidden = leaky_relu(tape.linear(at, hidden), SLOPE)
         return tape.linear(8 + 2 * self.depth, hidden)
 
-    def points_of(self, layout: Layout, outputs: Tensor, vectors: Tensor) -> Tensor:
+    def points_of(self, layout: BatchLayout, outputs: Tensor, vectors: Tensor) -> Tensor:
         """Return the points, shape ``(rows, dimensions)``, that ``outputs`` of a network that predicts rows stand for.
 
         ``outputs`` are those of :meth:`outputs`, logits and normal scores, for rows of this ``layout``. ``vectors`` are
@@ -195,18 +195,18 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             parts.append(bmm(logits.softmax(2).transpose(0, 1), table).transpose(0, 1).flatten(1))
         return cat([*parts, outputs[:, self.logits(layout) :]], 1)
 
-    def blocks(self, layout: Layout) -> list[Block]:
+    def blocks(self, layout: BatchLayout) -> list[TokenBlock]:
         """Return the columns with token vectors in blocks with the same number of tokens, to be processed together.
 
-        The blocks (:class:`Block`) follow the order of :meth:`embedded`, for rows of this ``layout``.
+        The blocks (:class:`TokenBlock`) follow the order of :meth:`embedded`, for rows of this ``layout``.
         """
-        found: list[Block] = []
+        found: list[TokenBlock] = []
         for size, group in itertools.groupby(layout.tokens[at] for at in self.embedded(layout)):
             first, begin = (found[-1].first + found[-1].columns, found[-1].end) if found else (0, 0)
-            found.append(Block(first, len(list(group)), size, begin))
+            found.append(TokenBlock(first, len(list(group)), size, begin))
         return found
 
-    def by_block(self, layout: Layout, outputs: Tensor) -> list[Tensor]:
+    def by_block(self, layout: BatchLayout, outputs: Tensor) -> list[Tensor]:
         """Return the logits in a network's ``outputs`` for each block of columns, each ``(rows, columns, tokens)``.
 
         ``outputs`` are those of :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same
@@ -217,7 +217,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             for block in self.blocks(layout)
         ]
 
-    def logits(self, layout: Layout) -> int:
+    def logits(self, layout: BatchLayout) -> int:
         """Return the number of logits in an output of the network, for rows of this ``layout``.
 
         There is one for each token (code of a value) of the columns in :meth:`embedded`.
@@ -240,7 +240,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         found: Array = np.cumprod(1 - self.variances, dtype=np.float64)
         return found
 
-    def embedded(self, layout: Layout) -> list[int]:
+    def embedded(self, layout: BatchLayout) -> list[int]:
         """Return the positions of the columns with token vectors: all with at least two tokens, except the label.
 
         Tokens are codes of values, and ``layout`` says how many each column has. Columns with fewer tokens come first.
@@ -248,7 +248,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         found = [at for at, many in enumerate(layout.tokens) if many > 1 and at != self.label]
         return sorted(found, key=lambda at: layout.tokens[at])
 
-    def dimensions(self, layout: Layout) -> int:
+    def dimensions(self, layout: BatchLayout) -> int:
         """Return the dimension of the points that stand for rows of this ``layout``.
 
         A point holds a vector for the token (code of the value) of each column in :meth:`embedded`, and one score per
@@ -256,7 +256,7 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         """
         return self.embedding * len(self.embedded(layout)) + len(layout.numbers)
 
-    def vectors(self, layout: Layout) -> NDArray[np.float32]:
+    def vectors(self, layout: BatchLayout) -> NDArray[np.float32]:
         """Return the fixed random vector of each token (code of a value), float32, shape ``(tokens, embedding)``.
 
         Tokens come column by column, in the order of :meth:`embedded` for rows of this ``layout``. The vectors are
@@ -264,11 +264,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         """
         return _vectors(self.logits(layout), self.embedding, self.seed)
 
-    def points(self, layout: Layout, batch: Batch) -> NDArray[np.float32]:
+    def points(self, layout: BatchLayout, batch: EncodedBatch) -> NDArray[np.float32]:
         """Return encoded rows as points, the input of diffusion: vectors of tokens, then normal scores of numbers.
 
-        ``batch`` (:class:`~fedsynth.models.encoders.Batch`) holds the rows, of this ``layout``. Scores are bounded by
-        +-5.2. The points are float32, shape ``(rows, dimensions)``.
+        ``batch`` (:class:`~fedsynth.models.encoders.EncodedBatch`) holds the rows, of this ``layout``. Scores are
+        bounded by +-5.2. The points are float32, shape ``(rows, dimensions)``.
         """
         from scipy.special import ndtri
 
@@ -311,7 +311,7 @@ def time_features(steps: int) -> NDArray[np.float32]:
 # Sampling
 
 
-class Block(NamedTuple):
+class TokenBlock(NamedTuple):
     """Columns with the same number of tokens (codes of values), which a diffusion network processes together.
 
     The block has ``columns`` columns of ``tokens`` tokens each, consecutive in the order of :meth:`Diffusion.embedded`.
@@ -330,7 +330,7 @@ class Block(NamedTuple):
         return self.begin + self.columns * self.tokens
 
 
-class Step(NamedTuple):
+class DenoisingStep(NamedTuple):
     """One denoising step of a sampler: x becomes ``keep`` x + ``remove`` (predicted noise) + ``add`` (fresh noise).
 
     x is a row as a noisy point, the vector that diffusion works on. ``time`` is the step of diffusion, from 0, to which
@@ -343,7 +343,7 @@ class Step(NamedTuple):
     add: float
 
 
-def ddpm(network: Diffusion) -> list[Step]:
+def ddpm(network: Diffusion) -> list[DenoisingStep]:
     """Return all steps of the DDPM sampler (Ho et al.) for ``network``, in sampling order: from the noisiest to time 0.
 
     Fresh noise has the variance of the step, and is 0 at time 0.
@@ -352,10 +352,10 @@ def ddpm(network: Diffusion) -> list[Step]:
     keep = 1 / np.sqrt(1 - beta)
     remove = -keep * beta / np.sqrt(1 - signal)
     add = np.append(0.0, np.sqrt(beta[1:]))
-    return [Step(at, keep[at], remove[at], add[at]) for at in reversed(range(network.steps))]
+    return [DenoisingStep(at, keep[at], remove[at], add[at]) for at in reversed(range(network.steps))]
 
 
-def ddim(network: Diffusion, steps: int) -> list[Step]:
+def ddim(network: Diffusion, steps: int) -> list[DenoisingStep]:
     """Return ``steps`` evenly spaced steps of the DDIM sampler (Song et al., eta = 0), from the noisiest to time 0.
 
     If ``steps`` exceeds the number of diffusion steps of ``network``, that number is used; a single step leads from the
@@ -368,27 +368,27 @@ def ddim(network: Diffusion, steps: int) -> list[Step]:
     then = np.append(now[1:], 1.0)
     keep = np.sqrt(then / now)
     remove = np.sqrt(1 - then) - keep * np.sqrt(1 - now)
-    return [Step(int(at), keep[step], remove[step], 0.0) for step, at in enumerate(times)]
+    return [DenoisingStep(int(at), keep[step], remove[step], 0.0) for step, at in enumerate(times)]
 
 
 def draw(
     network: Diffusion,
-    layout: Layout,
+    layout: BatchLayout,
     weights: NDArray[np.float32],
-    steps: Sequence[Step],
+    steps: Sequence[DenoisingStep],
     labels: NDArray[np.int64] | int,
     rng: np.random.Generator,
     *,
     device: Device = "auto",
     precision: Precision = "auto",
-) -> Batch:
+) -> EncodedBatch:
     """Sample encoded rows from a trained network, by denoising random points in these ``steps``.
 
     The steps are those of a sampler (:func:`ddpm`, :func:`ddim`). ``weights`` are the parameters of ``network``, flat.
-    ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column has, and
-    which columns are numbers. ``labels`` are the tokens of the label column, which the network reads and does not draw:
-    one for each row to sample. For a network without a label, ``labels`` is the number of rows. Returns the rows as
-    tokens and, for numbers, places within them. ``device`` "auto" is the configured device
+    ``layout`` (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of values) each column has,
+    and which columns are numbers. ``labels`` are the tokens of the label column, which the network reads and does not
+    draw: one for each row to sample. For a network without a label, ``labels`` is the number of rows. Returns the rows
+    as tokens and, for numbers, places within them. ``device`` "auto" is the configured device
     (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the network in bfloat16 if that is at least twice
     as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine. Raises
     :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
@@ -434,10 +434,10 @@ def draw(
                 tokens[part, network.embedded(layout)] = _nearest(network, layout, x, vectors)
             scores = x[:, x.shape[1] - len(layout.numbers) :]
             places[part] = ndtr(scores.nan_to_num(0.0).clamp_(-_FARTHEST, _FARTHEST).double().cpu().numpy())
-    return Batch(tokens, places)
+    return EncodedBatch(tokens, places)
 
 
-def _nearest(network: Diffusion, layout: Layout, x: Tensor, vectors: Tensor) -> NDArray[np.int64]:
+def _nearest(network: Diffusion, layout: BatchLayout, x: Tensor, vectors: Tensor) -> NDArray[np.int64]:
     """Return the token with the nearest vector for each embedded column of points ``x``, shape ``(rows, columns)``."""
     x = x.nan_to_num(0.0).clamp_(-_FARTHEST, _FARTHEST)
     width, begin, found = network.embedding, 0, []
@@ -454,7 +454,7 @@ def _nearest(network: Diffusion, layout: Layout, x: Tensor, vectors: Tensor) -> 
     return np.stack(found, axis=1) if found else np.zeros((len(x), 0), dtype=np.int64)
 
 
-def _drawn(network: Diffusion, layout: Layout, outputs: Tensor, chance: Generator) -> NDArray[np.int64]:
+def _drawn(network: Diffusion, layout: BatchLayout, outputs: Tensor, chance: Generator) -> NDArray[np.int64]:
     """Draw a token of each embedded column from the softmax of its logits, shape ``(rows, columns)``."""
     import torch
 
@@ -495,15 +495,15 @@ class TabularDiffusion:
     """A model that samples rows from a trained diffusion network.
 
     ``network`` are its hyperparameters, ``weights`` its parameters, flat, float32, and ``total`` is the estimated
-    number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
-    each column of the drawn rows has, and which columns are numbers. ``label_shares`` (float64, of sum 1) are the
-    frequencies of the tokens of the label column, which are drawn first and given to the network; they are empty
+    number of records. ``layout`` (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of
+    values) each column of the drawn rows has, and which columns are numbers. ``label_shares`` (float64, of sum 1) are
+    the frequencies of the tokens of the label column, which are drawn first and given to the network; they are empty
     without a label. ``sampler`` is "ddim", in ``steps`` steps, or "ddpm", in all of the network's steps. Raises
     :class:`InvalidParameter` for weights, shares, sampler or steps that do not fit the network.
     """
 
     network: Diffusion
-    layout: Layout
+    layout: BatchLayout
     weights: NDArray[np.float32]
     total: float
     label_shares: Array
@@ -560,7 +560,7 @@ class TabularDiffusion:
             if not shares.any():
                 return None
             model = replace(self, label_shares=shares / shares.sum())
-        return Kept(model, others) if others else model
+        return RejectionSampler(model, others) if others else model
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
@@ -584,6 +584,6 @@ class TabularDiffusion:
             network = msgspec.convert(meta["network"], Diffusion)
         except msgspec.ValidationError as error:
             raise InvalidParameter(f"not a diffusion network: {error}; fit it again") from error
-        layout = Layout(tuple(meta["tokens"]), tuple(meta["numbers"]))
+        layout = BatchLayout(tuple(meta["tokens"]), tuple(meta["numbers"]))
         shares = np.asarray(arrays["label_shares"])
         return cls(network, layout, arrays["weights"], meta["total"], shares, meta["sampler"], meta["steps"])

@@ -1,10 +1,10 @@
 """Encoding of rows for neural networks: a token for each column, and for each number a place within its token.
 
-All encoders are made from released (published, usually noisy) counts (:class:`~fedsynth.models.cells.Cells`); none is
-fitted to rows. A token is the code of a group of a column's values or intervals. A number's groups stand for its modes:
-a value with many rows mostly has a group of its own. A number's place is the share of its group's rows below it. A
-single group gives a quantile transform; several groups give mode-specific normalisation (Xu et al., arXiv 1907.00503),
-with a histogram instead of a Gaussian mixture.
+All encoders are made from released (published, usually noisy) counts
+(:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`); none is fitted to rows. A token is the code of a group of a
+column's values or intervals. A number's groups stand for its modes: a value with many rows mostly has a group of its
+own. A number's place is the share of its group's rows below it. A single group gives a quantile transform; several
+groups give mode-specific normalisation (Xu et al., arXiv 1907.00503), with a histogram instead of a Gaussian mixture.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
 
 if TYPE_CHECKING:
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.rows import Table
     from fedsynth.schema import Schema
     from fedsynth.schema.columns import Column
@@ -32,7 +32,7 @@ ALL_TOKENS = 2**18
 _BELOW_1 = 1 - 2.0**-38  # largest place; the last token plus this place stays below the next integer in float64
 
 
-class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
+class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
     """What sites need to compute a number's place within its token (code): part of an :class:`Encoder`.
 
     A token is a group of fine cells (intervals). A number's place in it, from 0 to 1, is the share of the token's rows
@@ -49,8 +49,8 @@ class Places(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     def check(self, at: int) -> None:
         """Raise :class:`InvalidParameter` unless the four arrays fit together and give places from 0 to 1 only.
 
-        :class:`Places` describes them; in addition, lower must not exceed upper. ``at`` is the column's position, for
-        the message.
+        :class:`CellPlaces` describes them; in addition, lower must not exceed upper. ``at`` is the column's position,
+        for the message.
         """
         if len({self.lower.shape, self.upper.shape, self.begin.shape, self.share.shape}) > 1 or self.lower.ndim != 1:
             raise InvalidParameter(f"the places of column {at} need four equally long lists, with one entry per cell")
@@ -84,10 +84,10 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """
 
     groups: Integers
-    places: Places | None = None
+    places: CellPlaces | None = None
 
     @classmethod
-    def of(cls, cells: Cells) -> Encoder:
+    def of(cls, cells: AdaptiveBins) -> Encoder:
         """Make the encoder of a column from its adaptive bins, ``cells``, whose groups become tokens.
 
         Their released counts determine the places of numbers.
@@ -102,7 +102,7 @@ class Encoder(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         begin = np.empty(size)
         begin[order] = np.clip(below - below[first], 0, 1)
         share = np.minimum(shares, 1 - begin) + 0.0
-        return cls(cells.groups, Places(cells.grid.lower + 0.0, cells.grid.cuts, begin + 0.0, share))
+        return cls(cells.groups, CellPlaces(cells.grid.lower + 0.0, cells.grid.cuts, begin + 0.0, share))
 
     @property
     def tokens(self) -> int:
@@ -151,20 +151,20 @@ Encoders = Annotated[tuple[Encoder, ...], msgspec.Meta(min_length=1, max_length=
 """One encoder for each stored column, in the schema's order."""
 
 
-class Batch(NamedTuple):
+class EncodedBatch(NamedTuple):
     """Encoded rows, the input of neural networks: ``tokens``, int64, and ``places``, float64 from 0 to 1.
 
     ``tokens`` has shape ``(rows, columns)``: the code of each value, from 0. ``places`` has shape ``(rows, numbers)``:
     for each numeric or datetime column, in the schema's order, the place of the value within its token
-    (:class:`Places`).
+    (:class:`CellPlaces`).
     """
 
     tokens: Integers
     places: Floats
 
 
-class Layout(NamedTuple):
-    """Layout of encoded rows (:class:`Batch`): the number of ``tokens`` (codes) of each column, and which are numbers.
+class BatchLayout(NamedTuple):
+    """Layout of an :class:`EncodedBatch`: the number of ``tokens`` (codes) of each column, and which are numbers.
 
     ``numbers`` holds the positions of the numeric and datetime columns, ascending.
     """
@@ -173,7 +173,7 @@ class Layout(NamedTuple):
     numbers: tuple[int, ...]
 
     @classmethod
-    def of(cls, encoders: Sequence[Encoder]) -> Layout:
+    def of(cls, encoders: Sequence[Encoder]) -> BatchLayout:
         """Return the layout of rows encoded by ``encoders``, one for each column."""
         numbers = tuple(at for at, encoder in enumerate(encoders) if encoder.places is not None)
         return cls(tuple(encoder.tokens for encoder in encoders), numbers)
@@ -197,7 +197,7 @@ def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:
         )
 
 
-def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> Batch:
+def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | slice = slice(None)) -> EncodedBatch:
     """Encode the ``rows`` (positions or a slice; by default all) of a ``table`` for a neural network.
 
     Returns the rows' tokens (codes for networks) and, for numbers, places within tokens. ``encoders`` has one encoder
@@ -212,16 +212,16 @@ def encode_rows(table: Table, encoders: Sequence[Encoder], rows: NDArray[Any] | 
             places.append(place)
     count = len(tokens[0])
     held = np.stack(places, axis=1) if places else np.zeros((count, 0))
-    return Batch(np.stack(tokens, axis=1), held)
+    return EncodedBatch(np.stack(tokens, axis=1), held)
 
 
-def codes_of(batch: Batch, layout: Layout) -> list[NDArray[Any]]:
+def codes_of(batch: EncodedBatch, layout: BatchLayout) -> list[NDArray[Any]]:
     """Convert encoded rows, drawn by a network, to the codes that a synthesizer's axes turn into values.
 
-    The axes are :class:`~fedsynth.models.cells.Cells`. ``batch`` holds the rows' tokens and the places of numbers
-    within them; ``layout`` says how many tokens each column has and which columns are numbers. Returns one array per
-    column, shape ``(rows,)``: int64 tokens for a category, and token + place in float64 for a number, with the place
-    from 0 to below 1.
+    The axes are :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`. ``batch`` holds the rows' tokens and the places
+    of numbers within them; ``layout`` says how many tokens each column has and which columns are numbers. Returns one
+    array per column, shape ``(rows,)``: int64 tokens for a category, and token + place in float64 for a number, with
+    the place from 0 to below 1.
     """
     found: list[NDArray[Any]] = [batch.tokens[:, at] for at in range(len(layout.tokens))]
     for number, at in enumerate(layout.numbers):

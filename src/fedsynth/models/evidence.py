@@ -42,7 +42,8 @@ class Evidence(Protocol):
         """Return, for each drawn code, the probability (0 to 1) that the row meets the condition, shape ``(rows,)``.
 
         ``codes`` is what the model drew for this column: integer codes or numbers of the form group + place
-        (:class:`Placed`), both of shape ``(rows,)``, or points on latent normal axes, shape ``(rows, latents)``.
+        (:class:`PlacedEvidence`), both of shape ``(rows,)``, or points on latent normal axes, shape ``(rows,
+        latents)``.
         """
 
 
@@ -59,7 +60,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class CodeEvidence:
     """Evidence on a column of integer codes: ``values[i]`` is the probability that code i meets the condition."""
 
     values: Array
@@ -67,22 +68,22 @@ class Weights:
     def likelihood(self, codes: NDArray[Any]) -> Array:
         """Return the condition's probability for each of ``codes``, shape ``(rows,)``.
 
-        An entry of the form group + place (float64, see :class:`Placed`) has the probability of its group.
+        An entry of the form group + place (float64, see :class:`PlacedEvidence`) has the probability of its group.
         """
         found: Array = self.values[codes.astype(np.int64, copy=False)]
         return found
 
 
 @dataclass(frozen=True, eq=False)
-class Placed(Weights):
+class PlacedEvidence(CodeEvidence):
     """Evidence on a numeric column that a model draws as a group of cells, with or without a place in the group.
 
-    A group is a set of intervals (cells, :class:`~fedsynth.models.cells.Cells`) that share one code. A model may draw
-    the group's number i as an integer, or i + place in float64: the place, from 0 to below 1, is the share of the
-    group's rows below the value. ``values[i]`` is the probability of the condition given group i. The other arrays have
-    one entry per cell, shape ``(cells,)``, in ascending order of group + place: cell c ends at ``ends[c]``, and the
-    condition holds from the fraction ``begin[c]`` to the fraction ``end[c]`` (0 to 1) of the cell. ``after[c]`` is the
-    cell's end, again as group + place, if only the rows that meet the condition are counted.
+    A group is a set of intervals (cells, :class:`~fedsynth.models.adaptive_bins.AdaptiveBins`) that share one code. A
+    model may draw the group's number i as an integer, or i + place in float64: the place, from 0 to below 1, is the
+    share of the group's rows below the value. ``values[i]`` is the probability of the condition given group i. The
+    other arrays have one entry per cell, shape ``(cells,)``, in ascending order of group + place: cell c ends at
+    ``ends[c]``, and the condition holds from the fraction ``begin[c]`` to the fraction ``end[c]`` (0 to 1) of the cell.
+    ``after[c]`` is the cell's end, again as group + place, if only the rows that meet the condition are counted.
     """
 
     ends: Array
@@ -121,9 +122,9 @@ class Placed(Weights):
         """Convert places among all rows of a group to places among only its rows that meet the condition.
 
         This is needed after rejection sampling, because the axis given the condition
-        (:meth:`~fedsynth.models.cells.Cells.given`) counts only these rows. ``codes``, shape ``(rows,)``, have the form
-        group + place, and all must meet the condition. Returns a new array of the same shape and form, for the same
-        values; integer codes are groups and are returned unchanged.
+        (:meth:`~fedsynth.models.adaptive_bins.AdaptiveBins.given`) counts only these rows. ``codes``, shape
+        ``(rows,)``, have the form group + place, and all must meet the condition. Returns a new array of the same shape
+        and form, for the same values; integer codes are groups and are returned unchanged.
         """
         if codes.dtype != np.float64:
             return codes
@@ -142,7 +143,7 @@ class Placed(Weights):
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class RejectionSampler:
     """Rejection sampling: draws rows from ``model`` and keeps each with the probability that it meets the ``evidence``.
 
     ``evidence`` maps a column's position in the schema to a condition on its codes. The rows follow the model's
@@ -166,7 +167,7 @@ class Kept:
 
         found = keep(rows, draw, _BATCH)
         for at, known in self.evidence.items():
-            if isinstance(known, Placed):
+            if isinstance(known, PlacedEvidence):
                 found[at] = known.moved(found[at])
         return found
 

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import Batch, Layout, codes_of
-from fedsynth.models.evidence import Evidence, Kept
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.networks import Adam, Shapes, dense
 from fedsynth.models.one_hot import (
     OneHot,
-    Vectors,
+    RowVectors,
     Widths,
     check_weights,
     computing,
@@ -51,7 +51,7 @@ from fedsynth.schema.bins import Floats, Integers
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsynth.models.cells import Cells
+    from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.privacy.dpsgd import RowLosses, Tape
 
 TAU = 0.2  # temperature of the fakes' Gumbel softmax
@@ -66,8 +66,8 @@ _BETAS = (0.5, 0.9)  # of Adam, as in CTGAN
 class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="critic"):
     """Hyperparameters of CTGAN's critic, which distinguishes rows from fakes (generated rows); sites train it.
 
-    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
-    each column of an encoded row has, and which columns are numbers. The critic has hidden layers of the widths
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of
+    values) each column of an encoded row has, and which columns are numbers. The critic has hidden layers of the widths
     ``hidden``; its input is a row's vector and condition (one token of the row, as a one-hot vector over all tokens).
     CTGAN's dropout is left out, so that a row's condition is the only randomness in its loss. It implements
     :class:`~fedsynth.models.networks.Network`.
@@ -75,26 +75,26 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 
     hidden: Widths = (256, 256)
 
-    def shapes(self, layout: Layout) -> Shapes:
+    def shapes(self, layout: BatchLayout) -> Shapes:
         """Return the shapes of the layers' parameters, for rows of this ``layout``; the last layer gives the score."""
         coded = OneHot.of(layout)
         return layers((coded.width + coded.hot, *self.hidden, 1))
 
-    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
-    def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
+    def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
         The loss of a real row is log(1 + exp(-score)). The function takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a
         forward pass with certain parameters) and positions of rows in the batch (a slice or tensor), and returns their
-        losses, shape ``(rows,)``. The batch (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. A
-        row's condition is its own token (code of a value) in one column, which ``rng`` draws here, once and for each
-        row by itself, uniformly from all columns with more than one token. A number's token is that of the group of
-        values that it lies in. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        losses, shape ``(rows,)``. The batch (:class:`~fedsynth.models.encoders.EncodedBatch`) holds rows of this
+        ``layout``. A row's condition is its own token (code of a value) in one column, which ``rng`` draws here, once
+        and for each row by itself, uniformly from all columns with more than one token. A number's token is that of the
+        group of values that it lies in. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
-        vectors = Vectors(layout, batch)
+        vectors = RowVectors(layout, batch)
         coded, hot = vectors.coded, vectors.hot
         if coded.columns:
             columns = hot.new_tensor(rng.integers(len(coded.columns), size=(len(hot), 1)))
@@ -126,10 +126,10 @@ class Critic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="criti
 class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="generator"):
     """Hyperparameters of CTGAN's generator, which makes fakes (generated rows); the server alone trains it.
 
-    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
-    each column of an encoded row has, and which columns are numbers. The generator's inputs are ``noise`` normal
-    numbers and a condition (a token that the row should have, as a one-hot vector over all tokens). ``hidden`` are the
-    widths of its residual layers: each layer's output is concatenated with its input, as in CTGAN. With CTGAN's
+    The ``layout`` that methods take (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of
+    values) each column of an encoded row has, and which columns are numbers. The generator's inputs are ``noise``
+    normal numbers and a condition (a token that the row should have, as a one-hot vector over all tokens). ``hidden``
+    are the widths of its residual layers: each layer's output is concatenated with its input, as in CTGAN. With CTGAN's
     BatchNorm, each row of a batch would change all others, and sampled rows would depend on running means. Here each
     row is normalised by itself (LayerNorm without weights), so layers keep their scale however large the weights grow.
     """
@@ -137,13 +137,13 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
     noise: Annotated[int, msgspec.Meta(ge=2, le=256)] = 128
     hidden: Widths = (256, 256)
 
-    def shapes(self, layout: Layout) -> Shapes:
+    def shapes(self, layout: BatchLayout) -> Shapes:
         """Return the shapes of the layers' parameters, for rows of this ``layout``; the last gives the outputs."""
         coded = OneHot.of(layout)
         inputs = itertools.accumulate(self.hidden, initial=self.noise + coded.hot)
         return tuple(shape for pair in zip(inputs, (*self.hidden, coded.width), strict=True) for shape in dense(*pair))
 
-    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
@@ -167,12 +167,13 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
 # Conditions
 
 
-def shares_of(cells: Sequence[Cells]) -> Floats:
+def shares_of(cells: Sequence[AdaptiveBins]) -> Floats:
     """Return the share of each token (code of a value) in its column, to draw a GAN's conditions from.
 
     Shares follow from released (published, usually noisy) counts. There is one entry of ``cells``
-    (:class:`~fedsynth.models.cells.Cells`) per column, whose groups are its tokens. The result is flat, with one block
-    per column in order; columns with one token have no block. In a column without counts, all tokens have equal shares.
+    (:class:`~fedsynth.models.adaptive_bins.AdaptiveBins`) per column, whose groups are its tokens. The result is flat,
+    with one block per column in order; columns with one token have no block. In a column without counts, all tokens
+    have equal shares.
     """
     parts = [np.zeros(0)]
     for column in cells:
@@ -201,7 +202,7 @@ def draw_conditions(coded: OneHot, shares: Floats, rows: int, rng: np.random.Gen
     return np.searchsorted(np.concatenate(ends), point, side="right")[:, None]
 
 
-def check_shares(shares: Floats, layout: Layout) -> None:
+def check_shares(shares: Floats, layout: BatchLayout) -> None:
     """Raise :class:`InvalidParameter` unless a GAN's conditions can be drawn from ``shares``.
 
     :func:`draw_conditions` needs one finite, non-negative number per token (code of a value) of the columns that have
@@ -224,7 +225,7 @@ class Adversaries:
     """The two networks of a GAN in training at the server, which sees only released (noisy) sums of gradients.
 
     ``critic`` and ``generator`` are the networks' hyperparameters, ``critic_weights`` and ``generator_weights`` their
-    current parameters, flat, float32. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens
+    current parameters, flat, float32. ``layout`` (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens
     (codes of values) each column of an encoded row has, and which columns are numbers. ``shares`` are the released
     shares of tokens (:func:`shares_of`), by which conditions (tokens that fakes should have) are drawn. ``clip`` bounds
     the L2 norm of the critic's gradient for each fake; sites clip that of each row to the same norm, since clipping
@@ -236,7 +237,7 @@ class Adversaries:
 
     critic: Critic
     generator: Generator
-    layout: Layout
+    layout: BatchLayout
     shares: Floats
     clip: float
     critic_weights: NDArray[np.float32]
@@ -335,14 +336,14 @@ class TabularGAN:
 
     A condition is a token (code of a value) that the row should have. ``network`` are the generator's hyperparameters,
     ``weights`` are the parameters, flat, float32, ``shares`` the released shares of tokens (:func:`shares_of`) and
-    ``total`` is the estimated number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many
-    tokens each column of the drawn rows has, and which columns are numbers. Tokens are drawn from the softmax of their
-    logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises :class:`InvalidParameter` for weights
-    or shares that do not fit the network.
+    ``total`` is the estimated number of records. ``layout`` (:class:`~fedsynth.models.encoders.BatchLayout`) says how
+    many tokens each column of the drawn rows has, and which columns are numbers. Tokens are drawn from the softmax of
+    their logits, which equals in law CTGAN's argmax of logits plus Gumbel noise. Raises :class:`InvalidParameter` for
+    weights or shares that do not fit the network.
     """
 
     network: Generator
-    layout: Layout
+    layout: BatchLayout
     weights: NDArray[np.float32]
     shares: Floats
     total: float
@@ -364,16 +365,18 @@ class TabularGAN:
         coded = OneHot.of(self.layout)
         outputs_of = computing(self.weights, self.network.shapes(self.layout), self.network.outputs, device)
 
-        def draw(many: int) -> Batch:
+        def draw(many: int) -> EncodedBatch:
             noise = rng.standard_normal((many, self.network.noise), dtype=np.float32)
             condition = np.zeros((many, coded.hot), dtype=np.float32)
             np.put_along_axis(condition, draw_conditions(coded, self.shares, many, rng), 1.0, axis=1)
             outputs = outputs_of(noise, condition)
-            return Batch(drawn(coded, self.layout, outputs, rng), places_of(np.tanh(outputs[:, : coded.numbers])))
+            return EncodedBatch(
+                drawn(coded, self.layout, outputs, rng), places_of(np.tanh(outputs[:, : coded.numbers]))
+            )
 
         return codes_of(in_parts(rows, draw), self.layout)
 
-    def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
+    def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
         """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
 
         Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
@@ -399,5 +402,5 @@ class TabularGAN:
 
         A missing entry raises ``KeyError``, an invalid one ``ValueError``.
         """
-        network, layout = msgspec.convert(meta["network"], Generator), msgspec.convert(meta["layout"], Layout)
+        network, layout = msgspec.convert(meta["network"], Generator), msgspec.convert(meta["layout"], BatchLayout)
         return cls(network, layout, arrays["weights"], arrays["shares"], float(meta["total"]))

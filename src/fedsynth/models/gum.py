@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.estimate import Mask, Measurement, Zeros, forbidden, inverse_variance_mean, merged, without
-from fedsynth.models.evidence import Evidence, Kept
+from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.junction_tree import Clique, Floats, reduce, spread
 
 _DECAY, _EVERY = 0.84, 20  # factor by which the step size shrinks, and the number of sweeps between reductions
@@ -245,7 +245,7 @@ class GradualRows:
             start[column] = rng.choice(size, rows, p=targets[column,] / targets[column,].sum())
         return list(self.update.rows(start, rng))
 
-    def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
+    def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
         """Return a sampler, by rejection, of rows given ``evidence``: conditions on columns, by position.
 
         The probability of a row is unknown, so nothing faster is possible. Returns ``None`` if a column's own table has
@@ -254,7 +254,7 @@ class GradualRows:
         for column, known in evidence.items():
             if not (self.update.targets[column,] * known.likelihood(np.arange(self.update.sizes[column]))).any():
                 return None
-        return Kept(self, evidence)
+        return RejectionSampler(self, evidence)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Return the model, to be saved, as JSON values and named arrays, the tables that its rows match.

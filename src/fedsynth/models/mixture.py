@@ -40,7 +40,7 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class SufficientStatistics:
     """What an E step adds up over rows: all that the sites of a federation need to send to fit mixtures.
 
     ``counts``, ``first`` and ``second`` are the sums of r, r x and r x^2, where r is the probability that a row's value
@@ -133,7 +133,7 @@ class Mixture:
         return Mixture(self.weights, centre + half * self.means, half * self.deviations)
 
 
-def m_step(sums: Sums, prior: Prior) -> Posterior:
+def m_step(sums: SufficientStatistics, prior: Prior) -> Posterior:
     """Return the posterior of all columns' mixtures after an M step: from the ``sums`` of an E step and the prior."""
     n = sums.counts + _EMPTY
     centre = sums.first / n
@@ -154,8 +154,8 @@ def m_step(sums: Sums, prior: Prior) -> Posterior:
 def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
     """Return the evidence lower bound of each column's fit, in nats, to decide when to stop; shape ``(columns,)``.
 
-    ``evidence`` is the sum of the rows' log normalisers (:class:`Sums`) that an E step under ``posterior`` finds.
-    Without a variance floor, no E or M step lowers the bound.
+    ``evidence`` is the sum of the rows' log normalisers (:class:`SufficientStatistics`) that an E step under
+    ``posterior`` finds. Without a variance floor, no E or M step lowers the bound.
     """
     from scipy.special import betaln, digamma, gammaln
 
@@ -172,7 +172,7 @@ def lower_bound(evidence: Array, posterior: Posterior, prior: Prior) -> Array:
     return bound
 
 
-def started(values: Sequence[Array], counts: Sequence[Array], components: int) -> tuple[Sums, Prior]:
+def started(values: Sequence[Array], counts: Sequence[Array], components: int) -> tuple[SufficientStatistics, Prior]:
     """Return the initial sums and the prior of a fit to several columns, for the first M step.
 
     ``values[j]`` are the distinct values of column j (ascending), and ``counts[j]`` their numbers of rows;
@@ -186,19 +186,19 @@ def started(values: Sequence[Array], counts: Sequence[Array], components: int) -
     variances = np.maximum(spread, 1e-12)
     starts = [quantile_start(x, held, components) for x, held in zip(values, counts, strict=True)]
     stacked = (np.stack([getattr(sums, name) for sums in starts]) for name in ("counts", "first", "second", "evidence"))
-    return Sums(*stacked), Prior(np.array(means), variances, 1e-6 * variances)
+    return SufficientStatistics(*stacked), Prior(np.array(means), variances, 1e-6 * variances)
 
 
-def quantile_start(values: Array, counts: Array, components: int) -> Sums:
+def quantile_start(values: Array, counts: Array, components: int) -> SufficientStatistics:
     """Return the sums of a first E step of one column: each value belongs to the nearest of ``components`` quantiles.
 
     ``values``, ascending, occur in ``counts`` rows each; both have the same length. Each quantile starts one component.
     Several quantiles at one heavy value count once; the remaining components start without rows. (Equal components
-    would stay equal for ever, and random ones would not be reproducible.) Unlike :class:`Sums` of several columns, the
-    result has no axis of columns: its ``counts``, ``first`` and ``second`` have shape ``(components,)``. Its
-    ``evidence``, which an M step does not need, is 0.
+    would stay equal for ever, and random ones would not be reproducible.) Unlike :class:`SufficientStatistics` of
+    several columns, the result has no axis of columns: its ``counts``, ``first`` and ``second`` have shape
+    ``(components,)``. Its ``evidence``, which an M step does not need, is 0.
     """
-    sums = Sums(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
+    sums = SufficientStatistics(np.zeros(components), np.zeros(components), np.zeros(components), np.zeros(()))
     if counts.sum() <= 0:
         return sums
     reached = np.cumsum(counts) / counts.sum()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.models.encoders import Batch, Layout
+from fedsynth.models.encoders import BatchLayout, EncodedBatch
 
 if TYPE_CHECKING:
     from fedsynth.privacy.dpsgd import RowLosses
@@ -25,26 +25,26 @@ class Network(Protocol):
 
     Its weights are a separate flat vector. A query for training (:class:`fedsynth.methods.training.NetworkTraining`)
     contains the network; sites receive the weights beside it and compute the losses of their own encoded rows. The
-    ``layout`` that methods take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each
-    column of an encoded row has, and which columns are numbers.
+    ``layout`` that methods take (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of values)
+    each column of an encoded row has, and which columns are numbers.
     """
 
-    def shapes(self, layout: Layout) -> Shapes:
+    def shapes(self, layout: BatchLayout) -> Shapes:
         """Return the shapes of the trained parameters, in the order in which the flat vector of weights holds them.
 
         The network reads rows of this ``layout``.
         """
 
-    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return random initial weights as one flat vector, float32, for rows of this ``layout``."""
 
-    def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
+    def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
-        ``batch`` (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. ``rng`` draws each row's own
-        randomness (noise, time) here, once. The result takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass
-        with certain parameters) and positions in the batch (a slice or tensor), and returns the losses of these rows,
-        shape ``(rows,)``. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        ``batch`` (:class:`~fedsynth.models.encoders.EncodedBatch`) holds rows of this ``layout``. ``rng`` draws each
+        row's own randomness (noise, time) here, once. The result takes a :class:`~fedsynth.privacy.dpsgd.Tape` (a
+        forward pass with certain parameters) and positions in the batch (a slice or tensor), and returns the losses of
+        these rows, shape ``(rows,)``. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
 
 

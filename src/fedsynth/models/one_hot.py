@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import Batch, Layout
-from fedsynth.models.evidence import Evidence, Kept, Sampler
+from fedsynth.models.encoders import BatchLayout, EncodedBatch
+from fedsynth.models.evidence import Evidence, RejectionSampler, Sampler
 from fedsynth.models.networks import Shapes, dense, size_of
 from fedsynth.privacy.device import Device
 from fedsynth.privacy.device import device as device_of
@@ -53,7 +53,7 @@ class OneHot(NamedTuple):
     sizes: tuple[int, ...]
 
     @classmethod
-    def of(cls, layout: Layout) -> OneHot:
+    def of(cls, layout: BatchLayout) -> OneHot:
         """Return where scalars and one-hot blocks lie in the vectors of encoded rows.
 
         ``layout`` says how many tokens (codes of values) each column of an encoded row has, and which columns are
@@ -92,7 +92,7 @@ def require_torch() -> None:
     import fedsynth.privacy.dpsgd  # noqa: F401  (its import raises the error)
 
 
-class Vectors:
+class RowVectors:
     """Rows of a ``batch`` as real vectors (:class:`OneHot`), made on request: all at once would exhaust the memory.
 
     ``batch`` holds encoded rows: tokens (codes of values), and places of numbers within tokens. Calling the object with
@@ -103,7 +103,7 @@ class Vectors:
     :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
     """
 
-    def __init__(self, layout: Layout, batch: Batch) -> None:
+    def __init__(self, layout: BatchLayout, batch: EncodedBatch) -> None:
         """Store tokens and scalars; raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing."""
         require_torch()
         import torch
@@ -187,7 +187,9 @@ def computing(
     return compute
 
 
-def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.random.Generator | None) -> Integers:
+def drawn(
+    coded: OneHot, layout: BatchLayout, outputs: NDArray[np.float32], rng: np.random.Generator | None
+) -> Integers:
     """Draw a token (code of a value) for each column of each row from a network's ``outputs``.
 
     Returns int64, shape ``(rows, columns)``. ``outputs``, shape ``(rows, width)``, hold logits in the blocks of the
@@ -204,13 +206,15 @@ def drawn(coded: OneHot, layout: Layout, outputs: NDArray[np.float32], rng: np.r
     return tokens
 
 
-def in_parts(rows: int, draw: Callable[[int], Batch]) -> Batch:
+def in_parts(rows: int, draw: Callable[[int], EncodedBatch]) -> EncodedBatch:
     """Draw ``rows`` encoded rows in parts, to bound the memory; ``draw(many)`` returns ``many`` (at most 4096)."""
     parts = [draw(min(_AT_ONCE, rows - start)) for start in range(0, max(rows, 1), _AT_ONCE)]
-    return Batch(np.concatenate([part.tokens for part in parts]), np.concatenate([part.places for part in parts]))
+    return EncodedBatch(
+        np.concatenate([part.tokens for part in parts]), np.concatenate([part.places for part in parts])
+    )
 
 
-def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Kept | None:
+def kept(model: Sampler, layout: BatchLayout, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
     """Return a rejection sampler of a neural network's rows given ``evidence``: conditions on columns, by position.
 
     Returns ``None`` if the evidence excludes all tokens (codes of values) of some column. ``layout`` says how many
@@ -218,7 +222,7 @@ def kept(model: Sampler, layout: Layout, evidence: Mapping[int, Evidence]) -> Ke
     """
     if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None
-    return Kept(model, evidence)
+    return RejectionSampler(model, evidence)
 
 
 def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
@@ -233,7 +237,8 @@ def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
 def places_of(scalars: Any) -> Floats:
     """Convert a network's ``scalars`` (-1 to 1) to places of numbers (0 to 1), float64, of the same shape.
 
-    A place is a number's position within its token, or code (:class:`~fedsynth.models.encoders.Places`). NaN gives 0.5.
+    A place is a number's position within its token, or code (:class:`~fedsynth.models.encoders.CellPlaces`). NaN gives
+    0.5.
     """
     found: Floats = np.clip((np.nan_to_num(scalars.astype(np.float64)) + 1) / 2, 0, 1)
     return found

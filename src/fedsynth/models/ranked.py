@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.models.evidence import Drawn, Evidence, Placed, Sampler, Weights, keep
+from fedsynth.models.evidence import CodeEvidence, Drawn, Evidence, PlacedEvidence, Sampler, keep
 from fedsynth.models.mrf import MarkovRandomField
 
 Array = NDArray[np.float64]
@@ -101,8 +101,8 @@ class RankedGroups:
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler of rows given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
 
-        Evidence on a number (:class:`~fedsynth.models.evidence.Placed`) may admit a part of a group. Any other evidence
-        depends on the group alone. :class:`GivenGroups` says how rows are drawn, and what is approximate.
+        Evidence on a number (:class:`~fedsynth.models.evidence.PlacedEvidence`) may admit a part of a group. Any other
+        evidence depends on the group alone. :class:`GivenGroups` says how rows are drawn, and what is approximate.
         """
         groups = self.groups.given(evidence)
         if groups is None:
@@ -110,7 +110,7 @@ class RankedGroups:
         parts = {}
         for at, column in enumerate(self.columns):
             known = evidence.get(column)
-            if isinstance(known, Placed):
+            if isinstance(known, PlacedEvidence):
                 begin, end = known.places
                 begin = np.where(begin < _NARROW, 0.0, np.minimum(begin, 1 - _NARROW))
                 end = np.where(end > 1 - _NARROW, 1.0, np.maximum(end, begin + _NARROW))
@@ -135,7 +135,7 @@ class RankedGroups:
             counts = self.groups.marginals([(column,)])[(column,)]
             width = np.clip(np.diff(np.clip(self._intervals[at], -3, 3), axis=0)[0], *_WIDTHS)
             wanted = width / np.maximum(counts, _RAREST * counts.sum())
-            frequent = self.groups.given({column: Weights(wanted / wanted.max())})
+            frequent = self.groups.given({column: CodeEvidence(wanted / wanted.max())})
             assert frequent is not None  # it has all rows of the model
             drawn = frequent.sample(_ROWS, rng)
             low, high = self._box(drawn)

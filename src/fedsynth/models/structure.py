@@ -115,7 +115,7 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
     """
     if most < 0:
         raise InvalidParameter(f"a column cannot have {most} parents; give 0 or more")
-    choices = Choices.of(weights, most, sizes, max_cells)
+    choices = ParentSets.of(weights, most, sizes, max_cells)
     if most <= 1:
         return choices.structure(_tree_order(choices))
     if len(weights) <= EXACT:
@@ -124,7 +124,7 @@ def best_structure(weights: Array, most: int, sizes: Sequence[int], max_cells: f
 
 
 @dataclass(frozen=True, eq=False)
-class Choices:
+class ParentSets:
     """Each column's possible sets of parents, best first: what the search for the best network looks up.
 
     ``by_column[j]`` lists, for column j, tuples of the set's value (the sum of its parents' weights), the set as a bit
@@ -134,7 +134,7 @@ class Choices:
     by_column: tuple[tuple[tuple[float, int, Parents], ...], ...]
 
     @classmethod
-    def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> Choices:
+    def of(cls, weights: Array, most: int, sizes: Sequence[int], max_cells: float) -> ParentSets:
         """List each column's sets of at most ``most`` parents of positive weight.
 
         ``weights[i, j]`` is the weight of parent j for column i, and ``sizes`` holds each column's number of codes. A
@@ -173,7 +173,7 @@ class Choices:
             before |= 1 << column
         return Structure(tuple(order), tuple(parents))
 
-    def worth(self, order: Sequence[int]) -> float:
+    def best_weight(self, order: Sequence[int]) -> float:
         """Return the total weight of the heaviest network in which parents precede their children in ``order``.
 
         ``order`` lists all columns.
@@ -185,7 +185,7 @@ class Choices:
         return total
 
 
-def _tree_order(choices: Choices) -> list[int]:
+def _tree_order(choices: ParentSets) -> list[int]:
     """Return an order of a maximum spanning forest: each tree starts with its heaviest column."""
     from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
@@ -204,7 +204,7 @@ def _tree_order(choices: Choices) -> list[int]:
     return order
 
 
-def _exact_order(choices: Choices) -> list[int]:
+def _exact_order(choices: ParentSets) -> list[int]:
     """Return the best order, by dynamic programming over sets of columns, smallest sets first."""
     count = len(choices.by_column)
     sets = np.arange(1 << count)
@@ -235,7 +235,7 @@ def _exact_order(choices: Choices) -> list[int]:
     return order[::-1]
 
 
-def _greedy_order(choices: Choices) -> list[int]:
+def _greedy_order(choices: ParentSets) -> list[int]:
     """Return the best of the orders that start at each column in turn and continue with the largest gain.
 
     For every set of parents, the number of its members that are not placed yet is maintained; placing a column affects
@@ -273,13 +273,13 @@ def _ends(members: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return ends
 
 
-def _improved(choices: Choices, order: list[int]) -> list[int]:
+def _improved(choices: ParentSets, order: list[int]) -> list[int]:
     """Return the order after moving single columns to better places, until none improves or ``_SWEEPS`` are done.
 
     Moving a column changes the available parents only of the columns between its old and its new place. Each of these
     has one value with the moved column before it and one without, from which the value of every new order is summed.
     """
-    best = choices.worth(order)
+    best = choices.best_weight(order)
     places = np.arange(len(order))
     for _ in range(_SWEEPS):
         before = best

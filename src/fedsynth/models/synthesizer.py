@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from fedsynth.archive import pack, unpack
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.cells import Cells
 from fedsynth.models.conditions import Condition, Is, read_conditions
-from fedsynth.models.copula import Cellwise, Componentwise, Copula
+from fedsynth.models.copula import Copula, OneAxis, TwoAxes
 from fedsynth.models.diffusion import TabularDiffusion
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gan import TabularGAN
@@ -129,7 +129,7 @@ class Bins:
         The evidence is the probability that the condition holds given a bin. The axis, unlike bins, can draw numbers
         from the part of a bin that meets the condition.
         """
-        return Cells.of_bins(column).given(column, condition)
+        return AdaptiveBins.of_bins(column).given(column, condition)
 
     def to_arrays(self) -> Mapping[str, NDArray[Any]]:
         """Return no arrays: the schema alone determines how codes become values."""
@@ -151,7 +151,7 @@ _MODELS: tuple[type[Model], ...] = (
     TabularGAN,
     TabularDiffusion,
 )
-_AXES: tuple[type[ModelAxis], ...] = (Bins, Cells, Cellwise, Componentwise)
+_AXES: tuple[type[ModelAxis], ...] = (Bins, AdaptiveBins, OneAxis, TwoAxes)
 MODELS = {model.kind: model for model in _MODELS}
 AXES = {axis.kind: axis for axis in _AXES}
 
@@ -367,7 +367,7 @@ class _Rows:
         for at, (column, axis, on_axis) in enumerate(zip(self.schema.stored, self.axes, drawn, strict=True)):
             values = axis.drawn(on_axis, rng)
             if at in self.conditions:
-                values = self.conditions[at].imposed(values)
+                values = self.conditions[at].impose(values)
             if isinstance(column, Numeric | Datetime) and values.dtype == np.float64:
                 numbers[at] = values
                 gone, bins = np.isnan(values), bin_of(column.bin_edges, values)
@@ -381,7 +381,7 @@ def _of_codes(axis: ModelAxis, column: Column) -> tuple[NDArray[np.int64], NDArr
     """Return, for each code of the schema, the model's code and the log share within it; ``None`` for finer axes."""
     if isinstance(axis, Bins):
         return np.arange(column.size), np.zeros(column.size)
-    if isinstance(axis, Cells) and axis.covers(column):
+    if isinstance(axis, AdaptiveBins) and axis.covers(column):
         with np.errstate(divide="ignore"):  # values with share 0 have log probability -inf
             return axis.groups, np.log(axis.shares)
     return None

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import Batch, Layout, codes_of
-from fedsynth.models.evidence import Evidence, Kept
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.networks import Shapes, dense
 from fedsynth.models.one_hot import (
     OneHot,
-    Vectors,
+    RowVectors,
     Widths,
     check_weights,
     computing,
@@ -50,8 +50,8 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     The encoder has layers of the widths ``hidden``, the decoder the same in reverse. ``latent`` is the length of the
     code between them. ``factor`` is the weight of a row's reconstruction relative to its Kullback-Leibler divergence.
     ``sigma`` is the fixed standard deviation of scalars (numbers as values from -1 to 1). The ``layout`` that methods
-    take (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values) each column of an encoded
-    row has, and which columns are numbers. The class implements :class:`~fedsynth.models.networks.Network`.
+    take (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of values) each column of an
+    encoded row has, and which columns are numbers. The class implements :class:`~fedsynth.models.networks.Network`.
     """
 
     hidden: Widths = (128, 128)
@@ -59,7 +59,7 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     factor: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 2.0
     sigma: Annotated[float, msgspec.Meta(ge=0.01, le=1)] = 0.1
 
-    def shapes(self, layout: Layout) -> Shapes:
+    def shapes(self, layout: BatchLayout) -> Shapes:
         """Return the shapes of the parameters, in order: encoder, heads for mean and log-variance, decoder.
 
         The network reads rows of this ``layout``.
@@ -68,23 +68,23 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         decoder = layers((self.latent, *reversed(self.hidden), width))
         return (*layers((width, *self.hidden)), *head, *head, *decoder)
 
-    def initial(self, layout: Layout, rng: np.random.Generator) -> NDArray[np.float32]:
+    def initial(self, layout: BatchLayout, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return PyTorch's default initial weights of linear layers, flat, float32, for rows of this ``layout``."""
         return linear_default(self.shapes(layout), rng)
 
-    def losses(self, layout: Layout, batch: Batch, rng: np.random.Generator) -> RowLosses:
+    def losses(self, layout: BatchLayout, batch: EncodedBatch, rng: np.random.Generator) -> RowLosses:
         """Return a function of the parameters that computes the loss of each row of ``batch``, for training.
 
         The loss is (factor * reconstruction + divergence) / number of columns. The function takes a
         :class:`~fedsynth.privacy.dpsgd.Tape` (a forward pass with certain parameters) and positions of rows in the
         batch (a slice or tensor), and returns their losses, shape ``(rows,)``. The batch
-        (:class:`~fedsynth.models.encoders.Batch`) holds rows of this ``layout``. The reconstruction loss of a scalar x,
-        for which the decoder returns r, is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of a value)
-        its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable clip
-        norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng`` here,
-        once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
+        (:class:`~fedsynth.models.encoders.EncodedBatch`) holds rows of this ``layout``. The reconstruction loss of a
+        scalar x, for which the decoder returns r, is (x - tanh r)^2 / (2 sigma^2) + log sigma, that of a token (code of
+        a value) its cross-entropy. TVAE sums over columns; the mean keeps the gradient norms of rows, and so a suitable
+        clip norm, independent of the width of the table. The noise of each row's latent code is drawn from ``rng``
+        here, once. Raises :class:`~fedsynth.errors.Unsupported` if PyTorch is missing.
         """
-        vectors = Vectors(layout, batch)
+        vectors = RowVectors(layout, batch)
         noise = vectors.scalars.new_tensor(rng.standard_normal((len(batch.tokens), self.latent), dtype=np.float32))
         columns = len(layout.tokens)
 
@@ -134,14 +134,14 @@ class TabularVAE:
     """A model that samples rows from a trained autoencoder: latent codes from the normal distribution, decoded.
 
     ``network`` are its hyperparameters, ``weights`` are its parameters, flat, float32, and ``total`` is the estimated
-    number of records. ``layout`` (:class:`~fedsynth.models.encoders.Layout`) says how many tokens (codes of values)
-    each column of the drawn rows has, and which columns are numbers. With ``decoding`` "sample", tokens are drawn from
-    their softmax; "argmax" takes the likeliest token, as in the published code. Raises :class:`InvalidParameter` for
-    weights that do not fit the network, and for another ``decoding``.
+    number of records. ``layout`` (:class:`~fedsynth.models.encoders.BatchLayout`) says how many tokens (codes of
+    values) each column of the drawn rows has, and which columns are numbers. With ``decoding`` "sample", tokens are
+    drawn from their softmax; "argmax" takes the likeliest token, as in the published code. Raises
+    :class:`InvalidParameter` for weights that do not fit the network, and for another ``decoding``.
     """
 
     network: AutoEncoder
-    layout: Layout
+    layout: BatchLayout
     weights: NDArray[np.float32]
     total: float
     decoding: Literal["sample", "argmax"] = "sample"
@@ -164,15 +164,15 @@ class TabularVAE:
         coded = OneHot.of(self.layout)
         decoded = computing(self.weights, self.network.shapes(self.layout), self.network.decoded, device)
 
-        def draw(many: int) -> Batch:
+        def draw(many: int) -> EncodedBatch:
             outputs = decoded(rng.standard_normal((many, self.network.latent), dtype=np.float32))
             tokens = drawn(coded, self.layout, outputs, rng if self.decoding == "sample" else None)
             scalars = np.tanh(outputs[:, : coded.numbers])
-            return Batch(tokens, places_of(scalars + self.network.sigma * rng.standard_normal(scalars.shape)))
+            return EncodedBatch(tokens, places_of(scalars + self.network.sigma * rng.standard_normal(scalars.shape)))
 
         return codes_of(in_parts(rows, draw), self.layout)
 
-    def given(self, evidence: Mapping[int, Evidence]) -> Kept | None:
+    def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler | None:
         """Return a rejection sampler of rows given ``evidence``: conditions on columns, by position.
 
         Returns ``None`` if the evidence excludes all tokens (codes of values) of some column.
@@ -195,5 +195,5 @@ class TabularVAE:
 
         A missing entry raises ``KeyError``, an invalid one ``ValueError``.
         """
-        network, layout = msgspec.convert(meta["network"], AutoEncoder), msgspec.convert(meta["layout"], Layout)
+        network, layout = msgspec.convert(meta["network"], AutoEncoder), msgspec.convert(meta["layout"], BatchLayout)
         return cls(network, layout, arrays["weights"], float(meta["total"]), meta["decoding"])

@@ -33,8 +33,16 @@ import msgspec
 
 from fedsynth.backup import copy_database
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.account_file import AccountFile, Part, Question, Records, Rejected, Run, Secret
-from fedsynth.privacy.audit import START, Chain, Findings, short
+from fedsynth.privacy.account_file import (
+    AccountFile,
+    PartRecord,
+    QuestionRecord,
+    Records,
+    RejectedRecord,
+    RunRecord,
+    SecretRecord,
+)
+from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost
 
 _SESSIONS = 64  # most uncharged open sessions of secure sums
@@ -102,7 +110,7 @@ class Charge:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedQuestion:
     """A question's entry in the site's privacy account, from :meth:`Account.begin`; the question may now be answered.
 
     ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
@@ -160,16 +168,16 @@ class Account:
         from which it derives its noise and its identity.
         """
         with self._file.transaction() as records:
-            found = records.one(Secret, "name = ?", name)
+            found = records.one(SecretRecord, "name = ?", name)
             if found is not None:
                 return found.value
             if fresh:
-                records.put(Secret(name, fresh))
+                records.put(SecretRecord(name, fresh))
         return fresh
 
     # Questions
 
-    def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
+    def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> OpenedQuestion:
         """Charge a question, durably, or return the entry of a question that is already charged.
 
         This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
@@ -186,14 +194,14 @@ class Account:
         Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
-            run = records.one(Run, "run = ?", charge.run)
+            run = records.one(RunRecord, "run = ?", charge.run)
             if run is not None:
                 _refuse_other_rows(run, charge)
-            known = records.one(Question, "key = ?", charge.key)
+            known = records.one(QuestionRecord, "key = ?", charge.key)
             if known is not None:
                 _refuse_other_terms(known, charge)
                 if known.paid or not pay:
-                    return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
+                    return OpenedQuestion(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no open session at this site; start another run")
             if known is None and (not pay or not (charge.cost.rho or charge.cost.curve)):
@@ -212,13 +220,13 @@ class Account:
                 row, chain = self._append(records, "opened", _facts(charge))
             if known is None:
                 salt = self._random(charge.key)
-                known = Question(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
+                known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
             rows = charge.rows or ("" if run is None else run.rows)
-            record = Run(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used)
-            records.put(record.having(spent))
-        return Opened(known.salt, row, chain, pay)
+            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used)
+            records.put(record.with_spent(spent))
+        return OpenedQuestion(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
@@ -227,12 +235,12 @@ class Account:
         0. A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
         """
         with self._file.open() as records:
-            reply = records.one(Part, _PART, key, f"turn {turn}")
+            reply = records.one(PartRecord, _PART, key, f"turn {turn}")
         if reply is None:
             return None
         with self._file.transaction() as records:
-            question = records.one(Question, "key = ?", key)
-            run = None if question is None else records.one(Run, "run = ?", question.run)
+            question = records.one(QuestionRecord, "key = ?", key)
+            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
             if question is not None and run is not None:
                 records.put(question._replace(replays=question.replays + 1))
                 records.put(run._replace(used=self._clock().timestamp()))
@@ -263,7 +271,7 @@ class Account:
         ``key`` is the question's (:attr:`Charge.key <Charge>`).
         """
         with self._file.open() as records:
-            found = records.one(Part, _PART, key, f"session {part}")
+            found = records.one(PartRecord, _PART, key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
@@ -273,7 +281,7 @@ class Account:
         ``None`` if it has asked nothing.
         """
         with self._file.open() as records:
-            found = records.one(Run, "run = ?", run)
+            found = records.one(RunRecord, "run = ?", run)
         return None if found is None else found.rows
 
     def pin(self, run: str, rows: str) -> str:
@@ -284,7 +292,7 @@ class Account:
         :class:`Refused` for a run that is unknown or closed.
         """
         with self._file.transaction() as records:
-            found = records.one(Run, "run = ?", run)
+            found = records.one(RunRecord, "run = ?", run)
             if found is None or found.closed:
                 raise Refused(f"run {run} is not open here; start another run")
             if not found.rows:
@@ -300,17 +308,17 @@ class Account:
         """
         key = f"run {run}"  # differs from every question's key
         with self._file.open() as records:
-            found = records.one(Run, "run = ?", run)
-            known = records.one(Part, _PART, key, "salt")
+            found = records.one(RunRecord, "run = ?", run)
+            known = records.one(PartRecord, _PART, key, "salt")
         if found is None or found.closed:
             raise Refused(f"run {run} is not open here; start another run")
         if known is not None:
             return known.value
         with self._file.transaction() as records:
-            found = records.one(Run, "run = ?", run)
+            found = records.one(RunRecord, "run = ?", run)
             if found is None or found.closed:
                 raise Refused(f"run {run} is not open here; start another run")
-            known = records.one(Part, _PART, key, "salt") or Part(key, "salt", self._random(key))
+            known = records.one(PartRecord, _PART, key, "salt") or PartRecord(key, "salt", self._random(key))
             records.put(known)
         return known.value
 
@@ -358,13 +366,13 @@ class Account:
             restores = records.execute("SELECT content, chain FROM audit JOIN restores USING (row)").fetchall()
             return any(records.checked(*restore).seen >= row for restore in restores)
 
-    def verify(self, noted: str = "") -> Findings:
+    def verify(self, noted: str = "") -> AuditResult:
         """Verify the whole account: file, chain of audit rows, totals, and every checksum; changes nothing.
 
         ``noted`` is the chain value (hex) of a row that was noted elsewhere: if the account lacks this row, its end was
         cut off or it was rewritten. A fault is returned, not raised.
         """
-        chain = Chain(noted)
+        chain = ChainCheck(noted)
         try:
             with self._file.open() as records:
                 records.execute("BEGIN")
@@ -408,7 +416,7 @@ class Account:
         with self._file.open() as records:
             if run is None:
                 return records.head().total
-            found = records.one(Run, "run = ?", run)
+            found = records.one(RunRecord, "run = ?", run)
         return Cost() if found is None else found.spent
 
     @property
@@ -442,7 +450,7 @@ class Account:
         A run is used when a question is charged or its session opened, and when a stored reply is sent again.
         """
         with self._file.open() as records:
-            runs = records.all(Run, "NOT closed ORDER BY used, run")
+            runs = records.all(RunRecord, "NOT closed ORDER BY used, run")
         return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
 
     def close(self, run: str) -> int:
@@ -452,7 +460,7 @@ class Account:
         :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
-            found = records.one(Run, "run = ?", run)
+            found = records.one(RunRecord, "run = ?", run)
             if found is None:
                 raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
             closed = 0 if found.closed else self._close(records, found)
@@ -470,11 +478,11 @@ class Account:
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
-        The lost charges are unknown, so each open run is charged up to its limit (:meth:`Run.rest
-        <fedsynth.privacy.account_file.Run.rest>`) and closed. ``began`` gives the limits, by run name, of runs that
-        began after the backup was made, which the account does not know. Later audit rows get numbers above ``row``,
-        and :meth:`holds` accepts what servers have seen up to there. If the account has ever charged a release on
-        random samples of rows, lost charges may be such releases, too. The unspent rest of a run's limit is then
+        The lost charges are unknown, so each open run is charged up to its limit (:meth:`RunRecord.rest
+        <fedsynth.privacy.account_file.RunRecord.rest>`) and closed. ``began`` gives the limits, by run name, of runs
+        that began after the backup was made, which the account does not know. Later audit rows get numbers above
+        ``row``, and :meth:`holds` accepts what servers have seen up to there. If the account has ever charged a release
+        on random samples of rows, lost charges may be such releases, too. The unspent rest of a run's limit is then
         charged as the bound that it sets on their Renyi divergence, at the order of this limit; the site's total may
         then exceed its own limit if that has another order. Raises :class:`InvalidParameter` for a row number that
         cannot exist.
@@ -486,17 +494,17 @@ class Account:
             number = max(row, head.row) + 1
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
             records.execute("INSERT INTO restores VALUES (?)", number)
-            runs = records.all(Run, "NOT closed ORDER BY run")
+            runs = records.all(RunRecord, "NOT closed ORDER BY run")
             for name, limit in (began or {}).items():
-                if records.one(Run, "run = ?", name) is None:
-                    runs.append(Run(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
+                if records.one(RunRecord, "run = ?", name) is None:
+                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
             sampled = bool(head.total.curve)  # this site has trained networks, and may have done so since
             for run in runs:
                 rest = run.rest(sampled=sampled)
                 total = run.spent + rest
                 facts = {"run": run.run, "cost": rest, "run_total": total}
                 self._append(records, "written off", facts, rest)
-                self._close(records, run.having(total))
+                self._close(records, run.with_spent(total))
         self._file.clear()
 
     # Inside a transaction
@@ -526,11 +534,11 @@ class Account:
         """Count a message without cost; return whether it is one of the first ``free_an_hour`` of its hour."""
         moment = self._clock()
         self._close_hour(records, moment)
-        hour, count, digest = records.one(Rejected) or Rejected(_hour(moment))
+        hour, count, digest = records.one(RejectedRecord) or RejectedRecord(_hour(moment))
         if count >= self.free_an_hour:
             digest = hashlib.sha256(digest + message).digest()
         records.execute("DELETE FROM rejected")
-        records.put(Rejected(hour, count + 1, digest))
+        records.put(RejectedRecord(hour, count + 1, digest))
         return count < self.free_an_hour
 
     def _count_free(self, records: Records, key: str) -> None:
@@ -540,7 +548,7 @@ class Account:
 
     def _close_hour(self, records: Records, moment: datetime) -> None:
         """Write the shared audit row of a past hour, if it had more rejected messages than get their own rows."""
-        over = records.one(Rejected)
+        over = records.one(RejectedRecord)
         if over is None or over.hour == _hour(moment):
             return
         records.execute("DELETE FROM rejected")
@@ -573,9 +581,9 @@ class Account:
         for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
             records.forget(key)
 
-    def _close(self, records: Records, run: Run) -> int:
+    def _close(self, records: Records, run: RunRecord) -> int:
         """Delete everything about a run's questions except their charges; return their number."""
-        questions = records.all(Question, "run = ?", run.run)
+        questions = records.all(QuestionRecord, "run = ?", run.run)
         for question in questions:
             records.forget(question.key)
             if question.paid:
@@ -587,23 +595,23 @@ class Account:
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._file.transaction() as records:
-            question = records.one(Question, "key = ?", key)
+            question = records.one(QuestionRecord, "key = ?", key)
             if question is None or not question.salt:
                 raise Refused("the session of this question has ended; start another run")
-            known = records.one(Part, _PART, key, part)
+            known = records.one(PartRecord, _PART, key, part)
             if known is None:
-                records.put(Part(key, part, value))
+                records.put(PartRecord(key, part, value))
         return value if known is None else known.value
 
 
-def _refuse_other_rows(run: Run, charge: Charge) -> None:
+def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
     if run.closed:
         raise Refused(f"run {charge.run} is closed at this site; start another run")
     if charge.rows and run.rows and charge.rows != run.rows:
         raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
 
 
-def _refuse_other_currency(run: Run, charge: Charge) -> None:
+def _refuse_other_currency(run: RunRecord, charge: Charge) -> None:
     """Refuse a plan whose prices are in another currency than the run's.
 
     Slots of one run are counted by their prices: in epsilon if the run's limit is pure, otherwise in rho. For sampled
@@ -623,7 +631,7 @@ def _refuse_other_currency(run: Run, charge: Charge) -> None:
         )
 
 
-def _refuse_other_terms(known: Question, charge: Charge) -> None:
+def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
     if (known.run, known.terms) != (charge.run, charge.terms):
         raise Refused(
             f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "

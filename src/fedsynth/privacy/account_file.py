@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from fedsynth.errors import FedsynthError
-from fedsynth.privacy.audit import START, Chain, Head, Row, read_row
+from fedsynth.privacy.audit import START, AuditHead, AuditRow, ChainCheck, read_row
 from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
 _UNKNOWN = 1e15  # a log-moment that no limit covers
@@ -59,7 +59,7 @@ CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal
 """
 
 
-class Run(NamedTuple):
+class RunRecord(NamedTuple):
     """The account's record of a run: its name, its spending, its limit, the rows that it reads, and its last use.
 
     * ``run``: its name; ``closed``: 1 if it may ask nothing more, otherwise 0.
@@ -90,7 +90,7 @@ class Run(NamedTuple):
         """The cost to one person that the run has spent."""
         return Cost(self.epsilon, self.rho, _read_curve(self.curve) if self.curve else ())
 
-    def having(self, spent: Cost) -> Run:
+    def with_spent(self, spent: Cost) -> RunRecord:
         """Return the record with ``spent`` in place of the run's cost so far."""
         curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
         return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
@@ -123,7 +123,7 @@ class Run(NamedTuple):
         return Cost(math.inf, 0.0, curve)
 
 
-class Question(NamedTuple):
+class QuestionRecord(NamedTuple):
     """The account's record of a question (one request of a run) that is charged or has an open session.
 
     * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.account.Charge>`); ``run``: the name of its
@@ -148,7 +148,7 @@ class Question(NamedTuple):
     replays: int = 0
 
 
-class Part(NamedTuple):
+class PartRecord(NamedTuple):
     """The account's record of a reply, or of a value that a site stores between the messages of a question.
 
     ``key`` is the question's. ``part`` is "turn" and the message's number for a reply, or "session" and a name for a
@@ -161,14 +161,14 @@ class Part(NamedTuple):
     value: bytes
 
 
-class Secret(NamedTuple):
+class SecretRecord(NamedTuple):
     """The account's record of a secret of the site, by name, such as the key of its noise and identity."""
 
     name: str
     value: bytes
 
 
-class Rejected(NamedTuple):
+class RejectedRecord(NamedTuple):
     """The account's count of the messages of one hour that charged nothing, such as refused ones.
 
     ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of the messages that got no
@@ -181,13 +181,19 @@ class Rejected(NamedTuple):
 
 
 _read_curve = msgspec.json.Decoder(tuple[float, ...]).decode
-_Record = TypeVar("_Record", Run, Question, Part, Secret, Rejected)
-_TABLE_OF = {Run: "runs", Question: "questions", Part: "parts", Secret: "secrets", Rejected: "rejected"}
+_Record = TypeVar("_Record", RunRecord, QuestionRecord, PartRecord, SecretRecord, RejectedRecord)
+_TABLE_OF = {
+    RunRecord: "runs",
+    QuestionRecord: "questions",
+    PartRecord: "parts",
+    SecretRecord: "secrets",
+    RejectedRecord: "rejected",
+}
 
 
 @dataclass(frozen=True)
 class Records:
-    """Reads and writes the records of a privacy account (such as :class:`Run`) over one database ``connection``.
+    """Reads and writes the records of a privacy account (such as :class:`RunRecord`) over one database ``connection``.
 
     ``path`` is the account's file, for messages. The methods raise :class:`FedsynthError` for damage.
     """
@@ -202,8 +208,9 @@ class Records:
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
         """Return the records of one class for which the SQL condition ``where`` holds, after verifying their checksums.
 
-        ``kind`` is the class (:class:`Run`, :class:`Question`, :class:`Part`, :class:`Secret` or :class:`Rejected`),
-        and ``values`` stand for the condition's question marks. Raises :class:`FedsynthError` for a wrong checksum.
+        ``kind`` is the class (:class:`RunRecord`, :class:`QuestionRecord`, :class:`PartRecord`, :class:`SecretRecord`
+        or :class:`RejectedRecord`), and ``values`` stand for the condition's question marks. Raises
+        :class:`FedsynthError` for a wrong checksum.
         """
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_seal(row[:-1]) != row[-1] for row in rows):
@@ -227,13 +234,13 @@ class Records:
         for table in ("parts", "questions"):
             self.execute(f"DELETE FROM {table} WHERE key = ?", key)
 
-    def head(self) -> Head:
+    def head(self) -> AuditHead:
         """Return the last audit row's number and hash, and the totals up to it; all zero if there is no row."""
         last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
         if last is None:
-            return Head()
+            return AuditHead()
         row = self.checked(*last)
-        return Head(row.row, last[1], row.total, row.exact)
+        return AuditHead(row.row, last[1], row.total, row.exact)
 
     def chain(self, row: int) -> bytes:
         """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.
@@ -245,7 +252,7 @@ class Records:
             raise damaged(self.path, f"audit row {row} is missing")
         return bytes(found[1])
 
-    def checked(self, content: object, chain: bytes) -> Row:
+    def checked(self, content: object, chain: bytes) -> AuditRow:
         """Return a stored audit row in decoded form, after verifying its hash.
 
         Raises :class:`FedsynthError` if the SHA-256 hash of its ``content`` is not the ``chain`` value.
@@ -254,11 +261,11 @@ class Records:
             raise damaged(self.path, "the content of an audit row does not match its hash")
         return read_row(content)
 
-    def faults(self, chain: Chain) -> tuple[int, str]:
+    def faults(self, chain: ChainCheck) -> tuple[int, str]:
         """Verify everything in the account, and return the first fault: the number of its audit row and a description.
 
         The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
-        :class:`~fedsynth.privacy.audit.Chain`, which follows the audit rows during the check. Raises
+        :class:`~fedsynth.privacy.audit.ChainCheck`, which follows the audit rows during the check. Raises
         :class:`FedsynthError` for a file that is damaged as a database.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]
@@ -274,20 +281,20 @@ class Records:
         if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
             raise damaged(self.path, "its tables are not an account's")
         charged = dict(chain.charged)
-        for question in self.all(Question):
+        for question in self.all(QuestionRecord):
             if question.paid and charged.pop(question.key, 0) != question.row:
                 return question.row, "is not the charge of the question that refers to it"
         if charged:
             return min(charged.values()), "charges a question that is not in the account"
         totals = dict(chain.runs)
-        for run in self.all(Run):
+        for run in self.all(RunRecord):
             if run.spent != totals.pop(run.run, Cost()):
                 return 0, f"the total of run {run.run} differs from the sum of its charges"
         if totals:
             return 0, f"run {min(totals)} was charged but is not in the account"
-        self.all(Part)
-        self.all(Secret)
-        self.all(Rejected)
+        self.all(PartRecord)
+        self.all(SecretRecord)
+        self.all(RejectedRecord)
         if [row[0] for row in self.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
             return 0, "the list of restored backups differs from that of the audit rows"
         return 0, ""

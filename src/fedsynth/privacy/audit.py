@@ -27,7 +27,7 @@ _LONGEST = 200  # most characters of a text in the row of a rejected message, so
 
 
 @dataclass(frozen=True)
-class Findings:
+class AuditResult:
     """The result of verifying a site's account, or an export of its audit: how far the audit goes, and the first fault.
 
     ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex), the hash to which all
@@ -43,7 +43,7 @@ class Findings:
     noted_at: int = 0
 
 
-class Row(msgspec.Struct, frozen=True):
+class AuditRow(msgspec.Struct, frozen=True):
     """The fields of an audit row that the account itself reads; further fields are for people.
 
     * ``row``: number of the row, from 1.
@@ -67,10 +67,10 @@ class Row(msgspec.Struct, frozen=True):
     seen: int = 0
 
 
-read_row = msgspec.json.Decoder(Row).decode
+read_row = msgspec.json.Decoder(AuditRow).decode
 
 
-class Head(NamedTuple):
+class AuditHead(NamedTuple):
     """The end of an audit: its last row's number and chain value, and the totals up to there.
 
     ``row`` is 0, and ``chain`` is 32 zero bytes, before the first row. ``chain`` is the SHA-256 hash of the row, which
@@ -104,7 +104,7 @@ class Head(NamedTuple):
 
 
 @dataclass
-class Chain:
+class ChainCheck:
     """Verification of audit rows from the first one on: the hash chain, the running totals, and the charges.
 
     ``noted`` is a chain value (hex) that was noted outside the account and is to be found again, or empty. The other
@@ -114,7 +114,7 @@ class Chain:
     """
 
     noted: str
-    head: Head = field(default_factory=Head)
+    head: AuditHead = field(default_factory=AuditHead)
     noted_at: int = 0
     runs: dict[str, Cost] = field(default_factory=dict)
     charged: dict[str, int] = field(default_factory=dict)
@@ -146,26 +146,26 @@ class Chain:
             self.charged[row.key] = row.row
         if row.outcome == "restored":
             self.restores.append(row.row)
-        self.head = Head(row.row, hashlib.sha256(content).digest(), row.total, row.exact)
+        self.head = AuditHead(row.row, hashlib.sha256(content).digest(), row.total, row.exact)
         if self.head.chain.hex() == self.noted:
             self.noted_at = row.row
         return ""
 
-    def findings(self, broken: int = 0, wrong: str = "") -> Findings:
+    def findings(self, broken: int = 0, wrong: str = "") -> AuditResult:
         """Return the result so far, with a fault if ``wrong`` describes one (a clause); ``broken`` is its audit row.
 
         A fault that concerns no single row has the row number 0.
         """
-        return Findings(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
+        return AuditResult(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
 
 
-def verify_export(path: Path, noted: str = "") -> Findings:
+def verify_export(path: Path, noted: str = "") -> AuditResult:
     """Verify audit rows exported to a file, one JSON object per line, and return the result up to the first fault.
 
     ``noted`` is a chain value (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.account.Account.verify`.
     Raises ``OSError`` for a file that cannot be read.
     """
-    chain = Chain(noted)
+    chain = ChainCheck(noted)
     with path.open("rb") as file:
         for line in file:
             wrong = chain.follow(line.removesuffix(b"\n"))

@@ -218,7 +218,7 @@ def decide(word: int, bounds: Callable[[int], Bounds], more: Words) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LookupTable:
     """The first look-up of many uniform numbers at once among the cells of a ``law``; made by :func:`table`.
 
     ``low`` and ``high`` are the bounds of :func:`cumulative_bounds` at 62 digits (int64, one entry per cell). ``guide``
@@ -250,7 +250,7 @@ class Table:
 
 
 @lru_cache(maxsize=64)  # at most 1.2 MB each
-def table(law: Law) -> Table:
+def table(law: Law) -> LookupTable:
     """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached.
 
     A law (:data:`Law`) is one of the discrete distributions of this module.
@@ -261,4 +261,4 @@ def table(law: Law) -> Table:
     first = np.arange(1 << leading, dtype=np.int64) << shift
     sure = np.searchsorted(high, first, side="right")
     settled = sure == np.searchsorted(low, first + ((1 << shift) - 1), side="right")
-    return Table(law, low, high, np.where(settled, sure, -1), shift)
+    return LookupTable(law, low, high, np.where(settled, sure, -1), shift)

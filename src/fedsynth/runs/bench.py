@@ -39,8 +39,8 @@ from fedsynth.data.read import read_frame, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
-from fedsynth.evaluation.metrics import FLOORS, Run, find_metric
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric
+from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.transport import InProcess, Message
@@ -52,7 +52,18 @@ from fedsynth.methods.registry import read_options
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.bench_spec import AXES, Case, Cell, Dataset, Rules, Spec, Split, Words, data_file, entry_named
+from fedsynth.runs.bench_spec import (
+    AXES,
+    Case,
+    Cell,
+    Dataset,
+    SchemaRules,
+    Spec,
+    SplitEntry,
+    Words,
+    data_file,
+    entry_named,
+)
 from fedsynth.runs.job import DEMO_DATA, parse_option, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
@@ -90,7 +101,7 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     return _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame), rng
 
 
-def _made_schema(frame: pd.DataFrame, target: str, rules: Rules, folder: Path) -> Schema:
+def _made_schema(frame: pd.DataFrame, target: str, rules: SchemaRules, folder: Path) -> Schema:
     """Return a schema with the bounds and categories of the whole file; missing text in ``frame`` becomes "?"."""
     if rules.domain:
         sizes = load_object(folder / rules.domain, "a domain: sizes by column")
@@ -143,7 +154,7 @@ def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> 
     return rows.train, rows.test
 
 
-class Shared(NamedTuple):
+class CellRows(NamedTuple):
     """The rows of a cell (one run), which other cells may share.
 
     ``train`` are the training rows of all sites together, ``test`` the test rows (``None`` without a split). ``sites``
@@ -159,7 +170,7 @@ class Shared(NamedTuple):
     rng: np.random.Generator
 
 
-def _shared(case: Case, folder: Path) -> Shared:
+def _shared(case: Case, folder: Path) -> CellRows:
     """Return a cell's rows, with a generator of its own."""
     found = _cut(
         msgspec.json.encode(case.dataset),
@@ -176,7 +187,7 @@ def _shared(case: Case, folder: Path) -> Shared:
 @lru_cache(_SHARED)
 def _cut(
     description: bytes, folder: Path, seed: int | None, how: str, sites: int, share: float, entropy: tuple[int, ...]
-) -> Shared:
+) -> CellRows:
     dataset = msgspec.json.decode(description, type=Dataset)
     table, drawn = _loaded(description, folder)
     train, test = _split(table, dataset.split, copy.deepcopy(drawn) if seed is None else np.random.default_rng(seed))
@@ -189,10 +200,10 @@ def _cut(
     elif how:
         parts = split(train, sites, parse_partition(how, train.schema, dataset.target), rng)
     kept, held = hold_out(parts, share, rng) if share else (parts, [])
-    return Shared(train, test, kept, held, rng)
+    return CellRows(train, test, kept, held, rng)
 
 
-def _split(table: Table, how: Split, rng: np.random.Generator) -> tuple[Table, Table | None]:
+def _split(table: Table, how: SplitEntry, rng: np.random.Generator) -> tuple[Table, Table | None]:
     if how.train_share is not None:
         rows = pd.Series(range(len(table)))
         train = rows.sample(frac=how.train_share, random_state=how.seed)
@@ -212,7 +223,7 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 # One cell
 
 
-class Metered(InProcess):
+class MeteredTransport(InProcess):
     """A simulation's transport, which passes messages to sites in this process and counts the bytes of their replies.
 
     ``uploaded`` is the total so far, of encoded replies without a network's overhead.
@@ -248,7 +259,7 @@ def measure(case: Case, folder: Path) -> dict[str, float]:
     return {**figures, _LAST: time.perf_counter() - began}
 
 
-def _runs(case: Case, folder: Path) -> Iterator[Run]:
+def _runs(case: Case, folder: Path) -> Iterator[FinishedRun]:
     """Yield the cell's run, or that of each site alone."""
     cell, rows = case.cell, _shared(case, folder)
     groups = [rows.sites]
@@ -265,7 +276,7 @@ def _runs(case: Case, folder: Path) -> Iterator[Run]:
         yield _run(case, rows, sites, run_seed, rng)
 
 
-def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random.Generator) -> Run:
+def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.random.Generator) -> FinishedRun:
     cell, schema = case.cell, rows.train.schema
     workload = parse_workload(case.workload or "2", len(schema.sizes))
     about: dict[str, Any] = {
@@ -286,10 +297,10 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
         declared = find_method(case.method.method)
         method = _method(case, declared.kind, schema, workload)
         name, _, numbers = cell.trust.partition(":")
-        links: list[Metered] = []
+        links: list[MeteredTransport] = []
 
-        def metered(members: Sequence[Any]) -> Metered:
-            links.append(Metered(members))
+        def metered(members: Sequence[Any]) -> MeteredTransport:
+            links.append(MeteredTransport(members))
             return links[-1]
 
         federation = federate(
@@ -316,7 +327,7 @@ def _run(case: Case, rows: Shared, sites: list[Table], seed: int, rng: np.random
     fresh = None
     if rows.test is not None:
         fresh = synthetic.take(rng.permutation(len(synthetic))[: len(rows.test)])
-    return Run(real, synthetic, rows.test, fresh, **about)
+    return FinishedRun(real, synthetic, rows.test, fresh, **about)
 
 
 def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
@@ -405,7 +416,7 @@ def _outcome(case: Case, folder: Path) -> Outcome:
         return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-class Line(NamedTuple):
+class ResultLine(NamedTuple):
     """One line of the results: the ``value`` of one figure of one cell (one run).
 
     ``metric`` is the name of the figure: that of its metric, or "metric: part" if the metric has several figures.
@@ -457,7 +468,7 @@ def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]
 
 
 def run_grid(
-    todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = silent
+    todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = ignore_progress
 ) -> tuple[int, dict[Cell, str]]:
     """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
 
@@ -482,18 +493,18 @@ def run_grid(
     return held, failed
 
 
-def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[Line]:
+def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultLine]:
     """Return the scores that the file ``out/results.csv`` holds of the cells ``every`` (single runs of a grid).
 
-    Each :class:`Line` is one score of one cell. The file also says how long each cell took, which is left out. So are
-    cells that have not run, and those whose data file in ``folder`` is missing or has changed since they ran.
+    Each :class:`ResultLine` is one score of one cell. The file also says how long each cell took, which is left out. So
+    are cells that have not run, and those whose data file in ``folder`` is missing or has changed since they ran.
     """
     kept, found = read_lines(out / RESULTS), []
     for case in every:
         if case.dataset.file != DEMO_DATA and not (folder / case.dataset.file).is_file():
             continue
         lines = kept.get(case.digest(folder), [])
-        found += [Line(case.cell, row[-2], float(row[-1])) for row in lines if row[-2] != _LAST]
+        found += [ResultLine(case.cell, row[-2], float(row[-1])) for row in lines if row[-2] != _LAST]
     return found
 
 

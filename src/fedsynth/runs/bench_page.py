@@ -16,7 +16,7 @@ import numpy as np
 
 from fedsynth.evaluation.plots import Chart, curves, svg
 from fedsynth.files import write_whole
-from fedsynth.runs.bench import Line
+from fedsynth.runs.bench import ResultLine
 from fedsynth.runs.bench_spec import AXES, Spec, TableEntry, several
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
@@ -29,7 +29,7 @@ Parts = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Figure:
+class RunFigure:
     """One figure of one run, to be grouped and averaged in a table or plot.
 
     ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their values as text, "value" to the
@@ -42,7 +42,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of texts for the page of results: a text above it, the headings of its columns, and its rows."""
 
     text: str
@@ -68,13 +68,13 @@ class Table:
         )
 
 
-def write_pages(spec: Spec, lines: Sequence[Line], cells: int, out: Path) -> str:
+def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) -> str:
     """Write the results of a benchmark as ``page.md``, ``page.html`` and ``plots/*.svg`` into the folder ``out``.
 
     ``lines`` are the figures so far, ``cells`` is the number of runs in the whole grid. Earlier plots are deleted.
     Returns the Markdown text without title and plots, for :func:`write_section`.
     """
-    figures = [Figure(_parts(line), line.value) for line in lines]
+    figures = [RunFigure(_parts(line), line.value) for line in lines]
     found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
     charts = plots(spec, figures)
     held = len({line.cell for line in lines})
@@ -121,7 +121,7 @@ def write_section(path: Path, section: str, title: str, text: str) -> None:
     path.write_text(pattern.sub(lambda _: block, page) if pattern.search(page) else f"{page.rstrip()}\n\n{block}\n")
 
 
-def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
+def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
     """Return plots over epsilon by file name: one for each data set and each figure whose metric sets ``better``.
 
     ``better`` says in the specification whether lower or higher figures are better. Each line is a method; trust model,
@@ -148,7 +148,7 @@ def plots(spec: Spec, figures: Sequence[Figure]) -> dict[str, Chart]:
 def published(spec: Spec, parts: Parts) -> float | None:
     """Return the published figure for a group of runs, or ``None`` if the specification has none.
 
-    ``parts`` are the settings that these runs have in common, with the name of the figure (:class:`Figure`).
+    ``parts`` are the settings that these runs have in common, with the name of the figure (:class:`RunFigure`).
     """
     for entry in spec.published:
         if not _fits(parts, entry.where):
@@ -163,13 +163,13 @@ def published(spec: Spec, parts: Parts) -> float | None:
     return None
 
 
-def _parts(line: Line) -> Parts:
+def _parts(line: ResultLine) -> Parts:
     metric, _, part = line.metric.partition(": ")
     cell = {axis: str(getattr(line.cell, axis)) for axis in AXES}
     return {**cell, "value": line.metric, "metric": metric, "part": part or metric}
 
 
-def _table(spec: Spec, entry: TableEntry, figures: Sequence[Figure]) -> Table:
+def _table(spec: Spec, entry: TableEntry, figures: Sequence[RunFigure]) -> TextTable:
     chosen = [
         one
         for one in figures
@@ -200,7 +200,7 @@ def _table(spec: Spec, entry: TableEntry, figures: Sequence[Figure]) -> Table:
     head = [*rows]
     for column, both in zip(columns, beside, strict=True):
         head += [_title(spec, entry, column), *(["published"] if both else [])]
-    return Table(
+    return TextTable(
         entry.text.strip(),
         (*head, "seeds"),
         tuple(
@@ -219,7 +219,7 @@ def _title(spec: Spec, entry: TableEntry, column: tuple[str, ...]) -> str:
     return ", ".join(column) + {"": "", "lower": " ↓", "higher": " ↑"}[better]
 
 
-def _shown(spec: Spec, runs: Sequence[Figure]) -> tuple[str, str]:
+def _shown(spec: Spec, runs: Sequence[RunFigure]) -> tuple[str, str]:
     """Return the text of a mean with its deviation, and of the published figure."""
     if not runs:
         return "", ""
@@ -232,7 +232,7 @@ def _shown(spec: Spec, runs: Sequence[Figure]) -> tuple[str, str]:
     return text, "" if found is None else f"{found:g}"
 
 
-def _reached(spec: Spec, entry: TableEntry, chosen: Sequence[Figure], figures: Sequence[Figure]) -> Table:
+def _reached(spec: Spec, entry: TableEntry, chosen: Sequence[RunFigure], figures: Sequence[RunFigure]) -> TextTable:
     """Return the share of cells at or better than the published figure, and of those that ``reference`` reaches."""
     cell = (*AXES[:-1], "value")
     names = list(entry.values or dict.fromkeys(one.parts["value"] for one in chosen))
@@ -263,10 +263,10 @@ def _reached(spec: Spec, entry: TableEntry, chosen: Sequence[Figure], figures: S
             shown += [_share(reachable.get(key, [])), str(len(reachable.get(key, [])))]
         lines.append((*key, *shown))
     more = ("that the reference reaches", "cells") if entry.reference else ()
-    return Table(entry.text.strip(), (*entry.reached, *names, "all", "cells", *more), tuple(lines))
+    return TextTable(entry.text.strip(), (*entry.reached, *names, "all", "cells", *more), tuple(lines))
 
 
-def _reaches(runs: Sequence[Figure], figure: float, better: str) -> bool:
+def _reaches(runs: Sequence[RunFigure], figure: float, better: str) -> bool:
     mean = round(_spread(runs)[0], _DIGITS)
     return mean <= figure if better == "lower" else mean >= figure
 
@@ -275,7 +275,7 @@ def _share(won: Sequence[bool]) -> str:
     return f"{np.mean(won):.0%}" if won else ""
 
 
-def _spread(runs: Sequence[Figure]) -> tuple[float, float]:
+def _spread(runs: Sequence[RunFigure]) -> tuple[float, float]:
     """Return the mean and standard deviation of the numbers in a group; both are NaN if it has no number."""
     numbers = [one.number for one in runs if not math.isnan(one.number)]
     if not numbers or any(map(math.isinf, numbers)):
@@ -283,7 +283,7 @@ def _spread(runs: Sequence[Figure]) -> tuple[float, float]:
     return float(np.mean(numbers)), float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0
 
 
-def _common(runs: Sequence[Figure]) -> dict[str, str]:
+def _common(runs: Sequence[RunFigure]) -> dict[str, str]:
     """Return the parts in which runs agree."""
     return {axis: part for axis, part in runs[0].parts.items() if all(one.parts[axis] == part for one in runs)}
 
@@ -293,9 +293,9 @@ def _fits(parts: Parts, where: Mapping[str, Any]) -> bool:
     return all(parts.get(axis) in some for axis, some in wanted.items())
 
 
-def _by(figures: Iterable[Figure], axes: Sequence[str]) -> dict[tuple[str, ...], list[Figure]]:
+def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ...], list[RunFigure]]:
     """Return the figures grouped by these parts."""
-    found: dict[tuple[str, ...], list[Figure]] = {}
+    found: dict[tuple[str, ...], list[RunFigure]] = {}
     for one in figures:
         found.setdefault(tuple(one.parts[axis] for axis in axes), []).append(one)
     return found
@@ -309,7 +309,7 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _ranks(spec: Spec, figures: Sequence[Figure]) -> dict[tuple[str, str], tuple[float, float]]:
+def _ranks(spec: Spec, figures: Sequence[RunFigure]) -> dict[tuple[str, str], tuple[float, float]]:
     """Return the place of each value of each axis: numbers by size, data sets and metrics as they are specified.
 
     All others, and the parts of a metric, come in the order of the runs.

@@ -32,11 +32,11 @@ Wholes = int | tuple[int, ...]
 # The specification
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SpecEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base class of the parts of a specification (TOML) of ``fedsynth bench``; unknown keys are refused."""
 
 
-class Rules(Entry, frozen=True):
+class SchemaRules(SpecEntry, frozen=True):
     """Rules to make a schema from the whole data file, as in published experiments; no guarantee covers such a schema.
 
     A column of numbers gets ``bins`` bins of equal width between its smallest and its largest value; with ``cap_bins``,
@@ -63,7 +63,7 @@ class Rules(Entry, frozen=True):
     constants: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Split(Entry, frozen=True):
+class SplitEntry(SpecEntry, frozen=True):
     """The split of a data set into training and test rows: a share of its rows, or a number of them, is for testing.
 
     Only one of ``test_share``, ``test_rows`` and ``train_share`` may be given; without any there are no test rows. The
@@ -84,20 +84,20 @@ class Split(Entry, frozen=True):
             raise ValueError("train_share draws by a seed of its own; add seed = 0 to the split")
 
 
-class Sample(Entry, frozen=True):
+class SampleEntry(SpecEntry, frozen=True):
     """A random ``share`` (0 to 1) of the rows of a data file, drawn with pandas' generator from ``seed``."""
 
     share: float
     seed: int
 
 
-class Dataset(Entry, frozen=True):
+class Dataset(SpecEntry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
     ``file`` is a CSV or Parquet file in the folder of the data, and ``target`` the column to predict. The columns in
     ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
     those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
-    ``""`` to draft one, or :class:`Rules` to make one from the whole file. A schema file allows no ``drop``,
+    ``""`` to draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``,
     ``labels``, ``sample`` or ``rows``. ``split`` separates the test rows.
 
     With ``train_rows``, the method gets so many rows, drawn from the training rows with replacement, to measure running
@@ -110,10 +110,10 @@ class Dataset(Entry, frozen=True):
     target: str = ""
     drop: tuple[str, ...] = ()
     labels: int | None = None
-    sample: Sample | None = None
+    sample: SampleEntry | None = None
     rows: int | None = None
-    schema: Rules | str = Rules()
-    split: Split = Split(test_share=0.2)
+    schema: SchemaRules | str = SchemaRules()
+    split: SplitEntry = SplitEntry(test_share=0.2)
     train_rows: int | None = None
     synthetic_share: float = 1.0
     metrics: dict[str, dict[str, Any]] = {}
@@ -127,7 +127,7 @@ class Dataset(Entry, frozen=True):
             )
 
 
-class MethodEntry(Entry, frozen=True):
+class MethodEntry(SpecEntry, frozen=True):
     """A method of a specification and how it is run.
 
     ``method`` is a registered name, ``package.module:Class``, or a baseline; if it is empty, the entry's own name is
@@ -146,7 +146,7 @@ class MethodEntry(Entry, frozen=True):
     balanced: bool = False
 
 
-class PartitionEntry(Entry, frozen=True):
+class PartitionEntry(SpecEntry, frozen=True):
     """A partition of a specification: how rows are split over sites, and the seeds of that draw.
 
     ``how`` is a partition as in ``fedsynth simulate --partition``, or a function ``package.module:function`` that takes
@@ -158,7 +158,7 @@ class PartitionEntry(Entry, frozen=True):
     seed: Words = ("seed", "sites")
 
 
-class MetricEntry(Entry, frozen=True):
+class MetricEntry(SpecEntry, frozen=True):
     """A metric of a specification, a function that scores each run, and how its figures are shown.
 
     ``metric`` is a name that fedsynth knows or ``package.module:function``; if it is empty, the entry's own name is
@@ -172,7 +172,7 @@ class MetricEntry(Entry, frozen=True):
     digits: int = 3
 
 
-class Grid(Entry, frozen=True):
+class GridEntry(SpecEntry, frozen=True):
     """An entry of a specification's grid: lists of settings, of which all combinations are run.
 
     Each field takes one value or several. ``None`` takes that of ``[defaults]`` or, if it has none either, all data
@@ -199,7 +199,7 @@ class Grid(Entry, frozen=True):
     metrics: Texts | None = None
 
 
-class Published(Entry, frozen=True):
+class Published(SpecEntry, frozen=True):
     """Figures from a publication, which the page of results shows beside ours.
 
     ``axes`` names settings of a run, ``values`` names figures; a tuple in ``values`` holds several names of one figure.
@@ -214,7 +214,7 @@ class Published(Entry, frozen=True):
     where: dict[str, Any] = {}
 
 
-class TableEntry(Entry, frozen=True):
+class TableEntry(SpecEntry, frozen=True):
     """A table of the page of results: which cells (runs) it shows, and what its rows and columns are.
 
     ``text`` stands above it. It shows the cells whose settings have the values in ``where``, with a row for each
@@ -238,7 +238,7 @@ class TableEntry(Entry, frozen=True):
     reference: tuple[str, ...] = ()
 
 
-class Spec(Entry, frozen=True, kw_only=True):
+class Spec(SpecEntry, frozen=True, kw_only=True):
     """A specification of ``fedsynth bench``: ``grid`` lists the runs, the other entries define the names in it.
 
     ``datasets``, ``methods``, ``partitions`` and ``metrics`` describe these by name; ``defaults`` are settings for
@@ -264,13 +264,13 @@ class Spec(Entry, frozen=True, kw_only=True):
     methods: dict[str, MethodEntry] = {}
     partitions: dict[str, PartitionEntry] = {}
     metrics: dict[str, MetricEntry]
-    defaults: Grid = Grid()
-    grid: tuple[Grid, ...]
+    defaults: GridEntry = GridEntry()
+    grid: tuple[GridEntry, ...]
     published: tuple[Published, ...] = ()
     tables: tuple[TableEntry, ...] = (TableEntry(),)
 
 
-class Cell(Entry, frozen=True):
+class Cell(SpecEntry, frozen=True):
     """One run of a benchmark, by its settings and its seed, as a line of the results names it.
 
     All are texts as in the specification, except the number of ``sites`` and the ``seed``; those that do not apply, as
@@ -293,7 +293,7 @@ class Cell(Entry, frozen=True):
         return f"{self.dataset} {self.method!r} " + " ".join(f"{axis}={value}" for axis, value in given if value != "")
 
 
-class Case(Entry, frozen=True):
+class Case(SpecEntry, frozen=True):
     """One run of a benchmark with everything that its figures depend on, except the content of the data file.
 
     ``cell`` names the run; the others are the entries of the specification that it refers to, with defaults filled in.
@@ -329,7 +329,7 @@ def read_spec(text: str) -> Spec:
         return msgspec.convert(parse_toml(text, "the specification"), Spec)
     except msgspec.ValidationError as error:
         unknown = re.search("unknown field `(.*?)`", str(error))
-        known = {field.name for kind in Entry.__subclasses__() for field in msgspec.structs.fields(kind)}
+        known = {field.name for kind in SpecEntry.__subclasses__() for field in msgspec.structs.fields(kind)}
         hint = f"; {nearest(unknown.group(1), known, 'known are')}" if unknown else ""
         raise FedsynthError(f"the specification: {error}{hint}") from error
 
@@ -359,18 +359,18 @@ def cases(spec: Spec, seeds: int | None = None) -> list[Case]:
     found: dict[Cell, Case] = {}
     for entry in spec.grid:
         filled = msgspec.structs.replace(
-            entry, **{name: getattr(spec.defaults, name) for name in Grid.__struct_fields__ if _unset(entry, name)}
+            entry, **{name: getattr(spec.defaults, name) for name in GridEntry.__struct_fields__ if _unset(entry, name)}
         )
         for case in _multiplied(spec, filled, seeds):
             found[case.cell] = case if case.cell not in found else _merged(found[case.cell], case)
     return sorted(found.values(), key=lambda case: case.cell.seed)
 
 
-def _unset(entry: Grid, name: str) -> bool:
+def _unset(entry: GridEntry, name: str) -> bool:
     return getattr(entry, name) is None
 
 
-def _multiplied(spec: Spec, entry: Grid, seeds: int | None) -> Iterator[Case]:
+def _multiplied(spec: Spec, entry: GridEntry, seeds: int | None) -> Iterator[Case]:
     if entry.methods is None:
         raise FedsynthError("an entry of [[grid]] names no methods; add methods = [...]")
     metrics = {name: entry_named("metric", name, spec.metrics) for name in several(entry.metrics, tuple(spec.metrics))}

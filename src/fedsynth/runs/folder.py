@@ -161,7 +161,7 @@ class RunFolder:
                 f"{self.run_file} names no identity keys, on which the noise of the trust {trust.name!r} depends; run "
                 "it again with this version"
             )
-        return trust.among(roster)
+        return trust.with_roster(roster)
 
     def summary(self) -> RunSummary:
         """Return what a report says about the run itself: its job, its guarantee, its costs and its number of rows.
@@ -276,7 +276,7 @@ class RunFolder:
             "lost_sites": sorted(set(federation.lost)),
             **made,
         }
-        said = job.beside(target)
+        said = job.relative_to(target)
         if job.data or job.deployment is not None:  # demo data and generated rows have their own schema
             said = replace(said, schema=self.schema_file.name)
         self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))

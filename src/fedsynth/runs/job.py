@@ -172,7 +172,7 @@ class Job:
         """
         trust = trust_named(self.trust, self.trust_options)
         peers = {} if self.deployment is None else self.deployment.peers
-        return trust.among({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
+        return trust.with_roster({name: bytes.fromhex(key) for name, key in peers.items()}) if peers else trust
 
     def to_toml(self) -> str:
         """Return the job as TOML, without entries that are unset or do not apply to this kind of run."""
@@ -215,7 +215,7 @@ class Job:
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
-    def beside(self, folder: Path) -> Job:
+    def relative_to(self, folder: Path) -> Job:
         """Return the job as it must be written into a file in ``folder``: with relative paths that start there."""
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 

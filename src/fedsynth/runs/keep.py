@@ -8,11 +8,11 @@ from pathlib import Path
 import fedsynth
 from fedsynth.backup import (
     FORMAT,
-    Contents,
+    BackupContents,
     copy_database,
-    moment,
     put,
     refuse_existing,
+    timestamp,
     unpacked,
     write_backup,
 )
@@ -23,7 +23,7 @@ KIND = "server"
 _JOURNALS = ("-journal", "-wal", "-shm")
 
 
-def back_up_server(folder: Path, to: Path) -> Contents:
+def back_up_server(folder: Path, to: Path) -> BackupContents:
     """Write a backup of the whole folder of a federation's server to the new file ``to``; return its table of contents.
 
     A run may go on meanwhile: the backup then lacks the end of the run's transcript (the record of its messages). A run
@@ -47,11 +47,11 @@ def back_up_server(folder: Path, to: Path) -> Contents:
                 copy_database(path, files[within.as_posix()])
             elif not path.name.endswith(tuple(f".db{end}" for end in _JOURNALS)):
                 files[within.as_posix()] = path
-        contents = Contents(FORMAT, KIND, folder.resolve().name, moment(), fedsynth.__version__, {})
+        contents = BackupContents(FORMAT, KIND, folder.resolve().name, timestamp(), fedsynth.__version__, {})
         return write_backup(to, contents, files)
 
 
-def restore_server(archive: Path, folder: Path) -> Contents:
+def restore_server(archive: Path, folder: Path) -> BackupContents:
     """Restore the backup of a federation's server into a new or empty folder; return the backup's table of contents.
 
     Raises :class:`~fedsynth.errors.FedsynthError` for a folder that is not empty (move the damaged one away by hand),

@@ -22,8 +22,8 @@ import numpy as np
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.dry_run import MARGIN, Range, likely_rows
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.dry_run import MARGIN, ForecastRange, likely_rows
+from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
@@ -49,7 +49,7 @@ _QUARTER = 4  # the second run, which measures the effect of the number of rows,
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """The public facts of a planned run, for advice on it: schema, sizes, budget and privacy terms, but no rows.
 
     ``rows`` is the number of rows of all sites together, ``sites`` the number of sites, ``budget`` the (epsilon, delta)
@@ -116,7 +116,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlannedTrial:
     """Result of one simulated run over a random table: its errors and its noise.
 
     All errors are mean L1 distances (0 to 2) between the marginals (shares of rows with each value or pair of values)
@@ -150,15 +150,15 @@ class Advice:
     method: str
     tables: int
     verdict: str
-    one_way: Range | None = None
-    two_way: Range | None = None
+    one_way: ForecastRange | None = None
+    two_way: ForecastRange | None = None
     least_cell: float | None = None
     epsilon: float | None = None
     search: str = ""
 
 
 @dataclass(frozen=True)
-class Advised:
+class AdviceTable:
     """Advice on every method for a planned run, the method with the smallest error of pairs first.
 
     ``rows`` is the planned number of rows of all sites, ``made_rows`` the number of rows of each random table, and
@@ -178,14 +178,14 @@ class Advised:
 
 
 def advise(
-    planned: Planned,
+    planned: PlannedRun,
     methods: Mapping[str, Method],
     *,
     wanted: float | None = None,
     tables: int = 3,
     seconds: float = 120.0,
-    progress: Progress = silent,
-) -> Advised:
+    progress: Progress = ignore_progress,
+) -> AdviceTable:
     """Estimate the errors of ``methods`` (by name) in a planned run on random tables, without reading a row.
 
     Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
@@ -195,8 +195,8 @@ def advise(
     reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
-    (:meth:`Planned.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a second
-    run over a quarter of the rows measures it, and the excess is subtracted.
+    (:meth:`PlannedRun.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a
+    second run over a quarter of the rows measures it, and the excess is subtracted.
     """
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
         raise InvalidParameter("--tables and --seconds must be positive, and --wanted must lie between 0 and 2")
@@ -221,7 +221,7 @@ def advise(
             found.append(advice)
     found.sort(key=lambda one: math.inf if one.two_way is None else one.two_way.typical)
     complete = all(one.refused or len(one.trials) == len(made) for one in runs.values())
-    return Advised(planned.rows, planned.made_rows, len(made), complete, tuple(found))
+    return AdviceTable(planned.rows, planned.made_rows, len(made), complete, tuple(found))
 
 
 def epsilon_for(error: Callable[[float], float], wanted: float) -> tuple[float | None, str]:
@@ -287,9 +287,9 @@ class _Released(InProcess):
 class _Runs:
     """The runs of one method: the ``trials`` so far, or the reason why it was ``refused``."""
 
-    planned: Planned
+    planned: PlannedRun
     method: Method
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[PlannedTrial] = field(default_factory=list)
     refused: str = ""
 
     def add(self, shape: str, seed: int) -> None:
@@ -303,7 +303,7 @@ class _Runs:
             self.trials.clear()
 
 
-def trial(planned: Planned, method: Method, shape: str, seed: int) -> Trial:
+def trial(planned: PlannedRun, method: Method, shape: str, seed: int) -> PlannedTrial:
     """Run a method in a simulation over one random table, and return its errors and its noise.
 
     ``shape`` is a key of :data:`SHAPES`, which says how strongly the table's columns depend on each other; ``seed``
@@ -334,7 +334,7 @@ def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
     return math.sqrt(error**2 - (1 - kept) * of_draws)
 
 
-def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed: int) -> Trial:
+def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, seed: int) -> PlannedTrial:
     from fedsynth.evaluation.fidelity import workload_error
 
     rng = np.random.default_rng(seed)
@@ -358,7 +358,7 @@ def _simulated(planned: Planned, method: Method, table: Table, shape: str, seed:
     single = [rng.permutation(codes) for codes in synthetic.codes]
     sizes = dict(zip(federation.sites, map(len, sites), strict=True))
     stds = list(_stds(federation.ledger.entries, asked, sizes))
-    return Trial(
+    return PlannedTrial(
         shape,
         workload_error(table, synthetic, ones).mean,
         workload_error(table, synthetic, pairs).mean,
@@ -391,17 +391,17 @@ def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[
 # Results of the runs
 
 
-def _range(values: Sequence[float]) -> Range:
+def _range(values: Sequence[float]) -> ForecastRange:
     """Return the median of errors, and their range with a margin, since random tables are only a sample.
 
     The margin at either end is ``MARGIN`` times the range or the median, whichever is larger.
     """
     low, typical, high = min(values), statistics.median(values), max(values)
     more = MARGIN * max(high - low, typical)
-    return Range(max(0.0, low - more), typical, min(2.0, high + more))
+    return ForecastRange(max(0.0, low - more), typical, min(2.0, high + more))
 
 
-def _advice(name: str, trials: Sequence[Trial], rows: int) -> Advice:
+def _advice(name: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
     stds = [one.std for one in trials if not math.isnan(one.std)]
     cell = 2 * statistics.median(stds) if stds else None
     return Advice(
@@ -414,7 +414,7 @@ def _advice(name: str, trials: Sequence[Trial], rows: int) -> Advice:
     )
 
 
-def _verdict(trials: Sequence[Trial], rows: int, cell: float | None) -> str:
+def _verdict(trials: Sequence[PlannedTrial], rows: int, cell: float | None) -> str:
     """Return a verdict in words on the quality under the noise."""
     if cell is not None and cell >= rows:
         return f"the table would be noise: a cell of all {rows:,} rows is not twice its noise"

@@ -27,7 +27,7 @@ from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder
 from fedsynth.methods import find_method
 from fedsynth.runs.job import Job
-from fedsynth.runs.run import Outcome, run_deployed
+from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
@@ -53,7 +53,7 @@ Tell = Callable[[str, SiteState], None]
 """Callback by which a transport reports that a site (its name first) is connected, is away, or has answered."""
 
 
-def unheard(site: str, state: SiteState) -> None:
+def ignore_report(site: str, state: SiteState) -> None:
     """Ignore a transport's report that a site is connected, away or has answered, for a run that nobody watches."""
 
 
@@ -68,7 +68,7 @@ class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     attempt: str
 
 
-class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
+class AttemptBegun(_Event, frozen=True, kw_only=True, tag="begun"):
     """Event: an attempt at a run (a start, or a resumption) has begun and waits for its sites.
 
     ``run`` names the run, ``method``, ``trust`` and ``sites`` come from its job. At least ``least`` sites must answer
@@ -84,20 +84,20 @@ class Begun(_Event, frozen=True, kw_only=True, tag="begun"):
     fedsynth: str
 
 
-class Expected(_Event, frozen=True, kw_only=True, tag="expected"):
+class RoundsExpected(_Event, frozen=True, kw_only=True, tag="expected"):
     """Event: a dry run has estimated how many ``rounds`` of messages the run will take."""
 
     rounds: int
 
 
-class Told(_Event, frozen=True, kw_only=True, tag="site"):
+class SiteReported(_Event, frozen=True, kw_only=True, tag="site"):
     """Event: the transport, which carries the messages, reports that a site is connected, is away, or has answered."""
 
     site: str
     state: SiteState
 
 
-class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
+class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
     """Event: a round has started, in which each of some sites gets messages of one question.
 
     ``round`` counts rounds from 1. ``step`` numbers the question in the run, ``turn`` its rounds, both from 0. ``verb``
@@ -113,7 +113,7 @@ class Asked(_Event, frozen=True, kw_only=True, tag="asked"):
     bytes: dict[str, int]
 
 
-class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
+class SiteReplied(_Event, frozen=True, kw_only=True, tag="replied"):
     """Event: the last reply of a site in a round has come, or the site is lost.
 
     ``round`` counts rounds from 1. ``code`` is "answered" or a reason why not (a key of :data:`WORDS`), ``bytes`` the
@@ -127,7 +127,7 @@ class Replied(_Event, frozen=True, kw_only=True, tag="replied"):
     seconds: float
 
 
-class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
+class WorkAdvanced(_Event, frozen=True, kw_only=True, tag="advanced"):
     """Event: the method reports that ``done`` of ``total`` parts of the work ``what`` at the server are done."""
 
     what: str
@@ -135,7 +135,7 @@ class Advanced(_Event, frozen=True, kw_only=True, tag="advanced"):
     total: int
 
 
-class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
+class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
     """Event: an attempt at a run has ended, with a result or with an error.
 
     After success, ``exit_code`` is 0, ``folder`` holds the result, ``headline`` and ``warnings`` are from its privacy
@@ -152,7 +152,7 @@ class Ended(_Event, frozen=True, kw_only=True, tag="ended"):
     lost: tuple[str, ...] = ()
 
 
-Event = Begun | Expected | Told | Asked | Replied | Advanced | Ended
+Event = AttemptBegun | RoundsExpected | SiteReported | RoundStarted | SiteReplied | WorkAdvanced | AttemptEnded
 
 
 def events_file(folder: Path, run: str) -> Path:
@@ -195,14 +195,14 @@ class EventLog:
 
     def tell(self, site: str, state: SiteState) -> None:
         """Append a transport's report that a site is connected, is away or has answered."""
-        self.add(Told, site=site, state=state)
+        self.add(SiteReported, site=site, state=state)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Append a method's report that ``done`` of ``total`` parts of the work ``what`` are done."""
-        self.add(Advanced, what=what, done=done, total=total)
+        self.add(WorkAdvanced, what=what, done=done, total=total)
 
 
-class Watched:
+class WatchedTransport:
     """Wraps a run's transport, and logs each round's question and each site's outcome as events.
 
     The transport carries messages to the sites; it is used as before.
@@ -236,7 +236,13 @@ class Watched:
         request = asked[0].request
         head = request.head
         self._log.add(
-            Asked, round=number, step=head.step, turn=request.turn, verb=head.verb, kind=head.kind, bytes=dict(sent)
+            RoundStarted,
+            round=number,
+            step=head.step,
+            turn=request.turn,
+            verb=head.verb,
+            kind=head.kind,
+            bytes=dict(sent),
         )
         began = time.monotonic()
         received, codes = Counter[str](), dict.fromkeys(left, "answered")
@@ -248,7 +254,7 @@ class Watched:
                 codes[site] = reply.code
             if not left[site]:
                 self._log.add(
-                    Replied,
+                    SiteReplied,
                     round=number,
                     site=site,
                     code=codes[site],
@@ -262,7 +268,7 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 """Opens a job's transport for its run, given the callback for its reports on sites."""
 
 
-def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
+def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
     """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
     ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
@@ -276,7 +282,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
         raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
     with EventLog(events_file(path.parent, deployment.run), attempt) as log:
         log.add(
-            Begun,
+            AttemptBegun,
             run=deployment.run,
             method=job.method,
             trust=job.trust,
@@ -288,13 +294,13 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
         try:
             with connect(job, log.tell) as transport:
                 outcome = run_deployed(
-                    job, path.parent, transport, progress=log.progress, watch=lambda inner: Watched(inner, log)
+                    job, path.parent, transport, progress=log.progress, watch=lambda inner: WatchedTransport(inner, log)
                 )
         except Exception as error:
-            log.add(Ended, **ending(error))
+            log.add(AttemptEnded, **ending(error))
             raise
         log.add(
-            Ended,
+            AttemptEnded,
             exit_code=0,
             folder=str(outcome.folder),
             headline=outcome.statement.headline,
@@ -305,7 +311,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> Outcome:
 
 
 def ending(error: Exception) -> dict[str, Any]:
-    """Return the fields of :class:`Ended` for the error that ended a run: exit code, name of its class, message."""
+    """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message."""
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
@@ -336,7 +342,7 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
         queries=find_method(job.method).queries,
     )
     with EventLog(file, attempt) as log:
-        log.add(Expected, rounds=rounds)
+        log.add(RoundsExpected, rounds=rounds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -417,10 +423,10 @@ class RunView:
     """
 
     attempt: str
-    begun: Begun | None = None
-    ended: Ended | None = None
-    asked: Asked | None = None
-    advanced: Advanced | None = None
+    begun: AttemptBegun | None = None
+    ended: AttemptEnded | None = None
+    asked: RoundStarted | None = None
+    advanced: WorkAdvanced | None = None
     expected: int = 0
     sites: dict[str, SiteView] = field(default_factory=dict)
     sent: int = 0
@@ -428,24 +434,24 @@ class RunView:
     rounds: list[float] = field(default_factory=list)
     last: float = 0.0
 
-    def hear(self, event: Event) -> None:
-        """Update the view with an event. The first :class:`Ended` counts; only a later success replaces it."""
+    def receive(self, event: Event) -> None:
+        """Update the view with an event. The first :class:`AttemptEnded` counts; only a later success replaces it."""
         self.last = event.time
-        if isinstance(event, Begun):
+        if isinstance(event, AttemptBegun):
             self.begun = event
             self.sites = {name: SiteView(name) for name in event.sites}
-        elif isinstance(event, Expected):
+        elif isinstance(event, RoundsExpected):
             self.expected = event.rounds
-        elif isinstance(event, Told):
+        elif isinstance(event, SiteReported):
             self._hear_of(self.site(event.site), event)
-        elif isinstance(event, Asked):
+        elif isinstance(event, RoundStarted):
             self.asked = event
             self.sent += sum(event.bytes.values())
             for site in self.sites.values():
                 site.asked, site.code, site.seconds = site.name in event.bytes, "", 0.0
-        elif isinstance(event, Replied):
+        elif isinstance(event, SiteReplied):
             self._take(self.site(event.site), event)
-        elif isinstance(event, Advanced):
+        elif isinstance(event, WorkAdvanced):
             self.advanced = event
         elif self.ended is None or not event.exit_code:
             self.ended = event
@@ -454,12 +460,12 @@ class RunView:
         """Return the view of the site of this name; a new one if no event has named it yet."""
         return self.sites.setdefault(name, SiteView(name))
 
-    def _hear_of(self, site: SiteView, event: Told) -> None:
+    def _hear_of(self, site: SiteView, event: SiteReported) -> None:
         site.connected = event.state != "away"
         if event.state == "answered" and self.asked is not None:
             site.code, site.seconds = "answered", event.time - self.asked.time
 
-    def _take(self, site: SiteView, event: Replied) -> None:
+    def _take(self, site: SiteView, event: SiteReplied) -> None:
         self.received += event.bytes
         site.seconds = site.seconds if site.code else event.seconds
         site.code = event.code
@@ -516,7 +522,7 @@ class RunView:
         ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); ``now`` is the Unix time,
         by default the clock's. ``began`` is a Unix time; ``elapsed`` and ``left`` are in seconds, sizes in bytes.
         ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if unknown;
-        ``end`` holds the fields of :class:`Ended` or ``None``.
+        ``end`` holds the fields of :class:`AttemptEnded` or ``None``.
         """
         now = time.time() if now is None else now
         state = self.state(alive)
@@ -587,7 +593,7 @@ def attempts(events: Iterable[Event]) -> dict[str, RunView]:
     """Return the view of each attempt (start or resumption) of a run by its id, in the order in which they began."""
     found: dict[str, RunView] = {}
     for event in events:
-        found.setdefault(event.attempt, RunView(event.attempt)).hear(event)
+        found.setdefault(event.attempt, RunView(event.attempt)).receive(event)
     return found
 
 

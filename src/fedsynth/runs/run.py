@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.federation import Federation, Progress, silent
+from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
@@ -29,12 +29,12 @@ from fedsynth.privacy.statement import Statement
 from fedsynth.runs.folder import new_folder, refuse_existing
 from fedsynth.runs.job import Job
 from fedsynth.runs.split import Split, load_rows
-from fedsynth.runs.state import Witness, begin, claimed, load_coordinator
+from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class RunResult:
     """The results of a run, and the directory that holds them.
 
     ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
@@ -51,13 +51,13 @@ class Outcome:
 
 
 @dataclass(frozen=True, eq=False)
-class Simulated(Outcome):
+class SimulatedRun(RunResult):
     """The results of a simulated run, with the real ``rows`` of its sites and its hold-out, for the evaluation."""
 
     rows: Split
 
 
-def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = silent) -> Simulated:
+def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progress = ignore_progress) -> SimulatedRun:
     """Run a job over sites that are simulated in this process, and write the directory ``out``, whole or not at all.
 
     With ``force``, a directory that an earlier run wrote is replaced. ``progress(what, done, total)`` is called after
@@ -100,10 +100,10 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
         if roster := getattr(federation.trust, "roster", None):  # the noise depends on its size
             made["identities"] = {name: key.hex() for name, key in roster.items()}
         folder.write(job, federation, outcome.synthesizer, outcome.synthetic, out, made)
-    return Simulated(**vars(outcome), rows=rows)
+    return SimulatedRun(**vars(outcome), rows=rows)
 
 
-def unwatched(transport: Transport) -> Transport:
+def watch_nothing(transport: Transport) -> Transport:
     """Return the transport unchanged: the default of ``watch`` in :func:`run_deployed`."""
     return transport
 
@@ -113,9 +113,9 @@ def run_deployed(
     folder: Path,
     transport: Transport,
     *,
-    progress: Progress = silent,
-    watch: Callable[[Transport], Transport] = unwatched,
-) -> Outcome:
+    progress: Progress = ignore_progress,
+    watch: Callable[[Transport], Transport] = watch_nothing,
+) -> RunResult:
     """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
 
     ``folder`` is the server's, with the coordinator's secret. It may hold ``plan.toml``, the list of questions with
@@ -142,7 +142,7 @@ def run_deployed(
     method, trust = job.build_method(schema), job.build_trust()
     with claimed(state), connected(trust, folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
-        witness = Witness(transport, folder / "state" / "seen.json")
+        witness = WitnessTransport(transport, folder / "state" / "seen.json")
         recorded = Recorded(watch(witness), state / "transcript")
         federation = Federation(
             schema,
@@ -188,12 +188,12 @@ def _exact(path: Path, job: Job) -> float | None:
     return found.epsilon if found.delta == job.delta and found.epsilon < job.epsilon else None
 
 
-def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> Outcome:
+def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
     """Fit the method and sample the job's synthetic rows."""
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
     lost = tuple(sorted(set(federation.lost)))
-    return Outcome(out, synthesizer, synthetic, federation.ledger, federation.statement, lost)
+    return RunResult(out, synthesizer, synthetic, federation.ledger, federation.statement, lost)
 
 
 def _rows_key(job: Job) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.read import Persons, read_frame, read_table
+from fedsynth.data.read import PersonLimit, read_frame, read_table
 from fedsynth.data.sources import open_source
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
@@ -64,7 +64,7 @@ def load_rows(job: Job, split_seed: int) -> Split:
     return Split(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
 
 
-def _persons(job: Job, split_seed: int) -> Persons | None:
+def _persons(job: Job, split_seed: int) -> PersonLimit | None:
     """Return the limit on a person's rows over all sites together, which bounds the cost for any number of sites.
 
     A person with k_i rows at site i, at most k in total, moves that site's answer by k_i / k of its sensitivity: the
@@ -73,7 +73,7 @@ def _persons(job: Job, split_seed: int) -> Persons | None:
     if not job.person:
         return None
     key = hashlib.sha256(f"persons {split_seed}".encode()).digest()
-    return Persons(job.person, job.rows_per_person, key)
+    return PersonLimit(job.person, job.rows_per_person, key)
 
 
 def _generated_rows(job: Job, rng: np.random.Generator) -> Split:

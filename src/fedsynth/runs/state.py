@@ -14,7 +14,7 @@ import msgspec
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import KEY, Coordinator
 from fedsynth.federation.transport import Message, Transport
-from fedsynth.federation.wire import Reply, Seen
+from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import load_json, private_folder, write_private
 
 FORMAT = 1  # of run.json and of seen.json
@@ -81,7 +81,7 @@ class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secret: _Hex
 
 
-class Witness:
+class WitnessTransport:
     """Wraps a run's transport, and stores the last audit row that each reply names before it passes the reply on.
 
     An audit row is an entry of a site's own record of charges; each reply names the site's last one. A site whose
@@ -107,12 +107,12 @@ class Witness:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Send the messages, and yield each reply after its audit row is on disk."""
         for reply in self._transport.exchange(messages):
-            if reply.seen.row > self.seen.get(reply.site, Seen()).row:
+            if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
                 self.seen[reply.site] = reply.seen
                 self._write()
             yield reply
 
-    def _written(self) -> dict[str, Seen]:
+    def _written(self) -> dict[str, AuditPosition]:
         if not self._file.exists():
             return {}
         mend = (
@@ -120,13 +120,13 @@ class Witness:
             "account goes unnoticed"
         )
         told = load_json(self._file, _Witnessed, "what the server saw of the sites' audits", mend, FORMAT)
-        return {site: Seen(row, bytes.fromhex(chain)) for site, (row, chain) in told.seen.items()}
+        return {site: AuditPosition(row, bytes.fromhex(chain)) for site, (row, chain) in told.seen.items()}
 
     def _write(self) -> None:
         with self._file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for site, known in self._written().items():
-                self.seen[site] = max(known, self.seen.get(site, Seen()), key=lambda seen: seen.row)
+                self.seen[site] = max(known, self.seen.get(site, AuditPosition()), key=lambda seen: seen.row)
             content = {site: (known.row, known.chain.hex()) for site, known in self.seen.items()}
             write_private(self._file, msgspec.json.encode(_Witnessed(FORMAT, content)))
 

@@ -15,7 +15,7 @@ import pytest
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.augmentation.rows import append_rows, append_sufficient_classes, hold_out
-from fedsynth.evaluation.augmentation.scores import Course, Scores, majority, score
+from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, majority, score
 from fedsynth.evaluation.features import labels, public_features
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -27,7 +27,7 @@ from fedsynth.evaluation.augmentation.training import (  # noqa: E402
     Examples,
     PublishedMLP,
     SaneMLP,
-    Step,
+    StepInput,
     by_rows,
     fedavg,
     fedmix,
@@ -172,8 +172,8 @@ def test_fedprox_adds_half_mu_times_the_squared_distance():
     model = torch.nn.Sequential(torch.nn.Linear(4, 3))
     batch = rows_of(table(20, 0))
     anchor = torch.nn.utils.parameters_to_vector(model.parameters()).detach() + 0.1
-    plain = fedavg().loss(Step(model, batch, anchor, None))
-    proximal = fedprox(0.4).loss(Step(model, batch, anchor, None))
+    plain = fedavg().loss(StepInput(model, batch, anchor, None))
+    proximal = fedprox(0.4).loss(StepInput(model, batch, anchor, None))
     assert float((proximal - plain).detach()) == pytest.approx(0.2 * 0.01 * 15, rel=1e-4)
 
 
@@ -194,7 +194,7 @@ def test_fedmix_loss_of_a_linear_model_is_the_one_worked_by_hand():
         model[0].weight.copy_(torch.from_numpy(w))
         model[0].bias.copy_(torch.from_numpy(b))
     mean = Examples(torch.from_numpy(mean_x)[None], torch.from_numpy(mean_y)[None])
-    step = Step(model, Examples(torch.from_numpy(x), torch.from_numpy(y)), torch.empty(0), mean)
+    step = StepInput(model, Examples(torch.from_numpy(x), torch.from_numpy(y)), torch.empty(0), mean)
     expected = (1 - share) * own + share * theirs + share * (1 - share) * slope
     assert float(fedmix(share).loss(step).detach()) == pytest.approx(expected, rel=1e-12)
     assert float(fedmix(0.0).loss(step).detach()) == pytest.approx(float(fedavg().loss(step).detach()), rel=1e-12)
@@ -210,7 +210,7 @@ def test_fedmix_is_mixup_to_first_order():
         logits = model((1 - share) * x + share * mean.x)
         exact = (1 - share) * torch.nn.functional.cross_entropy(logits, y)
         exact = exact + share * torch.nn.functional.cross_entropy(logits, mean.y.expand(6, -1))
-        return abs(float((exact - fedmix(share).loss(Step(model, Examples(x, y), torch.empty(0), mean))).detach()))
+        return abs(float((exact - fedmix(share).loss(StepInput(model, Examples(x, y), torch.empty(0), mean))).detach()))
 
     assert error(0.02) == pytest.approx(error(0.04) / 4, rel=0.2)  # what is left is of second order
 
@@ -460,14 +460,18 @@ def test_the_notebook_s_rule_adds_classes_of_which_there_are_enough():
 
 
 def test_the_three_ways_of_reporting_are_told_apart():
-    test = tuple(Scores(*values) for values in ((0.5, 0.9, 0.1, 0.5), (0.9, 0.2, 0.3, 0.6), (0.6, 0.4, 0.2, 0.4)))
-    held = tuple(Scores(*values) for values in ((0.2, 0.1, 0.9, 0.3), (0.1, 0.8, 0.9, 0.2), (0.3, 0.8, 0.1, 0.3)))
-    course = Course(test, held)
-    assert course.last == Scores(0.6, 0.4, 0.2, 0.4)
-    assert course.selected == Scores(0.6, 0.2, 0.1, 0.5)
-    assert course.published_maximum_over_test_rounds == Scores(0.9, 0.9, 0.3, 0.6)
+    test = tuple(
+        ClassifierScores(*values) for values in ((0.5, 0.9, 0.1, 0.5), (0.9, 0.2, 0.3, 0.6), (0.6, 0.4, 0.2, 0.4))
+    )
+    held = tuple(
+        ClassifierScores(*values) for values in ((0.2, 0.1, 0.9, 0.3), (0.1, 0.8, 0.9, 0.2), (0.3, 0.8, 0.1, 0.3))
+    )
+    course = TrainingCurve(test, held)
+    assert course.last == ClassifierScores(0.6, 0.4, 0.2, 0.4)
+    assert course.selected == ClassifierScores(0.6, 0.2, 0.1, 0.5)
+    assert course.published_maximum_over_test_rounds == ClassifierScores(0.9, 0.9, 0.3, 0.6)
     with pytest.raises(Unsupported, match="held out"):
-        Course(test).selected  # noqa: B018  (the property raises)
+        TrainingCurve(test).selected  # noqa: B018  (the property raises)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

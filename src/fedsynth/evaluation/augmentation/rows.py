@@ -16,7 +16,7 @@ def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> 
 
     Return (training tables, held-out tables), one of each for every site, in order. ``share`` is the fraction of a
     site's rows that is held out. The federated classifier is later reported after the round in which it is best on
-    held-out rows (:attr:`Course.selected <fedsynth.evaluation.augmentation.scores.Course.selected>`). Fit the
+    held-out rows (:attr:`Course.selected <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>`). Fit the
     synthesizer on the training rows only, so that no held-out row influences the synthetic rows. Raises
     :class:`InvalidParameter` for a share outside (0, 1).
     """

@@ -17,7 +17,7 @@ Probabilities = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Scores:
+class ClassifierScores:
     """Scores of a classifier on one set of rows, each from 0 to 1; :func:`score` defines them."""
 
     accuracy: float
@@ -27,23 +27,23 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Course:
-    """Scores of a federatedly trained classifier, one :class:`Scores` after each round, in the order of rounds.
+class TrainingCurve:
+    """Scores of a federatedly trained classifier after each round, as :class:`ClassifierScores` in the order of rounds.
 
     ``test`` holds the scores on test rows, ``validation`` those on the pooled rows that sites held out. If no site held
     out rows, ``validation`` is empty.
     """
 
-    test: tuple[Scores, ...]
-    validation: tuple[Scores, ...] = ()
+    test: tuple[ClassifierScores, ...]
+    validation: tuple[ClassifierScores, ...] = ()
 
     @property
-    def last(self) -> Scores:
+    def last(self) -> ClassifierScores:
         """The test scores after the last round."""
         return self.test[-1]
 
     @property
-    def selected(self) -> Scores:
+    def selected(self) -> ClassifierScores:
         """The test scores after the round that the held-out rows select, chosen for each score separately.
 
         Each score is taken from the round in which the same score is largest on the held-out rows (the first of equal
@@ -52,19 +52,19 @@ class Course:
         if not self.validation:
             raise Unsupported("no rows were held out to select a round; pass held=hold_out(...)[1], or use last")
         rounds = np.argmax([astuple(scores) for scores in self.validation], axis=0)
-        return Scores(*(astuple(self.test[at])[which] for which, at in enumerate(rounds)))
+        return ClassifierScores(*(astuple(self.test[at])[which] for which, at in enumerate(rounds)))
 
     @property
-    def published_maximum_over_test_rounds(self) -> Scores:
+    def published_maximum_over_test_rounds(self) -> ClassifierScores:
         """The largest of each score over all rounds, selected on the TEST rows, as Fed-TDA's code reports it.
 
         It is biased upwards, the more so the more the rounds differ: use it only to compare with the published figures
         of Fed-TDA (arXiv 2211.13116).
         """
-        return Scores(*np.max([astuple(scores) for scores in self.test], axis=0).tolist())
+        return ClassifierScores(*np.max([astuple(scores) for scores in self.test], axis=0).tolist())
 
 
-def score(truth: Integers, probability: Probabilities) -> Scores:
+def score(truth: Integers, probability: Probabilities) -> ClassifierScores:
     """Return the scores of predicted class probabilities against the rows' true classes.
 
     ``truth`` holds the number of each row's class, shape ``(rows,)``; column ``k`` of ``probability``, shape
@@ -85,7 +85,7 @@ def score(truth: Integers, probability: Probabilities) -> Scores:
         raise Unsupported("the rows to score hold a single class, so AUC is undefined; hold out more rows")
     guess = probability.argmax(axis=1)
     by_class = f1(truth, guess, held)
-    return Scores(
+    return ClassifierScores(
         float((guess == truth).mean()),
         float(by_class.mean()),
         float(np.average(by_class, weights=counts[held])),
@@ -93,7 +93,7 @@ def score(truth: Integers, probability: Probabilities) -> Scores:
     )
 
 
-def majority(sites: Sequence[Table], test: Table, target: str) -> Scores:
+def majority(sites: Sequence[Table], test: Table, target: str) -> ClassifierScores:
     """Return the scores on ``test`` of always guessing the commonest class of the sites' rows.
 
     A trained classifier should exceed this floor. ``target`` names the column of the class. Raises :class:`Unsupported`

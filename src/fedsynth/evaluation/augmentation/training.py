@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported, positive
-from fedsynth.evaluation.augmentation.scores import Course, Scores, score
+from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, score
 from fedsynth.evaluation.features import labels, public_features
 from fedsynth.rows import Table, concatenate
 
@@ -173,7 +173,7 @@ class Examples(NamedTuple):
     y: Tensor
 
 
-class Step(NamedTuple):
+class StepInput(NamedTuple):
     """The input of one training step at a site, from which an :class:`Algorithm` computes the loss.
 
     ``model`` is the site's model and ``batch`` the rows of the step. ``anchor`` holds the global weights at the start
@@ -192,13 +192,13 @@ class Step(NamedTuple):
 class Algorithm:
     """A federated algorithm: FedAvg's exchange of weights, with its own loss at the sites.
 
-    ``name`` is its name in benchmark specifications. ``loss`` maps a :class:`Step` to the scalar that the site
+    ``name`` is its name in benchmark specifications. ``loss`` maps a :class:`StepInput` to the scalar that the site
     minimises. ``rows_per_mean`` is the number of rows in each mean that sites publish before training
     (:func:`published_means`); with 0 they publish none.
     """
 
     name: str
-    loss: Callable[[Step], Tensor]
+    loss: Callable[[StepInput], Tensor]
     rows_per_mean: int = 0
 
 
@@ -216,7 +216,7 @@ def fedprox(mu: float = 0.05) -> Algorithm:
     if not mu >= 0:
         raise InvalidParameter(f"mu must be at least 0, not {mu}")
 
-    def loss(step: Step) -> Tensor:
+    def loss(step: StepInput) -> Tensor:
         away = parameters_to_vector(step.model.parameters()) - step.anchor
         return cross_entropy(step.model(step.batch.x), step.batch.y) + mu / 2 * (away**2).sum()
 
@@ -236,7 +236,7 @@ def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
     if not 0 <= share < 1 or rows_per_mean < 1:
         raise InvalidParameter(f"share must lie in [0, 1) and rows_per_mean be positive, not {share}, {rows_per_mean}")
 
-    def loss(step: Step) -> Tensor:
+    def loss(step: StepInput) -> Tensor:
         assert step.mean is not None
         z = ((1 - share) * step.batch.x).requires_grad_()
         logits = step.model(z)
@@ -288,14 +288,14 @@ def train(
     seed: int,
     held: Sequence[Table] = (),
     weighting: Weighting = by_rows,
-) -> Course:
+) -> TrainingCurve:
     """Train one classifier of the column ``target`` federatedly over all sites, and return its scores after each round.
 
     Not private in any way: weights leave the sites without noise. ``sites`` are each site's training rows, including
     appended synthetic rows. A single site trains alone; a single site with all rows is the pooled reference. A site
     without rows takes no part. ``test`` holds the rows to score on, ``held`` the rows that each site held out
-    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which :attr:`Course.selected
-    <fedsynth.evaluation.augmentation.scores.Course.selected>` depends.
+    (:func:`~fedsynth.evaluation.augmentation.rows.hold_out`), on which :attr:`TrainingCurve.selected
+    <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>` depends.
 
     ``algorithm`` is the result of :func:`fedavg`, :func:`fedprox` or :func:`fedmix`; ``learner`` is the classifier
     (:class:`Learner`); ``weighting`` gives the weights of sites in the average of models (:func:`by_rows`). Classes and
@@ -315,14 +315,14 @@ def train(
     scored = [_rows(test, target)]
     if sum(len(one) for one in held):
         scored.append(_rows(concatenate(held), target))
-    courses: list[list[Scores]] = [[] for _ in scored]
+    courses: list[list[ClassifierScores]] = [[] for _ in scored]
     with torch.random.fork_rng(devices=[]):  # initial weights and dropout can only use torch's global generator
         torch.manual_seed(int(rng.integers(2**63)))
         model = learner.network(scored[0].x.shape[1], classes)
         for _ in federated_rounds(model, rows, classes, algorithm, learner, weighting, rng):
             for course, some in zip(courses, scored, strict=True):
                 course.append(score(some.y.numpy(), _logits(model, some.x).softmax(dim=1).numpy()))
-    return Course(*(tuple(course) for course in courses))
+    return TrainingCurve(*(tuple(course) for course in courses))
 
 
 def federated_rounds(
@@ -380,7 +380,7 @@ def train_locally(
             one = int(rng.integers(len(means.y)))
             mean = Examples(means.x[one : one + 1], means.y[one : one + 1])
         optimiser.zero_grad()
-        loss = algorithm.loss(Step(model, Examples(site.x[chosen], site.y[chosen]), anchor, mean))
+        loss = algorithm.loss(StepInput(model, Examples(site.x[chosen], site.y[chosen]), anchor, mean))
         torch.autograd.backward(loss)
         optimiser.step()
 

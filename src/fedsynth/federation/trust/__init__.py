@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.events import Answer, Event, Values
+from fedsynth.federation.events import Answer, Event, PlainAnswer
 from fedsynth.federation.query import MOST_ROWS
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
@@ -33,9 +33,9 @@ class SiteTurn(Protocol):
     """What a site gives a :class:`Trust` to compute its answer with, for one message of one question.
 
     A question is a query with the terms on which it is asked, such as the noise and its privacy cost
-    (:class:`~fedsynth.federation.wire.Head`). It is sent in one or more turns: a turn is one message to each site, and
-    the answers to it. When a site is first asked a question it draws a random salt, which it keeps for all turns and
-    repetitions of the question.
+    (:class:`~fedsynth.federation.wire.QuestionHead`). It is sent in one or more turns: a turn is one message to each
+    site, and the answers to it. When a site is first asked a question it draws a random salt, which it keeps for all
+    turns and repetitions of the question.
     """
 
     @property
@@ -111,7 +111,7 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
 class Aggregation(Protocol):
     """The server's side of one sum over sites: makes the messages for the sites, takes their answers, returns the sum.
 
-    The server calls :meth:`ask`, then :meth:`hear` for each site that answers this turn, and so on until :meth:`ask`
+    The server calls :meth:`ask`, then :meth:`receive` for each site that answers this turn, and so on until :meth:`ask`
     returns no more messages; then :meth:`result`.
     """
 
@@ -122,7 +122,7 @@ class Aggregation(Protocol):
         (:data:`~fedsynth.federation.events.Event`), such as the other sites' keys, or ``None`` for the question alone.
         """
 
-    def hear(self, site: str, answer: Answer) -> None:
+    def receive(self, site: str, answer: Answer) -> None:
         """Take in one site's answer to the last message of :meth:`ask`; a site that does not answer drops out.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
@@ -199,7 +199,7 @@ class Trust(Protocol):
     def assumption(self) -> str:
         """The assumption about other parties that the guarantee rests on, as English text; empty if there is none."""
 
-    def among(self, roster: Mapping[str, bytes]) -> Trust:
+    def with_roster(self, roster: Mapping[str, bytes]) -> Trust:
         """Return a copy of this trust model for the sites in ``roster``.
 
         ``roster`` maps each site's name to its public identity key (Ed25519, 32 bytes).
@@ -263,7 +263,7 @@ class Trust(Protocol):
 
 
 @dataclass(eq=False)
-class OneMessage:
+class OneMessageSum:
     """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
 
     ``sites`` are the names of the sites to ask. ``finish`` turns the total of their answers into the released integers,
@@ -285,7 +285,7 @@ class OneMessage:
         self._asked = True
         return dict.fromkeys(self.sites)
 
-    def hear(self, site: str, answer: Answer) -> None:
+    def receive(self, site: str, answer: Answer) -> None:
         """Add one site's answer to the total, so that memory holds two vectors at most.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for an answer that is not one vector of integers.
@@ -307,7 +307,7 @@ def values_of(site: str, answer: Answer) -> Integers:
     Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer that is not one vector of
     integers.
     """
-    if not isinstance(answer, Values) or answer.values.ndim != 1:
+    if not isinstance(answer, PlainAnswer) or answer.values.ndim != 1:
         raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
     return answer.values
 

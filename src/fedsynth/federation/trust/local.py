@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fedsynth.errors import Refused
-from fedsynth.federation.events import Answer, Event, Values
-from fedsynth.federation.trust import OneMessage, SimulationTerms, SiteTurn, add_noise, noise_std
+from fedsynth.federation.events import Answer, Event, PlainAnswer
+from fedsynth.federation.trust import OneMessageSum, SimulationTerms, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
@@ -39,7 +39,7 @@ class LocalNoise:
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 
-    def among(self, roster: Mapping[str, bytes]) -> LocalNoise:
+    def with_roster(self, roster: Mapping[str, bytes]) -> LocalNoise:
         """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
@@ -56,7 +56,7 @@ class LocalNoise:
         if event is not None:
             raise Refused("a sum with local noise takes one message; install the same fedsynth everywhere")
         exact = site.statistic()
-        return Values(add_noise(exact, site.release, site.norms, site.bits("noise")))
+        return PlainAnswer(add_noise(exact, site.release, site.norms, site.bits("noise")))
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
         """Raise :class:`Refused`, for any ``query``: no party may hold exact sums of the sites' tables (a vault)."""
@@ -64,13 +64,13 @@ class LocalNoise:
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
-    ) -> OneMessage:
+    ) -> OneMessageSum:
         """Return the server's side of a sum over ``sites``, which adds up their noisy answers and adds no noise.
 
         ``release`` says which noise each site adds, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity
         of one site's answer to one person; ``digest`` and ``bits`` are not used.
         """
-        return OneMessage(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))
+        return OneMessageSum(tuple(sites), lambda noisy: noisy, lambda heard: self.std(release, norms, heard))
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites.

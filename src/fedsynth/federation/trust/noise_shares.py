@@ -6,7 +6,8 @@ subtracted (XNoise; Jiang, Wang & Chen, EuroSys 2024, arXiv 2209.14528). Let h s
 of them keep at least the first k parts secret. The adversary then sees the honest sites' total under h shares of k
 parts, and in addition noise that is independent of these and of all rows: the revealed parts, and further parts that
 were kept. This is post-processing of the total under h shares of k parts, whose privacy cost must therefore be that
-of the release, for every number h of honest sites that a sum can have and the k that its sites keep (:class:`Share`).
+of the release, for every number h of honest sites that a sum can have and the k that its sites keep
+(:class:`NoiseShare`).
 
 Gaussian releases: every part is a discrete Gaussian. A sum of discrete Gaussians is close to one, but not exactly one.
 Let X and Y be discrete Gaussians of variances v, w >= 1/4, W one of variance v + w, and u = vw / (v + w). Completing
@@ -66,8 +67,8 @@ SEED_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the independent parts of which a site's :class:`Share` of the noise consists.
+class NoisePart:
+    """One of the independent parts of which a site's :class:`NoiseShare` of the noise consists.
 
     ``std`` is the standard deviation of the part in each cell, or an upper bound of it; ``draw(cells, bits)`` samples
     one integer per cell from a source of random bits.
@@ -86,7 +87,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Share:
+class NoiseShare:
     """One site's share of a release's noise, made by :func:`share_of` of independent ``parts``.
 
     If the first k + 1 parts of each share are kept secret, the shares of ``honest[k]`` honest sites add up to the noise
@@ -94,7 +95,7 @@ class Share:
     for a release without noise.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[NoisePart, ...]
     honest: tuple[int, ...]
 
     def kept(self, honest: int) -> int:
@@ -108,7 +109,7 @@ class Share:
         """Return the standard deviation of the noise that the first ``parts`` parts together add to each cell."""
         return math.hypot(*(part.std for part in self.parts[:parts]))
 
-    def added(self, answer: Integers, seeds: Sequence[bytes]) -> Integers:
+    def add_to(self, answer: Integers, seeds: Sequence[bytes]) -> Integers:
         """Return ``answer`` plus the noise of all parts (int64, same shape); ``seeds`` has one seed for each part."""
         total = answer.astype(np.int64, copy=True)
         for part, seed in zip(self.parts, seeds, strict=True):
@@ -116,7 +117,7 @@ class Share:
         return total
 
 
-def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
+def share_of(release: Release, norms: Norms, least: int, most: int) -> NoiseShare:
     """Return the share of a release's noise that each site adds so that the honest sites alone add enough.
 
     The number of honest sites in the sum will be at least ``least`` and at most ``most``. ``release`` says which noise
@@ -126,17 +127,17 @@ def share_of(release: Release, norms: Norms, least: int, most: int) -> Share:
     std = noise_std(release, norms)
     if isinstance(release, Gaussian) and norms.l2 > 0:
         sigmas, honest = _gaussian(release.rho, norms, release.sigma(norms.l2), least, most)
-        return Share(tuple(Part(sigma, partial(noise.discrete_gaussian, sigma)) for sigma in sigmas), honest)
+        return NoiseShare(tuple(NoisePart(sigma, partial(noise.discrete_gaussian, sigma)) for sigma in sigmas), honest)
     if isinstance(release, Laplace) and norms.l1 > 0:
         scale = release.scale(norms.l1)
         if scale > noise.POLYA_SCALE:
-            return Share((Part(std, partial(noise.discrete_laplace, scale)),), (1,))
+            return NoiseShare((NoisePart(std, partial(noise.discrete_laplace, scale)),), (1,))
         honest = _numbers(least, most)
         shapes = [Fraction(1, honest[0])]
         shapes += [Fraction(1, fewer) - Fraction(1, more) for more, fewer in pairwise(honest)]
-        parts = [Part(std * math.sqrt(shape), partial(noise.polya_difference, scale, shape)) for shape in shapes]
-        return Share(tuple(parts), honest)
-    return Share((), ())
+        parts = [NoisePart(std * math.sqrt(shape), partial(noise.polya_difference, scale, shape)) for shape in shapes]
+        return NoiseShare(tuple(parts), honest)
+    return NoiseShare((), ())
 
 
 def _numbers(least: int, most: int) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from fedsynth.errors import Refused
-from fedsynth.federation.events import Answer, Event, Values
-from fedsynth.federation.trust import OneMessage, SimulationTerms, SiteTurn, add_noise, noise_std
+from fedsynth.federation.events import Answer, Event, PlainAnswer
+from fedsynth.federation.trust import OneMessageSum, SimulationTerms, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
@@ -37,7 +37,7 @@ class TrustedServer:
     terms: ClassVar[str] = ""
     assumption: ClassVar[str] = ""
 
-    def among(self, roster: Mapping[str, bytes]) -> TrustedServer:
+    def with_roster(self, roster: Mapping[str, bytes]) -> TrustedServer:
         """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
@@ -53,25 +53,25 @@ class TrustedServer:
         """
         if event is not None:
             raise Refused("a sum by a trusted server takes one message; install the same fedsynth everywhere")
-        return Values(site.statistic())
+        return PlainAnswer(site.statistic())
 
     def deposit(self, site: SiteTurn, query: Query) -> Answer:
         """Return the site's exact tables for the server's vault, which keeps their sum over sites (:meth:`vault`).
 
         The site then encrypts them for the server. ``query`` is what the site was asked.
         """
-        return Values(site.statistic())
+        return PlainAnswer(site.statistic())
 
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
-    ) -> OneMessage:
+    ) -> OneMessageSum:
         """Return the server's side of a sum over ``sites``: their exact answers added up, plus one sample of noise.
 
         ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity of the sum to
         one person. ``bits(exact)`` gives the server's random bits for the exact sum that the noise hides; ``digest`` is
         not used.
         """
-        return OneMessage(
+        return OneMessageSum(
             tuple(sites),
             lambda exact: add_noise(exact, release, norms, bits(exact)),
             lambda heard: self.std(release, norms, heard),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsynth.errors import FedsynthError
-from fedsynth.transports.files.messages import Name, named
+from fedsynth.transports.files.messages import MessageName, named
 
 AGAIN = 30.0  # s after which a file that looks unchanged is read again: copying may preserve time and size
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -25,7 +25,7 @@ Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Folder:
+class ExchangeFolder:
     """The folder ``EXCHANGE/SITE/PART`` of exchanged files, where ``part`` is ``requests`` or ``replies``.
 
     Server and site may each hold a copy of ``exchange``, between which somebody carries the files. A folder that does
@@ -42,7 +42,7 @@ class Folder:
         """Path of the folder, for error and log messages."""
         return self.exchange / self.site / self.part
 
-    def requests(self) -> list[Name]:
+    def requests(self) -> list[MessageName]:
         """Return the names of the request files in the order of answering: by run, then question, then message."""
         with self._opened() as folder:
             listed = [] if folder is None else os.listdir(folder)
@@ -132,7 +132,7 @@ class Folder:
 
 
 @dataclass
-class Known:
+class ReadTimes:
     """Remembers when each file of a folder was last read, so that a search reads only files that may have changed."""
 
     _seen: dict[str, tuple[Stamp, float]] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Known:
     def worth_reading(self, file: str, stamp: Stamp) -> bool:
         """Whether to read a file now: it is new, has changed, or was last read long ago. Counts as reading it.
 
-        ``file`` is its name, ``stamp`` its present :meth:`Folder.stamp`; long ago is :data:`AGAIN` seconds.
+        ``file`` is its name, ``stamp`` its present :meth:`ExchangeFolder.stamp`; long ago is :data:`AGAIN` seconds.
         """
         before, when = self._seen.get(file, (None, 0.0))
         now = time.monotonic()

@@ -46,7 +46,8 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     """Content of a request file, signed by the coordinator: one ``message`` for one site.
 
     ``fedsynth`` is the server's version, ``site`` the site's name, ``name`` the file's own name without its ending
-    (:class:`Name`), and ``message`` the request's bytes (uint8; :func:`~fedsynth.federation.wire.open_envelope`).
+    (:class:`MessageName`), and ``message`` the request's bytes (uint8;
+    :func:`~fedsynth.federation.wire.open_envelope`).
     """
 
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
@@ -72,7 +73,7 @@ class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
 
 
 @dataclass(frozen=True)
-class Name:
+class MessageName:
     """The name of a request or reply file without its ending: which message of which run it holds.
 
     ``run`` is the run's name, ``step`` numbers the run's questions and ``turn`` the messages of a question, both from
@@ -87,12 +88,12 @@ class Name:
     attempt: str = ""
 
     @classmethod
-    def of(cls, request: Request) -> Name:
+    def of(cls, request: Request) -> MessageName:
         """Return the name for the message of a request, with an empty ``attempt``."""
         return cls(request.head.run, request.head.step, request.turn, request.digest[:32])
 
     @classmethod
-    def parse(cls, stem: str) -> Name | None:
+    def parse(cls, stem: str) -> MessageName | None:
         """Return the name that ``stem`` spells, a file's name without its ending; ``None`` for any other text."""
         found = _NAME.fullmatch(stem)
         if found is None:
@@ -115,7 +116,7 @@ class Name:
         return f"{self}.reply"
 
     @property
-    def without_attempt(self) -> Name:
+    def without_attempt(self) -> MessageName:
         """The same name with an empty ``attempt``: equal for all files of one message, which may be sent again."""
         return replace(self, attempt="")
 
@@ -125,17 +126,19 @@ class Name:
         return f"run {self.run}, step {self.step}, turn {self.turn}"
 
 
-def named(file: str) -> Name | None:
+def named(file: str) -> MessageName | None:
     """Return the parts of the name of a request or reply file; ``None`` if ``file`` is the name of any other file."""
     stem, _, kind = file.rpartition(".")
-    return Name.parse(stem) if kind in ("request", "reply") else None
+    return MessageName.parse(stem) if kind in ("request", "reply") else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Contents
 
 
-def write_request(coordinator: Coordinator, version: str, site: str, name: Name, message: bytes) -> tuple[bytes, bytes]:
+def write_request(
+    coordinator: Coordinator, version: str, site: str, name: MessageName, message: bytes
+) -> tuple[bytes, bytes]:
     """Return the bytes of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
 
     ``coordinator`` has the key that signs it; ``version`` is the server's version of fedsynth, ``site`` the site's

@@ -19,15 +19,15 @@ from pathlib import Path
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
-from fedsynth.federation.federation import Progress, silent
+from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import KEY_BYTES
 from fedsynth.federation.wire import LARGEST_MESSAGE, Reply, WireError, open_envelope
 from fedsynth.files import read_text, write_private
 from fedsynth.runs.job import Deployment, Job
-from fedsynth.runs.run import Outcome, run_deployed
-from fedsynth.transports.files.folder import Folder, Known, require_exchange
-from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_request
+from fedsynth.runs.run import RunResult, run_deployed
+from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, require_exchange
+from fedsynth.transports.files.messages import OVERHEAD, MessageName, read_reply_file, read_request, write_request
 
 POLL = 1.0  # s between two searches for replies
 _log = logging.getLogger(__name__)
@@ -140,7 +140,9 @@ class FileTransport:
                         reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
                         break
                     if not one.awaited:
-                        _log.info("waiting for %s's reply to %s", one.message.site, Name.of(one.message.request).said)
+                        _log.info(
+                            "waiting for %s's reply to %s", one.message.site, MessageName.of(one.message.request).said
+                        )
                     one.awaited = True
                     time.sleep(min(self._poll, left))
                 one.done = True
@@ -166,12 +168,12 @@ class FileTransport:
                 except OSError as error:
                     _log.warning("files of the run stay in %s (%s); delete them", folder.path, error)
 
-    def _folder(self, site: str, part: str) -> Folder:
-        return Folder(self._exchange, site, part)
+    def _folder(self, site: str, part: str) -> ExchangeFolder:
+        return ExchangeFolder(self._exchange, site, part)
 
     def _reply(self, one: _Asked, asked: Sequence[_Asked]) -> Reply | None:
         """Write all unwritten requests; return the reply to one request if it has arrived."""
-        listed: dict[str, list[Name]] = {}
+        listed: dict[str, list[MessageName]] = {}
         for other in asked:
             if other.done or other.name is not None:
                 continue
@@ -189,10 +191,10 @@ class FileTransport:
             one.say(f"{self._folder(one.message.site, 'replies').path} cannot be used ({error})")
             return None
 
-    def _place(self, one: _Asked, listed: Iterable[Name]) -> None:
+    def _place(self, one: _Asked, listed: Iterable[MessageName]) -> None:
         """Find the request in the folder, or write it; a site that is left out gets no request."""
         message = one.message
-        name = Name.of(message.request)
+        name = MessageName.of(message.request)
         for found in listed:
             if found.without_attempt != name or str(found) in self._withdrawn:
                 continue
@@ -206,7 +208,7 @@ class FileTransport:
         one.requests.write(name.request, content)
         one.name = name
 
-    def _ours(self, one: _Asked, name: Name) -> bytes:
+    def _ours(self, one: _Asked, name: MessageName) -> bytes:
         """Return the digest of a request file in the folder; empty unless it is complete and this coordinator's own."""
         message = one.message
         try:
@@ -301,13 +303,13 @@ class _Asked:
     """A message of an exchange, with its file, whether it is settled, and its current problem, if any."""
 
     message: Message
-    requests: Folder
-    name: Name | None = None
+    requests: ExchangeFolder
+    name: MessageName | None = None
     digest: bytes = b""
     done: bool = False
     awaited: bool = False
     said: str = ""
-    known: Known = field(default_factory=Known)
+    known: ReadTimes = field(default_factory=ReadTimes)
 
     def say(self, what: str) -> None:
         """Log a problem, once."""
@@ -317,15 +319,20 @@ class _Asked:
 
 
 def run_over_files(
-    folder: Path, exchange: Path, progress: Progress = silent, *, wait: bool = True, without: Collection[str] = ()
-) -> Outcome:
+    folder: Path,
+    exchange: Path,
+    progress: Progress = ignore_progress,
+    *,
+    wait: bool = True,
+    without: Collection[str] = (),
+) -> RunResult:
     """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
 
     ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
     folder that carries the files. ``progress(task, done, total)`` is called as the run proceeds, with the name of a
     task and the numbers of its steps that are done and of all its steps. Without ``wait``, it raises
     :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes when it is called again.
-    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.Outcome`); raises what
+    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.RunResult`); raises what
     :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
     """
     with over_files(folder, exchange, wait=wait, without=without) as transport:

@@ -21,9 +21,9 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import Answers, answer, site_secret, wait_until_due
-from fedsynth.transports.files.folder import Folder, Known, Stamp, require_exchange
-from fedsynth.transports.files.messages import OVERHEAD, Name, read_reply_file, read_request, write_reply_file
+from fedsynth.host.state import TimedReplies, answer, site_secret, wait_until_due
+from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
+from fedsynth.transports.files.messages import OVERHEAD, MessageName, read_reply_file, read_request, write_reply_file
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
 POLL = 1.0  # s between two searches for requests
@@ -34,13 +34,13 @@ _log = logging.getLogger("fedsynth.site")
 class _Asked:
     """A request to this site that has no reply yet."""
 
-    name: Name
+    name: MessageName
     digest: bytes
     message: bytes
     refuse: str
 
 
-class Answerer:
+class FileAnswerer:
     """Answers the requests that the server's files bring to a site: those in ``EXCHANGE/SITE/requests``.
 
     Replies are files in ``EXCHANGE/SITE/replies``.
@@ -67,7 +67,7 @@ class Answerer:
         self._say = say
         self._poll = poll
         self._stopped = threading.Event()
-        self._known = Known()
+        self._known = ReadTimes()
         self._done: dict[str, tuple[Stamp, Stamp]] = {}
         self._told: dict[str, str] = {}
 
@@ -124,12 +124,12 @@ class Answerer:
             raise FedsynthError(unwritten)
         return answered
 
-    def requests(self, config: SiteConfig) -> Folder:
+    def requests(self, config: SiteConfig) -> ExchangeFolder:
         """Return the folder of the requests to this site; ``config`` is the content of its ``site.toml``."""
-        return Folder(self._exchange, config.name, "requests")
+        return ExchangeFolder(self._exchange, config.name, "requests")
 
-    def _replies(self, config: SiteConfig) -> Folder:
-        return Folder(self._exchange, config.name, "replies")
+    def _replies(self, config: SiteConfig) -> ExchangeFolder:
+        return ExchangeFolder(self._exchange, config.name, "replies")
 
     def _batches(self, config: SiteConfig, key: bytes) -> Iterator[list[_Asked]]:
         """Yield the requests to answer, in order, in batches of at most ``LARGEST_BATCH`` bytes."""
@@ -152,7 +152,7 @@ class Answerer:
         if batch:
             yield batch
 
-    def _asked(self, config: SiteConfig, name: Name, key: bytes) -> _Asked | None:
+    def _asked(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:
         """Return a request to answer; ``None`` if it has been answered or is not a request to this site."""
         try:
             return self._read(config, name, key)
@@ -162,7 +162,7 @@ class Answerer:
             self._told[name.request] = str(error)
             return None
 
-    def _read(self, config: SiteConfig, name: Name, key: bytes) -> _Asked | None:
+    def _read(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:
         """Do the work of :meth:`_asked`; raises :class:`WireError` if the file is not a request to this site."""
         requests, replies = self.requests(config), self._replies(config)
         stamp, replied = requests.stamp(name.request), replies.stamp(name.reply)
@@ -185,7 +185,7 @@ class Answerer:
         why = "" if here == server else f"it runs fedsynth {here} and the server {server!r}; upgrade both together"
         return _Asked(name, digest, found.message.tobytes(), why)
 
-    def _is_answered(self, replies: Folder, name: Name, digest: bytes, key: bytes) -> bool:
+    def _is_answered(self, replies: ExchangeFolder, name: MessageName, digest: bytes, key: bytes) -> bool:
         """Whether this site's own reply to the request exists and is complete."""
         data = replies.read(name.reply, LARGEST_MESSAGE + OVERHEAD)
         if data is None:
@@ -196,14 +196,14 @@ class Answerer:
             return False
 
 
-def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> Answers:
+def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> TimedReplies:
     """Return the reply to each request of a batch."""
     found = answer(config, [asked.message for asked in batch if not asked.refuse])
     answered = iter(found.replies)
     replies = [
         answer(config, [asked.message], asked.refuse).replies[0] if asked.refuse else next(answered) for asked in batch
     ]
-    return Answers(replies, found.seconds)
+    return TimedReplies(replies, found.seconds)
 
 
 def _said(reply: bytes) -> str:

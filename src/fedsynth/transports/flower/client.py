@@ -24,7 +24,7 @@ from typing import Any
 import fedsynth
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import Answers, answer, wait_until_due
+from fedsynth.host.state import TimedReplies, answer, wait_until_due
 
 try:
     import httpx
@@ -59,7 +59,7 @@ _log = logging.getLogger("fedsynth.site")
 client = ClientApp()  # a Flower app has to name a client app; this one answers nothing
 
 
-class Answerer:
+class FlowerAnswerer:
     """Fetches a site's messages one by one from its Flower node (SuperNode), answers them, and hands the replies back.
 
     It takes the place of Flower's own process for this, ``flower-superexec``.
@@ -186,7 +186,7 @@ def _beat(node: RuntimeHttpClient) -> bool:
     return True
 
 
-def _replies(config: SiteConfig, content: RecordDict) -> Answers:
+def _replies(config: SiteConfig, content: RecordDict) -> TimedReplies:
     server, addressed = (str(content.config_records["head"][key])[:64] for key in ("fedsynth", "site"))
     why = ""
     if server != fedsynth.__version__:

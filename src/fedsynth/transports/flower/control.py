@@ -30,7 +30,7 @@ _UNFINISHED = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_
 
 
 @dataclass(frozen=True)
-class Control:
+class FlowerControl:
     """A federation's Flower server (SuperLink), controlled by Flower's ``flwr`` command.
 
     ``folder`` is the federation's. ``connection`` is the SuperLink's name in Flower's ``config.toml``, which lies in

@@ -28,7 +28,7 @@ from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
 from fedsynth.runs.job import Job
-from fedsynth.runs.progress import Tell, run_watched, unheard
+from fedsynth.runs.progress import Tell, ignore_report, run_watched
 from fedsynth.transports.flower.records import ASK, pack, unpack
 
 LARGEST_BATCH = 1 << 26  # bytes of requests in one message, at most; Flower splits arrays into objects of 5 MiB itself
@@ -96,7 +96,7 @@ class FlowerTransport:
     """
 
     def __init__(
-        self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL, tell: Tell = unheard
+        self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL, tell: Tell = ignore_report
     ) -> None:
         """Take Flower's grid, the roster and the deadline of an exchange."""
         self._grid = grid

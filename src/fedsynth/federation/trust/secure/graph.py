@@ -97,7 +97,7 @@ SUCCESS_BITS = 30
 
 
 @dataclass(frozen=True)
-class Layout:
+class SumGraph:
     """The graph of a secure sum in numbers: with how many others a member shares masks and secrets.
 
     Each of the ``members`` sites has ``degree`` neighbours. A site splits its secrets among these and itself, and
@@ -117,7 +117,7 @@ class Layout:
 
 
 @lru_cache(maxsize=256)
-def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> Layout | None:
+def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BITS + TRIES_BITS) -> SumGraph | None:
     """Return the sparsest graph that is safe for a sum; ``None`` if only the complete graph is.
 
     Of the sum's ``members`` at most ``colluding`` collude with the server, and at most ``dropouts`` drop out. On one
@@ -135,7 +135,7 @@ def layout(members: int, colluding: int, dropouts: int, bits: int = SECURITY_BIT
                 return None
             low = arc
         else:
-            best = Layout(members, 2 * arc, threshold, dropouts)
+            best = SumGraph(members, 2 * arc, threshold, dropouts)
             high = arc
         arc = (low + high + 1) // 2 if best is None else (low + high) // 2
         if arc in (low, high):
@@ -179,7 +179,7 @@ def _ways(population: int, marked: int, drawn: int) -> Iterator[tuple[int, int]]
         number -= 1
 
 
-def neighbours(seed: bytes, site: int, layout: Layout) -> tuple[int, ...]:
+def neighbours(seed: bytes, site: int, layout: SumGraph) -> tuple[int, ...]:
     """Return the sorted positions of a member's neighbours and of itself, among the members in alphabetical order.
 
     ``seed`` is the digest of the sum's session (:attr:`Session.digest

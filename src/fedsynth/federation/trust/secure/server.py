@@ -35,23 +35,23 @@ from numpy.typing import NDArray
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import (
     Answer,
-    Approval,
+    ApprovalAnswer,
     Approve,
-    Boxes,
+    BoxesAnswer,
     Bytes,
     Event,
-    Keys,
+    KeysAnswer,
     MaskAnswer,
-    Shares,
+    PlainAnswer,
+    SharesAnswer,
     Unmask,
-    Values,
 )
 from fedsynth.federation.trust import Released
-from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share
+from fedsynth.federation.trust.noise_shares import SEED_BYTES, NoiseShare
 from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.graph import Layout
+from fedsynth.federation.trust.secure.graph import SumGraph
 from fedsynth.federation.trust.secure.session import (
-    ADVERT_BYTES,
+    ANNOUNCEMENT_BYTES,
     BOX_BYTES,
     KEYS,
     MASK_SECRET,
@@ -76,10 +76,10 @@ class Aggregator:
     A turn is a round of messages. The number of members, the sites that announced their keys in the first turn, decides
     the rest: ``threshold(members)`` of them must stay to the end, ``quorum(members)`` must sign who is in the sum, and
     ``layout(members)`` is the graph by which they share secrets. ``share(members)`` is the share of the noise that each
-    adds (:class:`~fedsynth.federation.trust.noise_shares.Share`). Of this share, the parts that are not needed once
-    ``honest(survivors)`` of the sites in the sum are honest are subtracted at the end. ``question`` is the question's
-    digest (hex), ``terms`` the text that all members sign, and ``identities`` holds public identity keys by site.
-    Memory holds three vectors, for any number of sites, as long as their answers are of one length.
+    adds (:class:`~fedsynth.federation.trust.noise_shares.NoiseShare`). Of this share, the parts that are not needed
+    once ``honest(survivors)`` of the sites in the sum are honest are subtracted at the end. ``question`` is the
+    question's digest (hex), ``terms`` the text that all members sign, and ``identities`` holds public identity keys by
+    site. Memory holds three vectors, for any number of sites, as long as their answers are of one length.
 
     The other attributes are the state: the current ``turn`` (-1 before the first); by site, the valid answers of the
     turns (``keys``, ``boxes``, ``approvals``, ``shares``) and the length of the masked vector (``cells``); the sum of
@@ -94,16 +94,16 @@ class Aggregator:
     sites: tuple[str, ...]
     threshold: Callable[[int], int]
     quorum: Callable[[int], int]
-    layout: Callable[[int], Layout]
-    share: Callable[[int], Share]
+    layout: Callable[[int], SumGraph]
+    share: Callable[[int], NoiseShare]
     honest: Callable[[int], int]
     turn: int = -1
-    keys: dict[str, Keys] = field(default_factory=dict)
-    boxes: dict[str, Boxes] = field(default_factory=dict)
+    keys: dict[str, KeysAnswer] = field(default_factory=dict)
+    boxes: dict[str, BoxesAnswer] = field(default_factory=dict)
     cells: dict[str, int] = field(default_factory=dict)
     totals: dict[int, NDArray[np.uint64]] = field(default_factory=dict)
-    approvals: dict[str, Approval] = field(default_factory=dict)
-    shares: dict[str, Shares] = field(default_factory=dict)
+    approvals: dict[str, ApprovalAnswer] = field(default_factory=dict)
+    shares: dict[str, SharesAnswer] = field(default_factory=dict)
     survivors: list[str] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
     failure: str = ""
@@ -135,7 +135,7 @@ class Aggregator:
         steps = (self._share_keys, self._mask_answer, self._approve, self._unmask, self._finish)
         return steps[self.turn - 1]() if self.turn <= len(steps) else {}
 
-    def hear(self, site: str, answer: Answer) -> None:
+    def receive(self, site: str, answer: Answer) -> None:
         """Take in one site's answer to the last message of :meth:`ask`; masked vectors are added up at once.
 
         Raises :class:`FedsynthError` for an answer of the wrong form, or one that does not fit the site's signature or
@@ -144,10 +144,10 @@ class Aggregator:
         match answer:
             case _ if type(answer) is not TURNS[self.turn].answer:
                 raise self._bad(site)
-            case Keys():
-                check_keys(self.identities, self.question, self.terms, site, answer.advert, answer.signature)
+            case KeysAnswer():
+                check_keys(self.identities, self.question, self.terms, site, answer.announcement, answer.signature)
                 self.keys[site] = answer
-            case Boxes():
+            case BoxesAnswer():
                 rows = len(self.session.neighbours(site))
                 if not (
                     are_bytes(answer.boxes, rows, BOX_BYTES)
@@ -157,18 +157,18 @@ class Aggregator:
                 ):
                     raise self._bad(site)
                 self.boxes[site] = answer
-            case Values():
+            case PlainAnswer():
                 if answer.values.ndim != 1 or answer.values.dtype != np.int64:
                     raise self._bad(site)
                 vector = answer.values.view(np.uint64)
                 total = self.totals.setdefault(vector.size, np.zeros(vector.size, dtype=np.uint64))
                 np.add(total, vector, out=total)
                 self.cells[site] = vector.size
-            case Approval():
+            case ApprovalAnswer():
                 if not self.session.approved(self.identities[site], answer.approval, self._signed):
                     raise FedsynthError(f"site {site} did not sign who is in the sum; it is left out from here on")
                 self.approvals[site] = answer
-            case Shares():
+            case SharesAnswer():
                 held, out = self._near(site), self._near(site, out=True)
                 share, kept = self._noise()
                 if not (
@@ -206,7 +206,7 @@ class Aggregator:
         parts = [kept if site in self.shares else len(share.parts) for site in self.survivors]
         return Released(tuple(self.survivors), math.hypot(*map(share.std, parts)), total.view(np.int64))
 
-    def _noise(self) -> tuple[Share, int]:
+    def _noise(self) -> tuple[NoiseShare, int]:
         """Return a survivor's share of the noise, and the number of its parts that this many survivors keep."""
         share = self.share(len(self.session.members))
         return share, share.kept(self.honest(len(self.survivors)))
@@ -225,8 +225,8 @@ class Aggregator:
 
     def _share_keys(self) -> Mapping[str, Event]:
         members = tuple(sorted(self.keys))
-        adverts = as_bytes([self.keys[member].advert for member in members], ADVERT_BYTES)
-        self._session = Session(self.question, self.terms, members, adverts, self.layout(len(members)))
+        announcements = as_bytes([self.keys[member].announcement for member in members], ANNOUNCEMENT_BYTES)
+        self._session = Session(self.question, self.terms, members, announcements, self.layout(len(members)))
         if not self._enough(members):
             return {}
         signatures = {member: keys.signature for member, keys in self.keys.items()}

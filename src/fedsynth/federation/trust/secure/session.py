@@ -16,19 +16,19 @@ import numpy as np
 
 from fedsynth.errors import Refused
 from fedsynth.federation.events import (
-    Approval,
+    ApprovalAnswer,
     Approve,
-    Boxes,
+    BoxesAnswer,
     Bytes,
-    Keys,
+    KeysAnswer,
     MaskAnswer,
+    PlainAnswer,
     ShareKeys,
-    Shares,
+    SharesAnswer,
     Unmask,
-    Values,
 )
 from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.graph import Layout, neighbours
+from fedsynth.federation.trust.secure.graph import SumGraph, neighbours
 from fedsynth.federation.trust.secure.shamir import SHARE_BYTES
 
 
@@ -46,11 +46,11 @@ class Turn(NamedTuple):
 
 KEYS, SHARES, MASKED, AGREE, UNMASK = range(5)
 TURNS = (
-    Turn(type(None), Keys, "keys"),
-    Turn(ShareKeys, Boxes, "boxes"),
-    Turn(MaskAnswer, Values, "masked answer"),
-    Turn(Approve, Approval, "approval"),
-    Turn(Unmask, Shares, "shares"),
+    Turn(type(None), KeysAnswer, "keys"),
+    Turn(ShareKeys, BoxesAnswer, "boxes"),
+    Turn(MaskAnswer, PlainAnswer, "masked answer"),
+    Turn(Approve, ApprovalAnswer, "approval"),
+    Turn(Unmask, SharesAnswer, "shares"),
 )
 """The protocol, in order; the table of states is in the package's docstring."""
 
@@ -58,7 +58,7 @@ SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair see
 """Purposes of the secrets of one sum, under which they are derived and committed to."""
 
 
-class Pair(NamedTuple):
+class PairSecrets(NamedTuple):
     """Secrets (32 bytes each) that two sites derive for one secure sum, so that nobody else knows them.
 
     ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the message
@@ -70,7 +70,7 @@ class Pair(NamedTuple):
     unseals: bytes
 
 
-ADVERT_BYTES = 2 * masking.KEY_BYTES
+ANNOUNCEMENT_BYTES = 2 * masking.KEY_BYTES
 BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
 
 
@@ -84,34 +84,34 @@ def commitment(secret: bytes, purpose: str) -> bytes:
     return masking.digest(purpose, secret)
 
 
-def sign_keys(identity: bytes, question: str, terms: str, site: str, advert: bytes) -> bytes:
+def sign_keys(identity: bytes, question: str, terms: str, site: str, announcement: bytes) -> bytes:
     """Return a site's signature (64 bytes) of its public keys for one sum, so that no server can invent sites.
 
     ``identity`` is the seed of its signing key, ``question`` the digest (hex) of the question, ``terms`` what all
     members must agree on (:attr:`SecureSum.terms <fedsynth.federation.trust.secure.site.SecureSum.terms>`), ``site``
-    its name, and ``advert`` what it announces: its X25519 key of the run and a commitment (the hash of a secret), 64
-    bytes together.
+    its name, and ``announcement`` what it announces: its X25519 key of the run and a commitment (the hash of a secret),
+    64 bytes together.
     """
-    return masking.sign(identity, "keys", question, terms, site, advert)
+    return masking.sign(identity, "keys", question, terms, site, announcement)
 
 
 def check_keys(
-    identities: Mapping[str, bytes], question: str, terms: str, site: str, advert: bytes, signature: bytes
+    identities: Mapping[str, bytes], question: str, terms: str, site: str, announcement: bytes, signature: bytes
 ) -> None:
     """Raise :class:`Refused` unless ``site`` signed its keys by :func:`sign_keys`, and its X25519 key is usable.
 
     ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them.
-    ``signature`` is the site's, and the other arguments are those of :func:`sign_keys`; ``advert`` begins with the
-    X25519 key.
+    ``signature`` is the site's, and the other arguments are those of :func:`sign_keys`; ``announcement`` begins with
+    the X25519 key.
     """
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
-    if not masking.verified(identities[site], signature, "keys", question, terms, site, advert):
+    if not masking.verified(identities[site], signature, "keys", question, terms, site, announcement):
         raise Refused(
             f"the keys of {site!r} are not signed by its identity in the roster under the terms {terms!r}; compare "
             "rosters and terms"
         )
-    if not masking.usable(advert[: masking.KEY_BYTES]):
+    if not masking.usable(announcement[: masking.KEY_BYTES]):
         raise Refused(f"the public key of {site!r} is invalid; start the run again without that site")
 
 
@@ -131,19 +131,19 @@ class Session:
 
     ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
     ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
-    secrets. ``adverts``, uint8 of shape (members, 64), holds what each member announced: its public key of the run
-    (X25519), and a commitment, the hash of a secret that is never revealed. The secret depends on the member's random
-    salt for the question, so that a member which draws another salt is in another session.
+    secrets. ``announcements``, uint8 of shape (members, 64), holds what each member announced: its public key of the
+    run (X25519), and a commitment, the hash of a secret that is never revealed. The secret depends on the member's
+    random salt for the question, so that a member which draws another salt is in another session.
     """
 
     question: str
     terms: str
     members: tuple[str, ...]
-    adverts: Bytes
-    layout: Layout
+    announcements: Bytes
+    layout: SumGraph
 
     @classmethod
-    def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], Layout]) -> Session:
+    def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], SumGraph]) -> Session:
         """Return the session that the server's ``event`` of turn 1 starts at a site; signatures are not verified yet.
 
         ``question`` and ``terms`` are the site's own, and ``layout(number)`` gives the graph for so many members.
@@ -155,9 +155,9 @@ class Session:
                 "the members of a session must be different site names in alphabetical order; install the same "
                 "fedsynth everywhere"
             )
-        if not are_bytes(event.adverts, len(members), ADVERT_BYTES):
-            raise Refused(f"the keys of {len(members)} members must have {ADVERT_BYTES} bytes each")
-        return cls(question, terms, members, event.adverts, layout(len(members)))
+        if not are_bytes(event.announcements, len(members), ANNOUNCEMENT_BYTES):
+            raise Refused(f"the keys of {len(members)} members must have {ANNOUNCEMENT_BYTES} bytes each")
+        return cls(question, terms, members, event.announcements, layout(len(members)))
 
     def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
         """Return the server's event of turn 1 for the member ``site``, with which the session starts there.
@@ -167,12 +167,12 @@ class Session:
         """
         neighbours = self.neighbours(site)
         signed = [signatures[self.members[at]] for at in neighbours]
-        return ShareKeys(self.members, self.adverts, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
+        return ShareKeys(self.members, self.announcements, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
-        return masking.digest("session", self.question, self.terms, *self.members, self._adverts)
+        return masking.digest("session", self.question, self.terms, *self.members, self._announcements)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
         """Raise :class:`Refused` unless the ``event`` that starts the session is one that ``site`` may take part in.
@@ -193,7 +193,7 @@ class Session:
             raise Refused(f"the signatures of {len(neighbours)} sites must have {masking.SIGNATURE_BYTES} bytes each")
         for at, signature in zip(neighbours, event.signatures, strict=True):
             member = self.members[at]
-            check_keys(identities, self.question, self.terms, member, self.advert(member), signature.tobytes())
+            check_keys(identities, self.question, self.terms, member, self.announcement(member), signature.tobytes())
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -223,30 +223,30 @@ class Session:
         """
         return neighbours(self.digest, self._places[member], self.layout)
 
-    def advert(self, member: str) -> bytes:
+    def announcement(self, member: str) -> bytes:
         """Return what a member of the sum announced: its public key of the run and a commitment (64 bytes in all)."""
-        start = ADVERT_BYTES * self._places[member]
-        return self._adverts[start : start + ADVERT_BYTES]
+        start = ANNOUNCEMENT_BYTES * self._places[member]
+        return self._announcements[start : start + ANNOUNCEMENT_BYTES]
 
     @cached_property
-    def _adverts(self) -> bytes:
-        return self.adverts.tobytes()
+    def _announcements(self) -> bytes:
+        return self.announcements.tobytes()
 
-    def pair(self, private: bytes, owner: str, other: str) -> Pair:
+    def pair(self, private: bytes, owner: str, other: str) -> PairSecrets:
         """Return the secrets that only the members ``owner`` and ``other`` can derive in this secure sum.
 
         ``private`` is the owner's secret key of the run (X25519, 32 bytes). The three secrets are independent of each
         other and of those of every other sum of the run. Raises :class:`Refused` if the other's public key is invalid.
         """
         first, second = (owner, other) if owner < other else (other, owner)
-        public = self.advert(other)[: masking.KEY_BYTES]
+        public = self.announcement(other)[: masking.KEY_BYTES]
         keys = masking.agree(private, public, "pair", self.digest, first, second, keys=3)
         seed, one, two = (
             keys[: masking.KEY_BYTES],
             keys[masking.KEY_BYTES : -masking.KEY_BYTES],
             keys[-masking.KEY_BYTES :],
         )
-        return Pair(seed, one, two) if owner == first else Pair(seed, two, one)
+        return PairSecrets(seed, one, two) if owner == first else PairSecrets(seed, two, one)
 
     def self_mask_key(self, secret: bytes) -> bytes:
         """Return the key (32 bytes, for :func:`~fedsynth.federation.trust.secure.masking.mask`) of a site's self-mask.

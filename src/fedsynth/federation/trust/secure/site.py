@@ -41,7 +41,7 @@ Rule 9: in turn 4 a survivor also gives its own self-mask, and its pairwise mask
     sites in U, which the release is made for; on a sparse graph that takes the proof in `graph`.
 Rule 10: there a survivor also tells the seeds of the parts of its noise that so many survivors do not need, and of no
     other. At most c sites collude, so |U| - c of U or more are honest; each keeps the parts that suffice among so many
-    (:class:`~fedsynth.federation.trust.noise_shares.Share`), or more, where it falls silent before it tells. All
+    (:class:`~fedsynth.federation.trust.noise_shares.NoiseShare`), or more, where it falls silent before it tells. All
     honest sites that tell anything act on the same U (rule 9), which is fixed after the masked answers and has t sites
     or more; each tells once, for the U that it signed first. So the total of the honest sites in U holds the noise
     that the release promises, whoever drops out and when. Seeds are derived one by one from the site's secret, the
@@ -63,21 +63,21 @@ import numpy as np
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.events import (
     Answer,
-    Approval,
+    ApprovalAnswer,
     Approve,
-    Boxes,
+    BoxesAnswer,
     Event,
-    Keys,
+    KeysAnswer,
     MaskAnswer,
+    PlainAnswer,
     ShareKeys,
-    Shares,
+    SharesAnswer,
     Unmask,
-    Values,
 )
 from fedsynth.federation.trust import SimulationTerms, SiteTurn
-from fedsynth.federation.trust.noise_shares import SEED_BYTES, Share, share_of
+from fedsynth.federation.trust.noise_shares import SEED_BYTES, NoiseShare, share_of
 from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIES_BITS, Layout, layout
+from fedsynth.federation.trust.secure.graph import COMPLETE, SECURITY_BITS, TRIES_BITS, SumGraph, layout
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.session import (
     BOX_BYTES,
@@ -170,7 +170,7 @@ class SecureSum:
                 "min_honest (--trust-set), or add sites"
             )
 
-    def among(self, roster: Mapping[str, bytes]) -> SecureSum:
+    def with_roster(self, roster: Mapping[str, bytes]) -> SecureSum:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name.
 
         Raises :class:`InvalidParameter` if two sites share a key, or if there are fewer sites than ``min_honest``.
@@ -181,7 +181,7 @@ class SecureSum:
     def colluding(self) -> int:
         """Largest number of the federation's sites that may collude with the server; the others must be honest.
 
-        Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`among`).
+        Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`with_roster`).
         """
         if not self.roster:
             raise Unsupported("SecureSum has no roster; call among(names and public identity keys of all sites)")
@@ -235,7 +235,7 @@ class SecureSum:
         """
         return (members + min(self.colluding, members - 1)) // 2 + 1  # the site that asks this is honest
 
-    def layout(self, members: int) -> Layout:
+    def layout(self, members: int) -> SumGraph:
         """Return the graph by which the ``members`` sites of a sum share masks and secrets with their neighbours.
 
         It is complete up to :data:`COMPLETE` members, and sparse beyond where the bound on colluding sites allows for
@@ -247,13 +247,13 @@ class SecureSum:
         if members > COMPLETE:
             dropouts = -(-members // 20) if self.dropouts is None else self.dropouts
             found = layout(members, min(self.colluding, members - 1), min(dropouts, members - threshold))
-        return found or Layout(members, members - 1, threshold, members - threshold)
+        return found or SumGraph(members, members - 1, threshold, members - threshold)
 
     def honest(self, sites: int) -> int:
         """Return the least number of honest sites among ``sites`` in a sum, 1 or more: an honest site counts itself."""
         return max(1, sites - self.colluding)
 
-    def share(self, release: Release, norms: Norms, members: int) -> Share:
+    def share(self, release: Release, norms: Norms, members: int) -> NoiseShare:
         """Return the share of the noise that each site adds in a sum that begins with ``members`` sites.
 
         It is enough for any number of sites that the sum can end with (:meth:`threshold` or more). ``release`` says
@@ -325,10 +325,12 @@ class SecureSum:
             case Unmask():
                 return self._unmask(site, event)
             case None:
-                advert = _advert(site)
-                return Keys(advert, sign_keys(site.identity, site.digest, self.terms, site.name, advert))
+                announcement = _announcement(site)
+                return KeysAnswer(
+                    announcement, sign_keys(site.identity, site.digest, self.terms, site.name, announcement)
+                )
 
-    def _share_keys(self, site: SiteTurn, event: ShareKeys) -> Boxes:
+    def _share_keys(self, site: SiteTurn, event: ShareKeys) -> BoxesAnswer:
         session = Session.read(event, site.digest, self.terms, self.layout)
         _check_member(site, session)
         session.verify(event, site.name, self.roster)
@@ -346,7 +348,7 @@ class SecureSum:
         boxes = [masking.seal(pair.seals, plain) for pair, plain in zip(pairs, plains, strict=True)]
         seeds = as_bytes([pair.seed for pair in pairs], masking.KEY_BYTES)
         commitments = [commitment(pair.seed, PAIR_SEED) for pair in pairs]
-        return Boxes(
+        return BoxesAnswer(
             as_bytes(boxes, BOX_BYTES),
             session.crypt_seeds(_secret(site, session, MASK_SECRET), seeds, encrypt=True),
             as_bytes(commitments, masking.KEY_BYTES),
@@ -393,19 +395,19 @@ class SecureSum:
         _require(len(all_senders), len(session.members), self.threshold(len(session.members)))
         return opened
 
-    def _mask_answer(self, site: SiteTurn, event: MaskAnswer) -> Values:
+    def _mask_answer(self, site: SiteTurn, event: MaskAnswer) -> PlainAnswer:
         session = self._session(site, event.session)
         senders = self._open(site, session, event)
         _take(site, "boxes", event)
         share = self.share(site.release, site.norms, len(session.members))  # may raise: before there is a charge
-        total = share.added(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
+        total = share.add_to(site.statistic(), _seeds(site, session, range(len(share.parts)))).view(np.uint64)
         masking.mask(total, session.self_mask_key(_secret(site, session, SELF_MASK)), add=True)
         for sender, held in senders.items():
             if sender != site.name:
                 masking.mask(total, held.seed, add=site.name < sender)
-        return Values(total.view(np.int64))
+        return PlainAnswer(total.view(np.int64))
 
-    def _approve(self, site: SiteTurn, event: Approve) -> Approval:
+    def _approve(self, site: SiteTurn, event: Approve) -> ApprovalAnswer:
         """Sign the set of survivors: enough of the sites that sent shares, including this one."""
         session = self._session(site, event.session)
         senders = session.at(_taken(site, "boxes", MaskAnswer).senders, "senders")
@@ -425,9 +427,9 @@ class SecureSum:
                 f"{near} of {len(neighbours)} neighbours are left, and {least} must be; restart the missing sites"
             )
         _take(site, "survivors", event)
-        return Approval(session.approve(site.identity, survivors))
+        return ApprovalAnswer(session.approve(site.identity, survivors))
 
-    def _unmask(self, site: SiteTurn, event: Unmask) -> Shares:
+    def _unmask(self, site: SiteTurn, event: Unmask) -> SharesAnswer:
         """Return the secrets that remove masks and excess noise from the total, once enough survivors approved it."""
         session = self._session(site, event.session)
         survivors = session.at(_taken(site, "survivors", Approve).survivors, "survivors")
@@ -438,7 +440,7 @@ class SecureSum:
         pairs = [held.seed for sender, held in opened.items() if sender not in inside]
         share = self.share(site.release, site.norms, len(session.members))
         excess = _seeds(site, session, range(share.kept(self.honest(len(survivors))), len(share.parts)))
-        return Shares(
+        return SharesAnswer(
             _secret(site, session, SELF_MASK),
             as_bytes(shares, SHARE_BYTES),
             as_bytes(pairs, masking.KEY_BYTES),
@@ -461,7 +463,7 @@ class SecureSum:
                 )
 
 
-def _advert(site: SiteTurn) -> bytes:
+def _announcement(site: SiteTurn) -> bytes:
     """Return this site's public key of the run, and a commitment that differs between sessions with different salts."""
     return masking.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
 
@@ -487,7 +489,7 @@ def _check_member(site: SiteTurn, session: Session) -> None:
 
 def _check_own_key(site: SiteTurn, session: Session) -> None:
     _check_member(site, session)
-    if session.advert(site.name) != _advert(site):
+    if session.announcement(site.name) != _announcement(site):
         raise Refused("this site's key is missing or differs from the one that it sent; start another run")
 
 

@@ -5,15 +5,15 @@ modulo 2^64, and server i has two of the three. `keys` are the servers' keys and
 arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
 `server` one server's state and steps without any messages; `ideal` all three in one process; `vault` the vault over
 either, and `trust` the trust model. A deposit is the tables that sites share among the servers, a draw is the private
-selection of one candidate table by its index, and a roster is a server's statement of a question and of its own state.
+selection of one candidate table by its index, and a statement says what a server is asked and what its own state is.
 
     step    to a server              from a server                     who learns what
     ------- ------------------------ --------------------------------- -----------------------------------------------
     begin   the deposit's question   -                                 nobody anything
     take    one site's sealed shares keyed digests of its two shares   whether two servers hold the same share
     keep    the sites that are in    -                                 who is in
-    ask     a question, public       its roster, signed                what it was asked, and what was spent
-    agree   all three rosters        is charged; noisy share, or none  everybody the noisy table: the shares' sum
+    ask     a question, public       its statement, signed             what it was asked, and what was spent
+    agree   all three statements     is charged; noisy share, or none  everybody the noisy table: the shares' sum
     draw    -                        (the three among each other)      everybody the index that was drawn, and no score
 
 One server may be curious and collude with any number of sites and with the coordinator. A server that deviates from the

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from fedsynth.federation.events import Bytes, Dealt
-from fedsynth.federation.trust.three_servers.questions import Draw, Open, Signature, SignedRoster, Sites
+from fedsynth.federation.events import Bytes, DealtShares
+from fedsynth.federation.trust.three_servers.questions import OpenTables, SelectTable, Signature, SignedStatement, Sites
 from fedsynth.federation.wire import HexDigest
 
 _Site = Annotated[str, msgspec.Meta(max_length=64)]
@@ -36,12 +36,12 @@ class Take(Call, frozen=True, tag="take"):
 
     ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
     the site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
-    (:class:`~fedsynth.federation.events.Dealt`).
+    (:class:`~fedsynth.federation.events.DealtShares`).
     """
 
     vault: HexDigest
     site: _Site
-    dealt: Dealt
+    dealt: DealtShares
 
 
 class Confirm(Call, frozen=True, tag="confirm"):
@@ -87,7 +87,7 @@ class Ask(Call, frozen=True, tag="ask"):
     of the question and of its own state.
     """
 
-    question: Open | Draw
+    question: OpenTables | SelectTable
 
 
 class Recall(Call, frozen=True, tag="recall"):
@@ -96,17 +96,18 @@ class Recall(Call, frozen=True, tag="recall"):
     The result is :class:`Answered`, or :class:`Failure` if the question was not answered yet.
     """
 
-    question: Open | Draw
+    question: OpenTables | SelectTable
 
 
 class Agree(Call, frozen=True, tag="agree"):
     """Call: charge and answer the question that was asked last (:class:`Ask`), if all three servers state the same.
 
-    ``rosters`` are the servers' signed statements of the question and of their state, in the order of the servers'
-    numbers (:class:`~fedsynth.federation.trust.three_servers.questions.Roster`). The result is :class:`Answered`.
+    ``statements`` are the servers' signed statements of the question and of their state, in the order of the servers'
+    numbers (:class:`~fedsynth.federation.trust.three_servers.questions.ServerStatement`). The result is
+    :class:`Answered`.
     """
 
-    rosters: Annotated[tuple[SignedRoster, ...], msgspec.Meta(min_length=3, max_length=3)]
+    statements: Annotated[tuple[SignedStatement, ...], msgspec.Meta(min_length=3, max_length=3)]
 
 
 AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
@@ -136,10 +137,10 @@ class Confirmed(Call, frozen=True, tag="confirmed"):
 class Asked(Call, frozen=True, tag="asked"):
     """Result of :class:`Ask`: this server's signed statement of the question, and whether it has answered it before.
 
-    ``roster`` is described at :class:`~fedsynth.federation.trust.three_servers.questions.Roster`.
+    ``statement`` is described at :class:`~fedsynth.federation.trust.three_servers.questions.ServerStatement`.
     """
 
-    roster: SignedRoster
+    statement: SignedStatement
     answered: bool
 
 

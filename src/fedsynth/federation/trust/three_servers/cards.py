@@ -12,23 +12,23 @@ import tomli_w
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.enrolment import fingerprint
 from fedsynth.federation.trust.three_servers.keys import SERVERS, check_publics
-from fedsynth.federation.trust.three_servers.links import Card
+from fedsynth.federation.trust.three_servers.links import ServerCard
 from fedsynth.files import load_toml, write_whole
 
-_Kind = TypeVar("_Kind", Card, "Cards")
+_Kind = TypeVar("_Kind", ServerCard, "ServerCards")
 
 SERVERS_FILE = "servers.toml"
 """Name of the file with the three cards, in the folder of a server, a site or the coordinator."""
 
 
-class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServerCards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The addresses, public keys and certificates of all three compute servers: the file ``servers.toml``.
 
     Whoever has this file accepts no other servers. ``servers`` are the servers' cards in the order of their numbers 0,
     1, 2, which must be the same everywhere.
     """
 
-    servers: tuple[Card, ...]
+    servers: tuple[ServerCard, ...]
 
     def __post_init__(self) -> None:
         """Raise :class:`FedsynthError` unless the cards belong to three different servers."""
@@ -37,41 +37,41 @@ class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise FedsynthError("two of the three servers have the same address; pin three different servers")
 
 
-def card_fingerprint(card: Card) -> str:
+def card_fingerprint(card: ServerCard) -> str:
     """Return 30 digits that identify a server's address, keys and certificate, for a comparison by phone."""
     return fingerprint("compute server", msgspec.json.encode(card, order="deterministic"))
 
 
-def write_card(path: Path, card: Card) -> None:
+def write_card(path: Path, card: ServerCard) -> None:
     """Write a server's own card, its address and public keys, to the file ``path`` (TOML)."""
     said = "# A compute server's address and public keys; fedsynth compute-server pin takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
 
-def load_card(path: Path) -> Card:
+def load_card(path: Path) -> ServerCard:
     """Read a server's card (address, public keys, certificate) from the TOML file ``path``.
 
     Raises :class:`FedsynthError` if the file cannot be read or does not hold a valid card.
     """
-    return _converted(path, Card, "card of a compute server")
+    return _converted(path, ServerCard, "card of a compute server")
 
 
-def write_cards(path: Path, cards: Sequence[Card]) -> None:
+def write_cards(path: Path, cards: Sequence[ServerCard]) -> None:
     """Write the three servers' cards (addresses, public keys, certificates) to the TOML file ``path``.
 
     ``cards`` are in the order of the servers' numbers.
     """
     said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server pin\n"
-    content = msgspec.to_builtins(Cards(tuple(cards)))
+    content = msgspec.to_builtins(ServerCards(tuple(cards)))
     write_whole(path, said + tomli_w.dumps(content, multiline_strings=True))
 
 
-def load_cards(path: Path) -> tuple[Card, ...]:
+def load_cards(path: Path) -> tuple[ServerCard, ...]:
     """Read the three servers' cards (addresses, public keys, certificates) from ``path``, in order of their numbers.
 
     Raises :class:`FedsynthError` if the file cannot be read or does not hold the cards of three different servers.
     """
-    return _converted(path, Cards, "file of three compute servers").servers
+    return _converted(path, ServerCards, "file of three compute servers").servers
 
 
 def _converted(path: Path, kind: type[_Kind], what: str) -> _Kind:

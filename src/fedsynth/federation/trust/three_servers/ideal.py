@@ -1,7 +1,7 @@
 """Three servers in one process (the ideal functionality of the protocol), for tests and simulations.
 
-Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.Server`), in the same order
-and with the same secrets: shares, the servers' statements of a question (rosters), noise and Gumbel numbers are
+Every step is that of a real server (:class:`~fedsynth.federation.trust.three_servers.server.ComputeParty`), in the same
+order and with the same secrets: shares, the servers' statements of a question, noise and Gumbel numbers are
 identical, bit by bit. Only the draw (the private selection of a candidate) differs: the shares of the candidates'
 squared distances are added up here, and the rest is exact integer arithmetic (:func:`drawn`). Given the same secrets,
 three real servers open the same tables and draw the same indices.
@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import Refused, SiteLost
-from fedsynth.federation.events import Dealt
+from fedsynth.federation.events import DealtShares
 from fedsynth.federation.trust.three_servers.keys import SERVERS
-from fedsynth.federation.trust.three_servers.questions import GRAIN, Draw, Open, Question
-from fedsynth.federation.trust.three_servers.server import Server, part_for
+from fedsynth.federation.trust.three_servers.questions import GRAIN, OpenTables, Question, SelectTable
+from fedsynth.federation.trust.three_servers.server import ComputeParty, part_for
 from fedsynth.federation.trust.three_servers.shares import Words, roots, total
 from fedsynth.federation.wire import encode
 from fedsynth.schema.bins import Integers
@@ -52,7 +52,7 @@ class Traffic:
 
 
 @dataclass(eq=False)
-class Ideal:
+class IdealServers:
     """Three compute servers in one process, for tests and simulations: the real servers without a network.
 
     A vault is the sum of the sites' tables, which the three servers hold in secret shares. This class has the methods
@@ -62,7 +62,7 @@ class Ideal:
     if one refuses.
     """
 
-    servers: tuple[Server, Server, Server]
+    servers: tuple[ComputeParty, ComputeParty, ComputeParty]
     dead: frozenset[int] = frozenset()
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -71,21 +71,21 @@ class Ideal:
 
         The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
         the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Raises
-        :class:`SiteLost` if a server does not answer, and what :meth:`Server.begin
-        <fedsynth.federation.trust.three_servers.server.Server.begin>` raises.
+        :class:`SiteLost` if a server does not answer, and what :meth:`ComputeParty.begin
+        <fedsynth.federation.trust.three_servers.server.ComputeParty.begin>` raises.
         """
         self._require()
         self.traffic.down += SERVERS * (len(vault) + len(body) + len(signature))
         for server in self.servers:
             server.begin(vault, body, signature)
 
-    def take(self, vault: str, site: str, dealt: Dealt) -> bool:
+    def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
         Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a
-        server does not answer.
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Raises
+        :class:`SiteLost` if a server does not answer.
         """
         self._require()
         confirmations: list[tuple[bytes, bytes]] = []
@@ -112,17 +112,17 @@ class Ideal:
     def keep(self, vault: str, sites: Sequence[str]) -> None:
         """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
 
-        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Ideal`.
+        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`IdealServers`.
         """
         self._require()
         for server in self.servers:
             server.keep(vault, sites)
 
-    def open(self, question: Open) -> Integers:
+    def open(self, question: OpenTables) -> Integers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
         They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
-        Errors are those of :class:`Ideal`.
+        Errors are those of :class:`IdealServers`.
         """
         if self._agreed(question):
             shares = [server.answered(server.share().tobytes()) for server in self.servers]
@@ -131,10 +131,10 @@ class Ideal:
         self.traffic.up += sum(map(len, shares))
         return total([np.frombuffer(share, dtype=np.uint64) for share in shares])
 
-    def draw(self, question: Draw) -> int:
+    def draw(self, question: SelectTable) -> int:
         """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
-        A repeated question gets the same answer and is not charged again. Errors are those of :class:`Ideal`.
+        A repeated question gets the same answer and is not charged again. Errors are those of :class:`IdealServers`.
         """
         if self._agreed(question):
             candidates = len(question.cliques)
@@ -158,10 +158,10 @@ class Ideal:
         self.traffic.down += SERVERS * len(encode(question))
         if all(server.replied(question) is not None for server in self.servers):
             return False
-        rosters = [server.ask(question) for server in self.servers]
-        self.traffic.among += sum((SERVERS - 1) * len(msgspec.msgpack.encode(roster)) for roster in rosters)
+        statements = [server.ask(question) for server in self.servers]
+        self.traffic.among += sum((SERVERS - 1) * len(msgspec.msgpack.encode(statement)) for statement in statements)
         for server in self.servers:
-            server.agree(rosters)
+            server.agree(statements)
         return True
 
     def _replies(self, question: Question) -> list[bytes]:
@@ -184,23 +184,23 @@ def traffic_of(trust: object) -> Traffic:
     servers, in a simulation.
     """
     servers = getattr(trust, "servers", None)
-    return servers.traffic if isinstance(servers, Ideal) else Traffic()
+    return servers.traffic if isinstance(servers, IdealServers) else Traffic()
 
 
-def utilities(distances: Integers, question: Draw) -> Integers:
+def utilities(distances: Integers, question: SelectTable) -> Integers:
     """Return the utilities (scores) of a draw's candidates, before noise, in units of 1 / ``GRAIN`` weighted record.
 
     ``GRAIN`` is 1024, and a weighted record is a record times the candidate's weight. ``distances`` are the L2
     distances of the candidates' tables from their expected counts, in whole records; ``question`` has the weights and
-    penalties (:class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Both the argument and the result are
-    int64 of shape (candidates,).
+    penalties (:class:`~fedsynth.federation.trust.three_servers.questions.SelectTable`). Both the argument and the
+    result are int64 of shape (candidates,).
     """
     weights, penalties = question.weights.astype(np.int64), question.penalties.astype(np.int64)
     found: Integers = GRAIN * weights * (distances - penalties)
     return found
 
 
-def drawn(shares: Sequence[Words], question: Draw, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
+def drawn(shares: Sequence[Words], question: SelectTable, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
     """Return the index of the largest utility (score) after adding Gumbel noise; the first one if several are equal.
 
     This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one

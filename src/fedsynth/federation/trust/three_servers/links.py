@@ -1,7 +1,7 @@
 """Connections of three servers with each other and with a coordinator: TLS 1.3, with certificates known beforehand.
 
 Rule 1: a server's certificate is signed by its own identity key, and by nobody else. A client accepts only the
-    certificate in the server's :class:`Card`. A client that presents a certificate must be one of the two other
+    certificate in the server's :class:`ServerCard`. A client that presents a certificate must be one of the two other
     servers; a client without one must sign a challenge as the coordinator before anything else is read.
 Rule 2: every message is a length and a frame of the wire format, of at most :data:`LARGEST_MESSAGE` bytes.
 Rule 3: each draw has connections of its own, one in each direction between two servers.
@@ -43,7 +43,7 @@ HANDSHAKE = 20.0
 """Time limit in seconds to establish a connection, and for a client to identify itself."""
 
 
-class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class ServerCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """The public data of a compute server, which all others pin: they store it and accept no other in its place.
 
     ``address`` is the HOST:PORT at which it listens, ``public`` its identity key (Ed25519, for signatures) and its box
@@ -82,12 +82,12 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return x509.load_pem_x509_certificate(self.certificate.encode()).public_bytes(serialization.Encoding.DER)
 
 
-def card_of(secret: bytes, address: str) -> Card:
+def card_of(secret: bytes, address: str) -> ServerCard:
     """Return the public card (address, keys, certificate) of the server with this ``secret`` (32 bytes).
 
     ``address`` is the HOST:PORT at which it listens. The same arguments give the same card each time.
     """
-    return Card(address, ServerKeys(secret).public.hex(), _certificate(secret))
+    return ServerCard(address, ServerKeys(secret).public.hex(), _certificate(secret))
 
 
 def _certificate(secret: bytes) -> str:
@@ -110,7 +110,7 @@ def _signing(secret: bytes) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(masking.identity_seed(secret))
 
 
-def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLContext:
+def _context(purpose: int, cards: Sequence[ServerCard], own: bytes | None) -> ssl.SSLContext:
     """Return a context that trusts these cards alone, and presents the certificate made from the secret ``own``."""
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -128,7 +128,7 @@ def _context(purpose: int, cards: Sequence[Card], own: bytes | None) -> ssl.SSLC
     return context
 
 
-def connect(card: Card, own: bytes | None, timeout: float) -> ssl.SSLSocket:
+def connect(card: ServerCard, own: bytes | None, timeout: float) -> ssl.SSLSocket:
     """Return a TLS connection to the server that ``card`` describes: address, public keys and certificate.
 
     If a server connects, ``own`` is its secret (32 bytes), which proves who it is; for the coordinator it is ``None``.
@@ -225,7 +225,7 @@ class Meetings:
     ``secret`` its own secret (32 bytes).
     """
 
-    cards: Sequence[Card]
+    cards: Sequence[ServerCard]
     position: int
     secret: bytes
     _waiting: dict[tuple[int, bytes], socket.socket] = field(default_factory=dict)
@@ -286,13 +286,14 @@ class Meetings:
 class Listener:
     """The port of a compute server, at which it accepts the two other servers and the coordinator.
 
-    ``cards`` are the public data of all three servers (:class:`Card`), ``position`` is this server's number (0, 1, 2),
-    and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread of its
-    own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a certificate,
-    which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose ``serve`` failed.
+    ``cards`` are the public data of all three servers (:class:`ServerCard`), ``position`` is this server's number (0,
+    1, 2), and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread
+    of its own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a
+    certificate, which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose
+    ``serve`` failed.
     """
 
-    cards: Sequence[Card]
+    cards: Sequence[ServerCard]
     position: int
     secret: bytes
     serve: Callable[[int | None, ssl.SSLSocket], None]

@@ -2,7 +2,7 @@
 
 Rule 1: a call is answered only on a connection whose client signed this server's challenge with the coordinator's key.
     The server's own terms and ledger decide what the coordinator may ask
-    (:class:`~fedsynth.federation.trust.three_servers.server.Server`).
+    (:class:`~fedsynth.federation.trust.three_servers.server.ComputeParty`).
 Rule 2: calls are answered one at a time. Their lasting effects are in the ledger; shares are in memory only, and a
     restarted server receives them again from the coordinator's file of the run's answers (transcript).
 Rule 3: the reason given for a refusal depends on public questions and the ledger alone. Any other error is reported
@@ -44,9 +44,9 @@ from fedsynth.federation.trust.three_servers.calls import (
     Take,
 )
 from fedsynth.federation.trust.three_servers.draw import Candidates, DrawFailed, draw
-from fedsynth.federation.trust.three_servers.links import Card, Listener, Meetings, receive, send
-from fedsynth.federation.trust.three_servers.questions import Draw, Question
-from fedsynth.federation.trust.three_servers.server import Server
+from fedsynth.federation.trust.three_servers.links import Listener, Meetings, ServerCard, receive, send
+from fedsynth.federation.trust.three_servers.questions import Question, SelectTable
+from fedsynth.federation.trust.three_servers.server import ComputeParty
 from fedsynth.federation.wire import WireError, decode, encode
 
 CHALLENGE = 32
@@ -60,14 +60,14 @@ _log = logging.getLogger(__name__)
 class ComputeServer:
     """One of the three servers as a process that listens for the coordinator's calls and for the two other servers.
 
-    ``server`` does the computing (:class:`~fedsynth.federation.trust.three_servers.server.Server`); ``cards`` are the
-    addresses and public keys of all three servers. The other servers must join a draw (a private selection by all
+    ``server`` does the computing (:class:`~fedsynth.federation.trust.three_servers.server.ComputeParty`); ``cards`` are
+    the addresses and public keys of all three servers. The other servers must join a draw (a private selection by all
     three) within ``patience`` seconds, and the draw may take ``timeout`` seconds. The port is opened when the object is
     made; :meth:`run` answers calls.
     """
 
-    server: Server
-    cards: Sequence[Card]
+    server: ComputeParty
+    cards: Sequence[ServerCard]
     patience: float = 30.0
     timeout: float = 600.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -160,9 +160,9 @@ class ComputeServer:
                 server.keep(call.vault, call.sites)
             case Ask():
                 self._question = None
-                roster = server.ask(call.question)
+                statement = server.ask(call.question)
                 self._question = call.question
-                return Asked(roster, server.replied(call.question) is not None)
+                return Asked(statement, server.replied(call.question) is not None)
             case Recall():
                 reply = server.replied(call.question)
                 if reply is None:
@@ -180,11 +180,11 @@ class ComputeServer:
         """
         question = self._question
         if question is None:
-            raise Refused("no question was asked before this roster; run the same command again")
-        self.server.agree(call.rosters)
+            raise Refused("no question was asked before this statement; run the same command again")
+        self.server.agree(call.statements)
         sent, began = 0, time.monotonic()
-        if isinstance(question, Draw):
-            purpose = hashlib.sha256(call.rosters[0].roster.body).digest()
+        if isinstance(question, SelectTable):
+            purpose = hashlib.sha256(call.statements[0].statement.body).digest()
             drawn = draw(
                 self.server.terms.position,
                 self._meetings.links(purpose, self.patience, self.timeout),
@@ -199,7 +199,7 @@ class ComputeServer:
         first = self.server.answered(reply)
         if first != reply:
             raise Refused("this question had another answer before; start another run")
-        kind = "drawn" if isinstance(question, Draw) else "opened"
+        kind = "drawn" if isinstance(question, SelectTable) else "opened"
         seconds, tables = time.monotonic() - began, len(question.cliques)
         _log.info("question %d: %s of %d tables in %.1f s, %d bytes", question.number, kind, tables, seconds, sent)
         return Answered(np.frombuffer(first, dtype=np.uint8), sent)

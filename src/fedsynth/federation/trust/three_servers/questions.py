@@ -7,7 +7,7 @@ Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS`
     :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
     records. So a sum of squares is below 2^50 and a utility below 2^43: no number can wrap, and a draw cannot be used
     to compare a cell with a threshold.
-Rule 3: everything that the answer depends on is in the :class:`Roster`, which all three servers sign.
+Rule 3: everything that the answer depends on is in the :class:`ServerStatement`, which all three servers sign.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.query import Cliques, Counts
-from fedsynth.federation.trust.noise_shares import Part, share_of
+from fedsynth.federation.trust.noise_shares import NoisePart, share_of
 from fedsynth.federation.wire import HexDigest, Number, encode
 from fedsynth.privacy.cost import Neighbours, Norms, Unit, protect
 from fedsynth.privacy.noise import gumbel_scale
@@ -46,7 +46,7 @@ Sites = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgsp
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 
-class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
+class OpenTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", eq=False):
     """A question of the coordinator to three servers: open tables of a vault with noise, all for one ``release``.
 
     ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
@@ -84,7 +84,7 @@ class Open(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="open", 
         return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
 
 
-class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
+class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
     """A question of the coordinator to three servers: select privately a table far from its expected counts.
 
     Candidate i is the table x of ``cliques[i]``, a tuple of column positions in the schema. Its utility (score) is
@@ -106,7 +106,7 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
 
     @property
     def times(self) -> tuple[int, ...]:
-        """The weight of each candidate's table, always 1: counts are compared as they are (see :attr:`Open.times`)."""
+        """Weight of each candidate's table, always 1: counts are compared as they are (:attr:`OpenTables.times`)."""
         return (1,) * len(self.cliques)
 
     def check(self) -> None:
@@ -172,10 +172,10 @@ class Draw(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", 
             ) from error
 
 
-Question = Open | Draw
+Question = OpenTables | SelectTable
 
 
-class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServerStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One compute server's statement of a question and of its state; no share leaves a server unless all three agree.
 
     ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``number`` is
@@ -195,19 +195,19 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def body(self) -> bytes:
-        """The encoded roster, which servers sign; equal rosters have equal bytes."""
+        """The encoded statement, which servers sign; equal statements have equal bytes."""
         return encode(self)
 
 
-class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server's statement of a question (:class:`Roster`) with its signature (64 bytes) of it."""
+class SignedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server's statement of a question (:class:`ServerStatement`) with its signature (64 bytes) of it."""
 
-    roster: Roster
+    statement: ServerStatement
     signature: Signature
 
 
 def digest_of(question: Question) -> str:
-    """Return the SHA-256 (hex) of a question to three servers (:class:`Open` or :class:`Draw`), which names it."""
+    """Return the SHA-256 (hex) that names a question to three servers (:class:`OpenTables`, :class:`SelectTable`)."""
     return hashlib.sha256(encode(question)).hexdigest()
 
 
@@ -217,13 +217,13 @@ def inputs_of(question: Question) -> str:
     A question that opens tables has none, and gives the digest of no bytes.
     """
     found = hashlib.sha256()
-    if isinstance(question, Draw):
+    if isinstance(question, SelectTable):
         for numbers in (question.expected, question.weights, question.penalties):
             found.update(len(numbers).to_bytes(8) + numbers.astype("<i4").tobytes())
     return found.hexdigest()
 
 
-def noise_part(release: Release, norms: Norms) -> Part | None:
+def noise_part(release: Release, norms: Norms) -> NoisePart | None:
     """Return the noise that each of three servers adds to tables that they open; ``None`` for a release without noise.
 
     ``release`` says which noise is promised, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one
@@ -263,8 +263,8 @@ def check_deposit(query: object) -> Counts:
     """Return ``query``, which asks sites for tables, if three servers can hold these tables in secret shares.
 
     Raises :class:`InvalidParameter` otherwise. Weighted tables would count a record more than once. If a column were
-    divided into bins in two ways, several tables would have the same columns but different cells, and :class:`Layout`,
-    which finds a table by its columns, would mix them.
+    divided into bins in two ways, several tables would have the same columns but different cells, and
+    :class:`ShareLayout`, which finds a table by its columns, would mix them.
     """
     if not isinstance(query, Counts) or query.weights:
         raise InvalidParameter("three servers hold tables without weights; deposit the tables unweighted")
@@ -275,7 +275,7 @@ def check_deposit(query: object) -> Counts:
     return query
 
 
-class Layout:
+class ShareLayout:
     """Where each table of a vault lies in a server's vector of shares; also sums tables to ones of fewer columns.
 
     A vault is the sum of the sites' tables, held in secret shares. The layout is made from ``query``, which asks sites

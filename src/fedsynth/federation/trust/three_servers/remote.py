@@ -20,7 +20,7 @@ import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.events import Dealt
+from fedsynth.federation.events import DealtShares
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.three_servers.calls import (
     Agree,
@@ -42,9 +42,9 @@ from fedsynth.federation.trust.three_servers.calls import (
 )
 from fedsynth.federation.trust.three_servers.cards import SERVERS_FILE, load_cards
 from fedsynth.federation.trust.three_servers.keys import SERVERS
-from fedsynth.federation.trust.three_servers.links import Card, connect, receive, send
+from fedsynth.federation.trust.three_servers.links import ServerCard, connect, receive, send
 from fedsynth.federation.trust.three_servers.process import CHALLENGE, IDLE, PURPOSE
-from fedsynth.federation.trust.three_servers.questions import Draw, Open, Question
+from fedsynth.federation.trust.three_servers.questions import OpenTables, Question, SelectTable
 from fedsynth.federation.trust.three_servers.server import part_for
 from fedsynth.federation.trust.three_servers.shares import total
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
@@ -55,7 +55,7 @@ _Result = TypeVar("_Result", bound=Call)
 
 
 @dataclass
-class Moved:
+class BytesMoved:
     """Bytes moved for one compute server so far, for the costs of a run.
 
     ``down`` were sent to it by the coordinator, ``up`` received from it, and ``among`` sent by it to the two others.
@@ -77,10 +77,12 @@ class RemoteServers:
     method raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`.
     """
 
-    cards: Sequence[Card]
+    cards: Sequence[ServerCard]
     coordinator: Coordinator
     timeout: float = 900.0
-    traffic: tuple[Moved, Moved, Moved] = field(default_factory=lambda: (Moved(), Moved(), Moved()))
+    traffic: tuple[BytesMoved, BytesMoved, BytesMoved] = field(
+        default_factory=lambda: (BytesMoved(), BytesMoved(), BytesMoved())
+    )
     _connections: dict[int, socket.socket] = field(default_factory=dict)
     _used: dict[int, float] = field(default_factory=dict)
 
@@ -93,13 +95,13 @@ class RemoteServers:
         """
         self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
-    def take(self, vault: str, site: str, dealt: Dealt) -> bool:
+    def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
         Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Raises :class:`SiteLost` if a
-        server does not answer.
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Raises
+        :class:`SiteLost` if a server does not answer.
         """
         heard: list[Any] = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
@@ -124,7 +126,7 @@ class RemoteServers:
         """
         self._same(Keep(vault, tuple(sites)), Done)
 
-    def open(self, question: Open) -> Integers:
+    def open(self, question: OpenTables) -> Integers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
         They have the noise of all three servers. A repeated question gets the same answer and is not charged again.
@@ -132,7 +134,7 @@ class RemoteServers:
         """
         return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
-    def draw(self, question: Draw) -> int:
+    def draw(self, question: SelectTable) -> int:
         """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
         A repeated question gets the same answer and is not charged again. Errors are those of :class:`RemoteServers`.
@@ -155,7 +157,7 @@ class RemoteServers:
         asked = self._same(Ask(question), Asked)
         if all(one.answered for one in asked):
             return self._same(Recall(question), Answered)
-        heard = self._call([Agree(tuple(one.roster for one in asked))] * SERVERS)
+        heard = self._call([Agree(tuple(one.statement for one in asked))] * SERVERS)
         if tries > 1 and any(isinstance(one, Failure) and one.code == "lost" for one in heard):
             return self._answers(question, tries - 1)
         found = self._of_kind(heard, Answered)

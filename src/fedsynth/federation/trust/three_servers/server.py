@@ -4,10 +4,12 @@ This module sends no messages: its caller hands a server the data that arrived (
 and passes on the results. A server trusts its own terms and what the sites and the other two servers signed. The worst
 that a coordinator can do is make it refuse.
 
-Rule 1: a question is asked (:meth:`Server.ask`) before it is agreed to (:meth:`Server.agree`), and a share leaves, or
-    enters a draw, only after all three servers have signed the same roster, a statement of the question and of their
+Rule 1: a question is asked (:meth:`ComputeParty.ask`) before it is agreed to (:meth:`ComputeParty.agree`), and a share
+leaves, or
+    enters a draw, only after all three servers have signed the same statement, a statement of the question and of their
     state, and this server's own ledger has charged the question.
-Rule 2: noise is bound to the server's secret and the whole roster, which names the question, the sites, the shares that
+Rule 2: noise is bound to the server's secret and the whole statement, which names the question, the sites, the shares
+that
     they sent and what was released before. So equal noise hides equal sums.
 Rule 3: a site sends shares of its tables to a vault once. The server keeps the digest of these shares and refuses
     different ones, also in a later attempt. A question that asks sites for tables belongs to the one vault for which it
@@ -28,18 +30,18 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused
 from fedsynth.federation.coordinator import signed_by as asked_by
-from fedsynth.federation.events import Bytes, Dealt
+from fedsynth.federation.events import Bytes, DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.three_servers import keys as server_keys
 from fedsynth.federation.trust.three_servers.keys import BOX, SERVERS, ServerKeys, check_publics
 from fedsynth.federation.trust.three_servers.questions import (
-    Draw,
-    Layout,
-    Open,
+    OpenTables,
     Question,
-    Roster,
-    SignedRoster,
+    SelectTable,
+    ServerStatement,
+    ShareLayout,
+    SignedStatement,
     check_deposit,
     digest_of,
     inputs_of,
@@ -55,7 +57,7 @@ from fedsynth.federation.trust.three_servers.shares import (
     seal_share,
     zero_share,
 )
-from fedsynth.federation.wire import Head, Request, encode
+from fedsynth.federation.wire import QuestionHead, Request, encode
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit
@@ -70,7 +72,9 @@ _DEAL = "a deal to three servers"
 # At a site
 
 
-def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets) -> Dealt:
+def deal(
+    values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets
+) -> DealtShares:
     """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
 
     ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
@@ -89,10 +93,10 @@ def deal(values: Integers, digest: str, site: str, publics: Sequence[bytes], ter
     body = seal_share(shares[2], last_share(values, shares[0], shares[1]), *context)
     digest_of_body = hashlib.sha256(body).digest()
     signature = masking.sign(secrets.identity, _DEAL, *context, *boxes, digest_of_body)
-    return Dealt(_array(*boxes).reshape(SERVERS, BOX), digest_of_body, signature, _array(body))
+    return DealtShares(_array(*boxes).reshape(SERVERS, BOX), digest_of_body, signature, _array(body))
 
 
-def part_for(dealt: Dealt, server: int) -> Dealt:
+def part_for(dealt: DealtShares, server: int) -> DealtShares:
     """Return the part of a site's answer (:func:`deal`) that a server (0, 1, 2) needs: no body for server 0.
 
     The body is the encrypted third share; server 0 derives both of its shares from secrets.
@@ -154,12 +158,12 @@ class ServerTerms:
         check_publics(self.publics)
 
 
-class Book(Protocol):
+class ServerLedger(Protocol):
     """A compute server's ledger: what each vault's releases may cost, the charged questions, and the stored answers.
 
     It is on disk if the server is a process of its own
-    (:class:`~fedsynth.federation.trust.three_servers.book.BookFile`), otherwise in memory for one run
-    (:class:`MemoryBook`). A vault is the sum of the tables of one run's sites, which three servers hold in secret
+    (:class:`~fedsynth.federation.trust.three_servers.ledger_file.ServerLedgerFile`), otherwise in memory for one run
+    (:class:`MemoryLedger`). A vault is the sum of the tables of one run's sites, which three servers hold in secret
     shares; questions open tables of it with noise, or select one of its tables privately.
     """
 
@@ -196,8 +200,8 @@ class Book(Protocol):
 
 
 @dataclass
-class MemoryBook:
-    """A compute server's ledger (:class:`Book`) in memory, for simulations; it is lost when the process ends.
+class MemoryLedger:
+    """A compute server's ledger (:class:`ServerLedger`) in memory, for simulations; it is lost when the process ends.
 
     A vault is the sum of the tables of one run's sites, which three servers hold in secret shares. ``charges`` holds
     digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what :meth:`first` stored;
@@ -256,17 +260,17 @@ class MemoryBook:
 class _Vault:
     """The server's two shares, each summed over the vault's sites, or over those of a deposit not yet kept."""
 
-    head: Head
+    head: QuestionHead
     deposit: Deposit
     query: Counts
-    layout: Layout
+    layout: ShareLayout
     own: Words
     following: Words
     sites: list[str] = field(default_factory=list)
     held: list[bytes] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, head: Head, deposit: Deposit, query: Counts, layout: Layout) -> _Vault:
+    def empty(cls, head: QuestionHead, deposit: Deposit, query: Counts, layout: ShareLayout) -> _Vault:
         own, following = np.zeros(layout.cells, dtype=np.uint64), np.zeros(layout.cells, dtype=np.uint64)
         return cls(head, deposit, query, layout, own, following)
 
@@ -289,10 +293,10 @@ class _Pending:
 
 
 @dataclass(eq=False)
-class Server:
+class ComputeParty:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
-    ``terms`` are what it agreed to, ``book`` is its ledger of charged questions, and ``secret`` holds at least 32
+    ``terms`` are what it agreed to, ``ledger`` is its ledger of charged questions, and ``secret`` holds at least 32
     random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
     which the three servers hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`,
     for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls
@@ -302,12 +306,12 @@ class Server:
 
     terms: ServerTerms
     secret: bytes
-    book: Book
+    ledger: ServerLedger
     _vaults: dict[str, _Vault] = field(default_factory=dict)
     _staged: dict[str, tuple[str, _Vault]] = field(default_factory=dict)
     _pending: _Pending | None = None
     _last: _Pending | None = None
-    _asked: tuple[Question, Roster] | None = None
+    _asked: tuple[Question, ServerStatement] | None = None
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` if the secret belongs to another server."""
@@ -349,22 +353,22 @@ class Server:
                     "sites join a vault under the terms that it began with, and these differ; start another run"
                 )
         # Sites pay once for what they deal to a question: in two vaults it would be released at the price of one.
-        if self.book.first(f"question {request.question}", vault.encode()) != vault.encode():
+        if self.ledger.first(f"question {request.question}", vault.encode()) != vault.encode():
             raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
         if request.question == vault:  # also when a run resumes: it deals again, from its transcript
             self._reserve(head.run, vault, deposit)
-            first = self._vaults[vault] = _Vault.empty(head, deposit, query, Layout(query, self.terms.schema))
+            first = self._vaults[vault] = _Vault.empty(head, deposit, query, ShareLayout(query, self.terms.schema))
         self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
 
-    def take(self, vault: str, site: str, dealt: Dealt) -> tuple[bytes, bytes]:
+    def take(self, vault: str, site: str, dealt: DealtShares) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
 
         ``vault`` is the vault's name (a digest, hex). ``site`` is the site's name, and ``dealt`` holds its sealed
-        shares (:class:`~fedsynth.federation.events.Dealt`). The first digest is for the previous server (its number
-        less 1, modulo 3), with which this server has its first share in common; the second is for the next server. Each
-        is keyed by a secret of these two servers, because anybody who could compute it (the third server, the
-        coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the site
-        is not in the server's terms, or if it sent other shares before.
+        shares (:class:`~fedsynth.federation.events.DealtShares`). The first digest is for the previous server (its
+        number less 1, modulo 3), with which this server has its first share in common; the second is for the next
+        server. Each is keyed by a secret of these two servers, because anybody who could compute it (the third server,
+        the coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the
+        site is not in the server's terms, or if it sent other shares before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -383,7 +387,7 @@ class Server:
         if not masking.verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
             raise Refused(f"the shares sent as {site}'s are not signed by {site}, or belong to another question")
         digest = masking.digest(*signed)
-        if self.book.first(f"deal {vault} {site}", digest) != digest:
+        if self.ledger.first(f"deal {vault} {site}", digest) != digest:
             raise Refused(f"{site} dealt other shares to this vault before; start another run")
         at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
         if at and hashlib.sha256(body).digest() != dealt.digest:
@@ -447,12 +451,12 @@ class Server:
 
     # Questions
 
-    def ask(self, question: Question) -> SignedRoster:
+    def ask(self, question: Question) -> SignedStatement:
         """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
 
         ``question`` opens tables of the vault with noise, or selects one of them privately
-        (:class:`~fedsynth.federation.trust.three_servers.questions.Open`,
-        :class:`~fedsynth.federation.trust.three_servers.questions.Draw`). Raises :class:`Refused` for an invalid
+        (:class:`~fedsynth.federation.trust.three_servers.questions.OpenTables`,
+        :class:`~fedsynth.federation.trust.three_servers.questions.SelectTable`). Raises :class:`Refused` for an invalid
         question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
         left.
         """
@@ -461,19 +465,19 @@ class Server:
             raise Refused("sites are still joining this vault; run the same command again")
         question.check()
         cells = [int(np.prod(held.layout.shape(clique))) for clique in question.cliques]
-        if isinstance(question, Draw):
+        if isinstance(question, SelectTable):
             question.tables(cells)
             question.scale(held.head.unit, held.head.neighbours)
         digest = digest_of(question)
-        count, spent = self.book.spent(question.vault)
-        kept = self.book.said(f"roster {question.vault} {question.number}")
+        count, spent = self.ledger.spent(question.vault)
+        kept = self.ledger.said(f"statement {question.vault} {question.number}")
         if kept is not None:
-            known = msgspec.msgpack.decode(kept, type=Roster)
+            known = msgspec.msgpack.decode(kept, type=ServerStatement)
             if known.question != digest or known.sites != tuple(held.sites) or known.held != self._dealt(held):
                 raise Refused(
                     f"question {question.number} of this vault differs from the one asked before; start another run"
                 )
-            roster = known
+            statement = known
         else:
             if question.number != count:
                 raise Refused(
@@ -481,43 +485,50 @@ class Server:
                     "another run"
                 )
             sites = tuple(held.sites)
-            roster = Roster(question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent))
+            statement = ServerStatement(
+                question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent)
+            )
             self._price(question, held, spent)
-        self._asked = question, roster
-        return SignedRoster(roster, self.keys.sign("roster", roster.body))
+        self._asked = question, statement
+        return SignedStatement(statement, self.keys.sign("statement", statement.body))
 
-    def agree(self, rosters: Sequence[SignedRoster]) -> None:
+    def agree(self, statements: Sequence[SignedStatement]) -> None:
         """Charge the question that was asked last, once, if all three servers signed the same statement of it.
 
-        ``rosters`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
+        ``statements`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
         differ, are not signed, or are of another question, and if the vault's sites have changed since: if servers held
         shares of different sites, one record could change a sum of squares by any amount. Raises
         :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
         ledger allows.
         """
-        question, roster = self._current()
-        if len(rosters) != SERVERS:
+        question, statement = self._current()
+        if len(statements) != SERVERS:
             raise Refused(
-                "a roster needs the signatures of all three servers; nothing is opened, so run the same command again"
+                "a statement needs the signatures of all three servers; nothing is opened, run the same command again"
             )
-        for number, (public, one) in enumerate(zip(self.terms.publics, rosters, strict=True)):
-            if one.roster.body != roster.body:
+        for number, (public, one) in enumerate(zip(self.terms.publics, statements, strict=True)):
+            if one.statement.body != statement.body:
                 raise Refused(
-                    f"the roster of server {number + 1} differs from this server's in the question, the sites or the "
+                    f"the statement of server {number + 1} and this server's differ in the question, the sites or the "
                     "amount spent, and nothing is opened; restore that server's newest ledger, or start another run"
                 )
-            if not server_keys.signed_by(public, one.signature, "roster", roster.body):
+            if not server_keys.signed_by(public, one.signature, "statement", statement.body):
                 raise Refused(
-                    f"the roster of server {number + 1} is not signed by it, and nothing is opened; pin the current "
+                    f"the statement of server {number + 1} is not signed by it, and nothing is opened; pin the current "
                     "cards of all three servers"
                 )
         held = self._held(question.vault)
-        if roster.sites != tuple(held.sites) or roster.held != self._dealt(held) or question.vault in self._staged:
+        if (
+            statement.sites != tuple(held.sites)
+            or statement.held != self._dealt(held)
+            or question.vault in self._staged
+        ):
             raise Refused("the vault's sites have changed since the question was asked; run the same command again")
-        price = self._price(question, held, roster.spent)
-        # In this order: a roster that was not charged is agreed to again, a charge without its roster could not be.
-        self.book.first(f"roster {question.vault} {question.number}", msgspec.msgpack.encode(roster))
-        self.book.charge(question.vault, question.number, roster.question, price)
+        price = self._price(question, held, statement.spent)
+        # In this order: a statement that was not charged is agreed to again, a charge without its statement could not
+        # be.
+        self.ledger.first(f"statement {question.vault} {question.number}", msgspec.msgpack.encode(statement))
+        self.ledger.charge(question.vault, question.number, statement.question, price)
 
     def share(self) -> Words:
         """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
@@ -525,8 +536,8 @@ class Server:
         These are the tables of the question that :meth:`agree` charged last. Raises :class:`Refused` if there is none,
         or if it is a draw.
         """
-        question, roster = self._agreed()
-        if not isinstance(question, Open):
+        question, statement = self._agreed()
+        if not isinstance(question, OpenTables):
             raise Refused("the question agreed to last is a draw, which opens no tables")
         held = self._held(question.vault)
         tables = zip(question.cliques, question.times, strict=True)
@@ -536,8 +547,8 @@ class Server:
         norms = question.norms(self.terms.schema, held.head.unit, held.head.neighbours)
         part = noise_part(question.release, norms)
         if part is not None:
-            found += part.noise(found.size, self.keys.own("noise", roster.body)).view(np.uint64)
-        found += zero_share(self.keys, self.terms.publics, self.terms.position, found.size, roster.body)
+            found += part.noise(found.size, self.keys.own("noise", statement.body)).view(np.uint64)
+        found += zero_share(self.keys, self.terms.publics, self.terms.position, found.size, statement.body)
         return found
 
     def scores(self) -> Words:
@@ -548,7 +559,7 @@ class Server:
         not a draw.
         """
         question, _ = self._agreed()
-        if not isinstance(question, Draw):
+        if not isinstance(question, SelectTable):
             raise Refused("the question agreed to last opens tables, and is not a draw")
         held = self._held(question.vault)
         own = [held.layout.table(held.own, clique) for clique in question.cliques]
@@ -567,14 +578,14 @@ class Server:
         record. Servers 0 and 1 each add a full set, so at least one set is unknown to any single server. Raises
         :class:`Refused` if there is no such question, or if it is not a draw.
         """
-        question, roster = self._agreed()
-        if not isinstance(question, Draw):
+        question, statement = self._agreed()
+        if not isinstance(question, SelectTable):
             raise Refused("the question agreed to last opens tables, and is not a draw")
         head = self._held(question.vault).head
         scale = question.scale(head.unit, head.neighbours)
         if scale is None or self.terms.position == SERVERS - 1:
             return None
-        bits = KeyedBits(self.keys.own("gumbels", roster.body), b"one a candidate")
+        bits = KeyedBits(self.keys.own("gumbels", statement.body), b"one a candidate")
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
@@ -583,26 +594,26 @@ class Server:
         If that question has an answer already, the earlier one stays and is returned.
         """
         question, _ = self._agreed()
-        return self.book.first(f"reply {question.vault} {question.number}", reply)
+        return self.ledger.first(f"reply {question.vault} {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
         """Return the stored answer to a question about a vault, or ``None`` if it was not answered yet.
 
         Raises :class:`Refused` if another question of the same number was agreed to before.
         """
-        kept = self.book.said(f"roster {question.vault} {question.number}")
+        kept = self.ledger.said(f"statement {question.vault} {question.number}")
         if kept is None:
             return None
-        known = msgspec.msgpack.decode(kept, type=Roster)
+        known = msgspec.msgpack.decode(kept, type=ServerStatement)
         if known.question != digest_of(question):
             raise Refused(
                 f"question {question.number} of this vault differs from the one asked before; start another run"
             )
-        return self.book.said(f"reply {question.vault} {question.number}")
+        return self.ledger.said(f"reply {question.vault} {question.number}")
 
     # Checks
 
-    def _check(self, head: Head, deposit: Deposit) -> None:
+    def _check(self, head: QuestionHead, deposit: Deposit) -> None:
         terms = self.terms
         if head.schema != terms.schema.digest:
             raise Refused(
@@ -626,7 +637,7 @@ class Server:
         budget = self.terms.budget
         price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
         limit = budget.epsilon if budget.pure else budget.rho
-        if self.book.deposit(run, vault, price) > limit * ROUNDING:
+        if self.ledger.deposit(run, vault, price) > limit * ROUNDING:
             raise BudgetExceeded(
                 "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
                 "epsilon and delta"
@@ -666,15 +677,15 @@ class Server:
             )
         return self._staged[vault]
 
-    def _current(self) -> tuple[Question, Roster]:
+    def _current(self) -> tuple[Question, ServerStatement]:
         if self._asked is None:
-            raise Refused("no question was asked before this roster; run the same command again")
+            raise Refused("no question was asked before this statement; run the same command again")
         return self._asked
 
-    def _agreed(self) -> tuple[Question, Roster]:
-        question, roster = self._current()
-        if self.book.said(f"roster {question.vault} {question.number}") is None:
+    def _agreed(self) -> tuple[Question, ServerStatement]:
+        question, statement = self._current()
+        if self.ledger.said(f"statement {question.vault} {question.number}") is None:
             raise Refused(
                 "the three servers have not agreed to this question, so nothing is opened; run the same command again"
             )
-        return question, roster
+        return question, statement

@@ -12,7 +12,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, check_publics
 from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS, check_deposit
-from fedsynth.federation.trust.three_servers.server import MemoryBook, Server, ServerTerms, deal
+from fedsynth.federation.trust.three_servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
 from fedsynth.federation.trust.three_servers.vault import Servers, SharedVault
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -82,7 +82,7 @@ class ThreeServers:
         """Largest number of rows of a site: the limit for all sites, :data:`MOST_RECORDS`, divided by their number."""
         return MOST_RECORDS // max(1, len(self.roster))
 
-    def among(self, roster: Mapping[str, bytes]) -> ThreeServers:
+    def with_roster(self, roster: Mapping[str, bytes]) -> ThreeServers:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name."""
         return replace(self, roster=dict(roster))
 
@@ -92,12 +92,12 @@ class ThreeServers:
         ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to: schema,
         budget, who is protected, and the coordinator's keys.
         """
-        from fedsynth.federation.trust.three_servers.ideal import Ideal
+        from fedsynth.federation.trust.three_servers.ideal import IdealServers
 
         secrets = [secret(f"server {number}") for number in range(SERVERS)]
         pinned = replace(self, publics=tuple(ServerKeys(one).public for one in secrets))
 
-        def server(position: int) -> Server:
+        def server(position: int) -> ComputeParty:
             agreed = ServerTerms(
                 position,
                 pinned.publics,
@@ -110,9 +110,9 @@ class ThreeServers:
                 terms.neighbours,
                 exact=terms.budget.exact,
             )
-            return Server(agreed, secrets[position], MemoryBook())
+            return ComputeParty(agreed, secrets[position], MemoryLedger())
 
-        return replace(pinned, servers=Ideal((server(0), server(1), server(2))))
+        return replace(pinned, servers=IdealServers((server(0), server(1), server(2))))
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Raise :class:`Refused`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""

@@ -13,10 +13,10 @@ import numpy as np
 
 from fedsynth.cliques import Clique, integer_weights
 from fedsynth.errors import FedsynthError, Refused, Unsupported
-from fedsynth.federation.events import Answer, Dealt
+from fedsynth.federation.events import Answer, DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.trust.three_servers.questions import MOST_PENALTY, Draw, Open, opened_std
-from fedsynth.federation.vault import Distances, Releases, VaultTerms, held_axes
+from fedsynth.federation.trust.three_servers.questions import MOST_PENALTY, OpenTables, SelectTable, opened_std
+from fedsynth.federation.vault import CandidateScores, VaultAccounting, VaultTerms, held_axes
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import Norms, Sensitivity, protect
 from fedsynth.privacy.release import draw_for, noise_for
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Servers(Protocol):
     """The coordinator's access to three compute servers: it passes on sealed shares and asks questions of all three.
 
-    There are two: :class:`~fedsynth.federation.trust.three_servers.ideal.Ideal` in one process and
+    There are two: :class:`~fedsynth.federation.trust.three_servers.ideal.IdealServers` in one process and
     :class:`~fedsynth.federation.trust.three_servers.remote.RemoteServers`. Every method raises
     :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and :class:`~fedsynth.errors.Refused` or
     :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses. A repeated question gets the same answer, and is
@@ -45,12 +45,12 @@ class Servers(Protocol):
         :class:`Servers`.
         """
 
-    def take(self, vault: str, site: str, dealt: Dealt) -> bool:
+    def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
         Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.Dealt`). Errors are those of
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Errors are those of
         :class:`Servers`.
         """
 
@@ -60,14 +60,14 @@ class Servers(Protocol):
         ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Servers`.
         """
 
-    def open(self, question: Open) -> Integers:
+    def open(self, question: OpenTables) -> Integers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
         They are the sum of the three servers' noisy shares. A repeated question gets the same answer and is not charged
         again. Errors are those of :class:`Servers`.
         """
 
-    def draw(self, question: Draw) -> int:
+    def draw(self, question: SelectTable) -> int:
         """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
 
         A repeated question gets the same answer and is not charged again. Errors are those of :class:`Servers`.
@@ -99,7 +99,7 @@ class SharedVault:
 
     def __post_init__(self) -> None:
         """Start an empty record of releases."""
-        self._releases = Releases(self.terms)
+        self._releases = VaultAccounting(self.terms)
 
     @property
     def left(self) -> float:
@@ -132,7 +132,7 @@ class SharedVault:
         Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
         hold different values of the share that both should have, and what :class:`Servers` raises.
         """
-        if not isinstance(answer, Dealt):
+        if not isinstance(answer, DealtShares):
             raise Refused("its answer holds no shares; install the same fedsynth there")
         if not self.servers.take(self.terms.question, site, answer):
             raise Refused("its shares cannot be opened, or two servers hold different ones; compare its servers.toml")
@@ -147,19 +147,20 @@ class SharedVault:
         self.sites += tuple(self._staged)
         self._staged = []
 
-    def select(self, distances: Distances, share: float) -> int:
+    def select(self, distances: CandidateScores, share: float) -> int:
         """Return the index of a candidate, drawn privately with preference for tables far from the expected ones.
 
-        ``distances`` gives candidates, expected tables and weights (:class:`~fedsynth.federation.vault.Distances`). The
-        three servers draw by L2 distances, with the Gumbel numbers of two of them, for the fraction ``share`` of the
-        run's budget. Expected counts and noise are rounded to whole records. Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, and what :class:`Servers` raises.
+        ``distances`` gives candidates, expected tables and weights
+        (:class:`~fedsynth.federation.vault.CandidateScores`). The three servers draw by L2 distances, with the Gumbel
+        numbers of two of them, for the fraction ``share`` of the run's budget. Expected counts and noise are rounded to
+        whole records. Raises :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, and what
+        :class:`Servers` raises.
         """
         release = draw_for(self.terms.budget, share, at_site=False)
         cliques = distances.candidates
         expected = np.concatenate([np.rint(np.maximum(table, 0.0)).ravel() for table in distances.expected])
         penalties = np.minimum(np.rint(np.maximum(distances.noise, 0.0)), MOST_PENALTY)
-        question = Draw(
+        question = SelectTable(
             self.terms.question,
             self._number,
             cliques,
@@ -172,7 +173,7 @@ class SharedVault:
         self._number += 1
         return self.servers.draw(question)
 
-    def scores(self, distances: Distances, share: float) -> tuple[Floats, float]:
+    def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         """Raise :class:`Unsupported`: three servers use scores in draws (:meth:`select`) and release none of them."""
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
@@ -186,7 +187,7 @@ class SharedVault:
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
         self._held(query.cliques)
-        question = Open(self.terms.question, self._number, tuple(query.cliques), release, query.weights)
+        question = OpenTables(self.terms.question, self._number, tuple(query.cliques), release, query.weights)
         std = opened_std(release, question.norms(self.terms.schema, self.terms.unit, self.terms.neighbours))
         self._releases.charge("open", release, share, self.sites, query.cells(self.terms.schema), std)
         self._number += 1

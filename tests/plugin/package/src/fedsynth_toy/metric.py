@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedsynth.evaluation.metrics import Run
+from fedsynth.evaluation.metrics import FinishedRun
 
 
-def mean_difference(run: Run) -> Mapping[str, float]:
+def mean_difference(run: FinishedRun) -> Mapping[str, float]:
     """Return how far the mean code of each column lies from the real one's."""
     names = run.real.schema.names
     pairs = zip(run.real.codes, run.synthetic.codes, strict=True)

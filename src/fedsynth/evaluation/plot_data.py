@@ -32,7 +32,7 @@ Role = Literal["value", "below", "bin", "above", "missing"]
 
 
 @dataclass(frozen=True)
-class ColumnPicture:
+class ColumnPlotData:
     """Plot data of one column: the shares of real and of synthetic rows in each bar.
 
     - ``name``: the column; ``kind``: its type, "categorical", "boolean", "numeric" or "datetime".
@@ -75,10 +75,10 @@ class Associations:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Plot data of a report: one :class:`ColumnPicture` for each column, and the association matrices."""
+class PlotData:
+    """Plot data of a report: one :class:`ColumnPlotData` for each column, and the association matrices."""
 
-    columns: tuple[ColumnPicture, ...]
+    columns: tuple[ColumnPlotData, ...]
     associations: Associations
 
     def to_json(self) -> dict[str, Any]:
@@ -86,10 +86,10 @@ class Pictures:
         return {"columns": [asdict(one) for one in self.columns], "associations": asdict(self.associations)}
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Pictures:
+    def from_json(cls, content: Mapping[str, Any]) -> PlotData:
         """Return the plot data from the output of :meth:`to_json`."""
         columns = [
-            ColumnPicture(
+            ColumnPlotData(
                 one["name"],
                 one["kind"],
                 tuple(one["labels"]),
@@ -107,7 +107,7 @@ class Pictures:
         return cls(tuple(columns), Associations(tuple(matrices["names"]), **rows))
 
 
-def draw_pictures(real: Table, synthetic: Table) -> Pictures:
+def plot_data(real: Table, synthetic: Table) -> PlotData:
     """Return the plot data of a report on two tables; the association matrices hold at most the first 40 columns.
 
     It is computed from real rows without noise: only the holder of these rows may see it.
@@ -115,7 +115,7 @@ def draw_pictures(real: Table, synthetic: Table) -> Pictures:
     columns = range(len(real.codes))
     some = list(columns[:_COLUMNS])
     matrices = [association_matrix(table, some) for table in (real, synthetic)]
-    return Pictures(
+    return PlotData(
         tuple(_column(real, synthetic, column) for column in columns),
         Associations(
             real.schema.names[:_COLUMNS],
@@ -124,7 +124,7 @@ def draw_pictures(real: Table, synthetic: Table) -> Pictures:
     )
 
 
-def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
+def _column(real: Table, synthetic: Table, column: int) -> ColumnPlotData:
     described = real.schema.stored[column]
     if isinstance(described, Numeric | Datetime):
         return _numbers(described, real, synthetic, column)
@@ -147,10 +147,10 @@ def _column(real: Table, synthetic: Table, column: int) -> ColumnPicture:
         names.append("missing")
         roles.append("missing")
         bars = [[*bar, float(share[-1])] for bar, share in zip(bars, shares, strict=True)]
-    return ColumnPicture(described.name, described.kind, tuple(names), tuple(roles), tuple(bars[0]), tuple(bars[1]))
+    return ColumnPlotData(described.name, described.kind, tuple(names), tuple(roles), tuple(bars[0]), tuple(bars[1]))
 
 
-def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, column: int) -> ColumnPicture:
+def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, column: int) -> ColumnPlotData:
     """Return one bar for each value if there are few, else bars of atoms, bins and tails."""
     known = [table.numbers[column][~np.isnan(table.numbers[column])] for table in (real, synthetic)]
     distinct = np.union1d(*known)
@@ -171,7 +171,7 @@ def _numbers(described: Numeric | Datetime, real: Table, synthetic: Table, colum
     if described.missing:
         gone = [int(np.isnan(table.numbers[column]).sum()) for table in (real, synthetic)]
         bars.append(("missing", "missing", gone))
-    return ColumnPicture(
+    return ColumnPlotData(
         described.name,
         described.kind,
         tuple(label for _, label, _ in bars),

@@ -32,7 +32,7 @@ _TABLES = (
 )
 
 
-class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServerAuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of a compute server's audit trail, which records one charged question.
 
     ``row`` is the row's number from 1, ``at`` the time (UTC, ISO 8601), and ``vault`` the name (a digest, hex) of the
@@ -50,14 +50,14 @@ class AuditRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: str
 
 
-class BookFile:
+class ServerLedgerFile:
     """A compute server's ledger as an SQLite file: the questions that were charged, and the server's answers.
 
     A vault is the sum of the tables of one run's sites, which three servers hold in secret shares; questions open
     tables of it with noise, or select one of its tables privately. The ledger is the file ``path``, which only its
     owner may read; with ``make`` it is created. ``most_questions`` is the largest number of questions that the server
     answers about one vault: a method asks about two in each of its rounds, and some before the first.
-    :class:`~fedsynth.federation.trust.three_servers.server.Book` is the interface.
+    :class:`~fedsynth.federation.trust.three_servers.server.ServerLedger` is the interface.
     """
 
     def __init__(self, path: Path, most_questions: int, *, make: bool = False) -> None:
@@ -85,10 +85,10 @@ class BookFile:
         """Return the number of the file's format; create the tables first if the file is new."""
         self._connection.execute("PRAGMA synchronous = EXTRA")
         if make:
-            with self._transaction() as book:
+            with self._transaction() as ledger:
                 for table in _TABLES:
-                    book.execute(table)
-                book.execute(f"PRAGMA user_version = {_FORMAT}")
+                    ledger.execute(table)
+                ledger.execute(f"PRAGMA user_version = {_FORMAT}")
         found: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
         return found
 
@@ -103,9 +103,9 @@ class BookFile:
         ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
         recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
         """
-        with self._transaction() as book:
-            book.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
-            found = book.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,)).fetchall()
+        with self._transaction() as ledger:
+            ledger.execute("INSERT OR IGNORE INTO vaults VALUES (?, ?, ?)", (vault, run, price))
+            found = ledger.execute("SELECT price FROM vaults WHERE run = ? ORDER BY rowid", (run,)).fetchall()
         prices: list[float] = [price for (price,) in found]
         return sum(prices)
 
@@ -127,13 +127,13 @@ class BookFile:
         different question was charged under this number, or if an earlier number has no charged question yet, and
         :class:`BudgetExceeded` after ``most_questions``.
         """
-        with self._transaction() as book:
-            known = book.execute(
+        with self._transaction() as ledger:
+            known = ledger.execute(
                 "SELECT question FROM charges WHERE vault = ? AND number = ?", (vault, number)
             ).fetchone()
             if known == (question,):
                 return
-            (count,) = book.execute("SELECT count(*) FROM charges WHERE vault = ?", (vault,)).fetchone()
+            (count,) = ledger.execute("SELECT count(*) FROM charges WHERE vault = ?", (vault,)).fetchone()
             if known is not None or number != count:
                 raise Refused(
                     f"question {number} of this vault differs from the one charged under that number, or leaves out "
@@ -144,8 +144,8 @@ class BookFile:
                     f"this server answers at most {self.most_questions} questions about one vault; run fewer rounds, "
                     "or ask the server's operator to allow more (fedsynth compute-server agree --questions)"
                 )
-            book.execute("INSERT INTO charges VALUES (?, ?, ?, ?)", (vault, number, question, price))
-            self._note(book, vault, number, question, price)
+            ledger.execute("INSERT INTO charges VALUES (?, ?, ?, ?)", (vault, number, question, price))
+            self._note(ledger, vault, number, question, price)
 
     def first(self, key: str, value: bytes) -> bytes:
         """Durably store ``value`` under ``key`` unless the key has a value already; return the stored value.
@@ -153,9 +153,9 @@ class BookFile:
         ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
         again, such as its answers.
         """
-        with self._transaction() as book:
-            book.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))
-            found: bytes = book.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()[0]
+        with self._transaction() as ledger:
+            ledger.execute("INSERT OR IGNORE INTO written VALUES (?, ?)", (key, value))
+            found: bytes = ledger.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()[0]
         return found
 
     def said(self, key: str) -> bytes | None:
@@ -164,7 +164,7 @@ class BookFile:
             found = self._connection.execute("SELECT value FROM written WHERE key = ?", (key,)).fetchone()
         return None if found is None else found[0]
 
-    def audit(self) -> list[AuditRow]:
+    def audit(self) -> list[ServerAuditRow]:
         """Return the audit trail, oldest row first, one row for each question that the server was charged for.
 
         Raises :class:`FedsynthError` if its hash chain is broken or a charge is missing in it.
@@ -175,7 +175,7 @@ class BookFile:
         found, previous = [], bytes(32)
         for number, (row, content, chain) in enumerate(rows, 1):
             whole = isinstance(content, bytes) and _link(content) == chain
-            read = msgspec.json.decode(content, type=AuditRow) if whole else None
+            read = msgspec.json.decode(content, type=ServerAuditRow) if whole else None
             if read is None or (row, read.row, read.previous) != (number, number, previous.hex()):
                 raise FedsynthError(
                     f"row {number} of the audit was changed, or rows before it are missing; {_TAMPERED}"
@@ -186,11 +186,11 @@ class BookFile:
             raise FedsynthError(f"{charged} questions were charged, and the audit has {len(found)}; {_TAMPERED}")
         return found
 
-    def _note(self, book: sqlite3.Connection, vault: str, number: int, question: str, price: float) -> None:
-        last = book.execute("SELECT row, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone() or (0, bytes(32))
+    def _note(self, ledger: sqlite3.Connection, vault: str, number: int, question: str, price: float) -> None:
+        last = ledger.execute("SELECT row, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone() or (0, bytes(32))
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        content = msgspec.json.encode(AuditRow(last[0] + 1, at, vault, number, question, price, last[1].hex()))
-        book.execute("INSERT INTO audit VALUES (?, ?, ?)", (last[0] + 1, content, _link(content)))
+        content = msgspec.json.encode(ServerAuditRow(last[0] + 1, at, vault, number, question, price, last[1].hex()))
+        ledger.execute("INSERT INTO audit VALUES (?, ?, ?)", (last[0] + 1, content, _link(content)))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

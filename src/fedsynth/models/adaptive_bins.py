@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.estimate import inverse_variance_mean
-from fedsynth.models.evidence import Placed, Weights
+from fedsynth.models.evidence import CodeEvidence, PlacedEvidence
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
 from fedsynth.schema.bins import Axis, Grid
@@ -41,7 +41,7 @@ _BLOCK = 1 << 20  # most rows within which draws are even
 _EXACT = 1e-12  # replaces the variance 0 of exact counts, by which one cannot divide
 
 
-def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
+def stratified_uniforms(groups: NDArray[Any], rng: np.random.Generator) -> Array:
     """Draw uniform numbers, one per row, that are evenly spread within each group: sampling with less variance.
 
     ``groups`` holds each row's group (such as its combination of the parents' codes), an integer from 0 to below 2^20.
@@ -52,7 +52,9 @@ def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
     within blocks of 2^20 rows. Draws are multiples of 2^-32, so that the sum of a row's group and its draw is exact.
     """
     if len(groups) > _BLOCK:
-        return np.concatenate([evenly(groups[start : start + _BLOCK], rng) for start in range(0, len(groups), _BLOCK)])
+        return np.concatenate(
+            [stratified_uniforms(groups[start : start + _BLOCK], rng) for start in range(0, len(groups), _BLOCK)]
+        )
     keys = groups.astype(np.int64)
     keys <<= 23  # layout: sign, 20 bits of the group, 23 random bits, 20 bits of the position
     keys += rng.integers(0, 1 << 23, len(keys), dtype=np.uint32)
@@ -70,7 +72,7 @@ def evenly(groups: NDArray[Any], rng: np.random.Generator) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class AdaptiveBins:
     """Adaptive bins of one column: fine cells with estimated counts, and groups of cells that are the bins of a model.
 
     The fine cells are the codes of a category, or the intervals of ``grid`` (ascending, :class:`Grid`) for a number or
@@ -93,8 +95,8 @@ class Cells:
     kind: ClassVar[str] = "cells"
 
     @classmethod
-    def of(cls, column: Column) -> Cells:
-        """Return the fine cells (:class:`Cells`) of ``column`` before its rows are counted, with unknown counts.
+    def of(cls, column: Column) -> AdaptiveBins:
+        """Return the fine cells (:class:`AdaptiveBins`) of ``column`` before its rows are counted, with unknown counts.
 
         Each cell is its own group. A number or time gets about 32 cells between its public bounds, or one for each
         value if there are at most 128 values; a category one cell per code. Unknown counts are 1 with infinite
@@ -109,8 +111,8 @@ class Cells:
         return cells
 
     @classmethod
-    def levels(cls, column: Column) -> list[Cells]:
-        """Return the fine cells in which ``column`` is counted first: a :class:`Cells` per resolution, coarse to fine.
+    def levels(cls, column: Column) -> list[AdaptiveBins]:
+        """Return the fine cells in which ``column`` is counted first, at each resolution from coarse to fine.
 
         The first is that of :meth:`of`. A number or time has up to 3, each of which subdivides the cells of the one
         before; a category has one. All counts are unknown (1, with infinite variance).
@@ -125,8 +127,8 @@ class Cells:
         return found
 
     @classmethod
-    def of_bins(cls, column: Column) -> Cells:
-        """Return the schema's own bins or values of ``column`` as fine cells (:class:`Cells`) with counts of 1.
+    def of_bins(cls, column: Column) -> AdaptiveBins:
+        """Return the schema's own bins or values of ``column`` as fine cells (:class:`AdaptiveBins`) with counts of 1.
 
         Each is its own group.
         """
@@ -135,7 +137,7 @@ class Cells:
         return cls._unknown(np.arange(column.size), column.bins_as_cells)
 
     @classmethod
-    def _unknown(cls, groups: Integers, grid: Grid | None) -> Cells:
+    def _unknown(cls, groups: Integers, grid: Grid | None) -> AdaptiveBins:
         known = np.ones(len(groups)), np.full(len(groups), np.inf)
         return cls(groups, np.arange(len(groups)), *known, grid, 0 if grid is None else len(grid))
 
@@ -155,20 +157,21 @@ class Cells:
         return found
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Cells:
-        """Restore cells (adaptive bins, :class:`Cells`) for sampling from the arrays of :meth:`to_arrays`.
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> AdaptiveBins:
+        """Restore cells (adaptive bins, :class:`AdaptiveBins`) for sampling from the arrays of :meth:`to_arrays`.
 
         Variances, which are not stored, become infinite.
         """
         groups = np.asarray(arrays["groups"], dtype=np.int64)
         return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
 
-    def given(self, column: Column, condition: Condition) -> tuple[Weights, Cells]:
+    def given(self, column: Column, condition: Condition) -> tuple[CodeEvidence, AdaptiveBins]:
         """Translate a condition on the values of ``column``: return evidence on the groups, and new cells to draw from.
 
         The evidence holds, for each group, the probability that a row of the group meets the condition; for a number or
-        time, it also says which part of each group meets the condition (:class:`~fedsynth.models.evidence.Placed`). The
-        returned cells have the same groups, but :meth:`drawn` draws from them only values that meet the condition.
+        time, it also says which part of each group meets the condition
+        (:class:`~fedsynth.models.evidence.PlacedEvidence`). The returned cells have the same groups, but :meth:`drawn`
+        draws from them only values that meet the condition.
         """
         begin, end, grid = *np.zeros((2, len(self.groups))), self.grid
         if isinstance(condition, Between):
@@ -182,13 +185,13 @@ class Cells:
         weights = np.minimum(np.bincount(self.groups, weights=counts), 1.0)
         found = replace(self, counts=counts, grid=grid)
         if grid is None:
-            return Weights(weights), found
+            return CodeEvidence(weights), found
         order, ends = self._within
-        return Placed(weights, ends, begin[order], end[order], found._within[1]), found
+        return PlacedEvidence(weights, ends, begin[order], end[order], found._within[1]), found
 
     @property
     def shares(self) -> Array:
-        """Each fine cell's share of its group's estimated rows, shape ``(fine cells,)``; see :class:`Cells`.
+        """Each fine cell's share of its group's estimated rows, shape ``(fine cells,)``; see :class:`AdaptiveBins`.
 
         The shares within a group sum to 1; they are equal if the group has no rows.
         """
@@ -197,14 +200,14 @@ class Cells:
         return np.where(rows > 0, self.counts / np.where(rows > 0, rows, 1.0), even)
 
     def covers(self, column: Column) -> bool:
-        """Return whether the fine cells (:class:`Cells`) are the schema's own bins or values of ``column``."""
+        """Return whether the fine cells (:class:`AdaptiveBins`) are the schema's own bins or values of ``column``."""
         if not isinstance(column, Numeric | Datetime):
             return True
         return self.grid is not None and np.array_equal(self.grid.upper, column.bins_as_cells.upper)
 
     @property
     def size(self) -> int:
-        """Number of groups, the bins of a model (:class:`Cells`)."""
+        """Number of groups, the bins of a model (:class:`AdaptiveBins`)."""
         return int(self.groups.max()) + 1
 
     def ordered(self, column: Column) -> int:
@@ -224,16 +227,16 @@ class Cells:
         backwards = values[:-1][np.diff(values) < 0]  # a union of rare values is the last group but may start early
         return int(min([values.max() + 1, *others, *backwards]))
 
-    def told(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> Cells:
+    def updated(self, counts: Array, variance: float | Array, total: float, *, even: bool = False) -> AdaptiveBins:
         """Return the cells with their counts updated by newly released noisy ``counts`` of about ``total`` rows.
 
-        ``counts`` has one entry per fine cell (:class:`Cells`), in rows, with noise of ``variance`` (rows squared). A
-        former cell is one of the last release, which may have been split into several fine cells since (``whole``).
-        ``variance`` is one number, or an array over the fine cells that is constant within each former cell. First, the
-        sum of ``counts`` over each former cell is averaged, by inverse variance, with the former cell's previous count;
-        these averages are projected on the simplex (made non-negative, of sum ``total``). Then the counts within each
-        former cell are made non-negative and of the sum found for it, in the same way. With ``even``, differences
-        between neighbouring ordered cells are smoothed out unless they exceed the noise.
+        ``counts`` has one entry per fine cell (:class:`AdaptiveBins`), in rows, with noise of ``variance`` (rows
+        squared). A former cell is one of the last release, which may have been split into several fine cells since
+        (``whole``). ``variance`` is one number, or an array over the fine cells that is constant within each former
+        cell. First, the sum of ``counts`` over each former cell is averaged, by inverse variance, with the former
+        cell's previous count; these averages are projected on the simplex (made non-negative, of sum ``total``). Then
+        the counts within each former cell are made non-negative and of the sum found for it, in the same way. With
+        ``even``, differences between neighbouring ordered cells are smoothed out unless they exceed the noise.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)
@@ -264,12 +267,12 @@ class Cells:
         at = np.append(at, np.arange(len(self.grid), len(self.groups)))
         return np.bincount(at, weights=counts, minlength=len(self.groups)).astype(np.float64)
 
-    def cut(self, finer: Grid, least: float) -> Cells:
+    def cut(self, finer: Grid, least: float) -> AdaptiveBins:
         """Split each cell with at least ``least`` estimated rows into its parts in a ``finer`` grid; keep the others.
 
-        Cells are the fine cells of :class:`Cells`; the finer grid subdivides theirs. A cell's count is divided evenly
-        between its parts until :meth:`told` updates them. Every cell of the result is its own group. Only for numbers
-        and times.
+        Cells are the fine cells of :class:`AdaptiveBins`; the finer grid subdivides theirs. A cell's count is divided
+        evenly between its parts until :meth:`updated` updates them. Every cell of the result is its own group. Only for
+        numbers and times.
         """
         assert self.grid is not None
         grid, size = self.grid, len(self.grid)
@@ -279,12 +282,12 @@ class Cells:
         upper = np.unique(np.concatenate([grid.upper, finer.upper[heavy[at]]]))
         whole = np.append(np.searchsorted(grid.upper, upper), np.arange(size, len(self.groups)))  # missing is kept
         counts = (self.counts / np.bincount(whole))[whole]
-        return Cells(
+        return AdaptiveBins(
             np.arange(len(whole)), whole, counts, self.variances[whole], Grid(lower, upper, grid.per_unit), len(lower)
         )
 
-    def grouped(self, least: float, most: int) -> Cells:
-        """Merge the fine cells (:class:`Cells`) into at most ``most`` groups of at least ``least`` estimated rows.
+    def grouped(self, least: float, most: int) -> AdaptiveBins:
+        """Merge the fine cells into at most ``most`` groups (bins) of at least ``least`` estimated rows.
 
         Returns the same cells with new ``groups``. At first each cell is a group. While there are more than ``most``
         groups, or one has fewer than ``least`` rows, the group with the fewest rows joins the one of its two neighbours
@@ -305,8 +308,8 @@ class Cells:
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.
 
-        A group is a bin, given by its number (:class:`Cells`). If ``groups`` are integers, one of the group's fine
-        cells is drawn for each row, in proportion to the cells' counts, and a number is drawn uniformly within its
+        A group is a bin, given by its number (:class:`AdaptiveBins`). If ``groups`` are integers, one of the group's
+        fine cells is drawn for each row, in proportion to the cells' counts, and a number is drawn uniformly within its
         cell. If they are float64, an entry is group + place, with a place from 0 to below 1, and nothing is drawn:
         place 0.25 stands for the lower quartile of the group's rows. Returns integer codes for a category, float64
         numbers (NaN for missing) otherwise, shape ``(rows,)``.
@@ -319,11 +322,11 @@ class Cells:
             return order[at] if self.grid is None else self.grid.values(order[at], share)
         fine = groups
         if len(order) > self.size:  # otherwise each fine cell is its own group, in order
-            fine = order[np.searchsorted(cumulative, groups + evenly(groups, rng), side="right")]
+            fine = order[np.searchsorted(cumulative, groups + stratified_uniforms(groups, rng), side="right")]
         return fine if self.grid is None else self.grid.values(fine, rng.random(len(fine)))
 
     def unions(self, least: float, most: int) -> Integers:
-        """Merge the groups (bins, :class:`Cells`) into larger unions, for coarser tables; return each group's union.
+        """Merge the groups (bins) into larger unions, for coarser tables; return each group's union.
 
         Unions are numbered from 0 without gaps, shape ``(groups,)``, int64. Neighbouring groups of a number or time are
         merged, as in :meth:`grouped`, to at most ``most`` unions of at least ``least`` estimated rows; missing values

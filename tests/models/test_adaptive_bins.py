@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedsynth.models.cells import LEVELS, START, Cells, rare_together
+from fedsynth.models.adaptive_bins import LEVELS, START, AdaptiveBins, rare_together
 from fedsynth.models.conditions import Between, Missing
-from fedsynth.models.evidence import Placed
+from fedsynth.models.evidence import PlacedEvidence
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.columns import Column
@@ -41,7 +41,7 @@ def some_values(column: Numeric | Datetime, seed: int = 0) -> np.ndarray:
     """Return values that the column admits: both bounds, zero, random ones, and every cut of every level with both
     of its neighbours.
     """
-    grids = [one.grid for one in Cells.levels(column)]
+    grids = [one.grid for one in AdaptiveBins.levels(column)]
     low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
     rng = np.random.default_rng(seed)
     cuts = np.concatenate([grid.upper[:: max(1, len(grid) // 500)] for grid in grids if grid is not None])
@@ -54,7 +54,7 @@ def some_values(column: Numeric | Datetime, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_levels_nest_and_are_small(name):
     column = NUMBERS[name]
-    levels = Cells.levels(column)
+    levels = AdaptiveBins.levels(column)
     assert 1 <= len(levels) <= LEVELS
     cells = [len(one.groups) for one in levels]
     assert sum(cells) <= 33_840 + 3 * (START + 5) * START
@@ -75,7 +75,7 @@ def test_every_value_falls_into_the_one_cell_that_holds_it(name):
     column = NUMBERS[name]
     values = some_values(column)
     before = np.zeros(len(values), dtype=np.int64)
-    for level, cells in enumerate(Cells.levels(column)):
+    for level, cells in enumerate(AdaptiveBins.levels(column)):
         grid = cells.grid
         assert grid is not None
         place = cells.axis(0).places(np.zeros(len(values), dtype=np.int64), values)
@@ -84,7 +84,7 @@ def test_every_value_falls_into_the_one_cell_that_holds_it(name):
         inner = place > 0
         assert (values[inner] > grid.upper[place[inner] - 1]).all()
         if level:
-            coarser = Cells.levels(column)[level - 1].grid
+            coarser = AdaptiveBins.levels(column)[level - 1].grid
             assert coarser is not None
             assert np.array_equal(np.searchsorted(coarser.upper, grid.upper[place]), before)
         before = place
@@ -93,7 +93,7 @@ def test_every_value_falls_into_the_one_cell_that_holds_it(name):
 @pytest.mark.parametrize("name", NUMBERS)
 def test_bounds_and_zero_are_atoms(name):
     column = NUMBERS[name]
-    cells = Cells.of(column)
+    cells = AdaptiveBins.of(column)
     grid, half = cells.grid, 0.5 / column.per_unit if column.per_unit else 0.0
     assert grid is not None
     low, high = float(column.bin_edges[0]), float(column.bin_edges[-1])
@@ -107,7 +107,7 @@ def test_bounds_and_zero_are_atoms(name):
 @pytest.mark.parametrize("low", [-100, -100.0])
 def test_no_other_value_is_in_the_cell_of_zero(low):
     column = NUMBERS["crossing" if isinstance(low, int) else "crossing reals"]
-    axis = Cells.of(column).axis(0)
+    axis = AdaptiveBins.of(column).axis(0)
     others = np.array([-100.0, -1.0, 1.0, 100.0])
     if isinstance(low, float):
         others = np.append(others, [-5e-324, 5e-324, -1e-9, 1e-9])
@@ -121,7 +121,7 @@ def test_no_other_value_is_in_the_cell_of_zero(low):
 @pytest.mark.parametrize("name", ["missing", "microseconds"])
 def test_missing_values_have_the_last_cell(name):
     column = NUMBERS[name]
-    for cells in Cells.levels(column):
+    for cells in AdaptiveBins.levels(column):
         values = np.append(some_values(column)[:5], np.nan)
         places = cells.axis(0).places(np.zeros(6, dtype=np.int64), values)
         assert places[-1] == len(cells.groups) - 1
@@ -132,10 +132,10 @@ def test_missing_values_have_the_last_cell(name):
 
 
 def test_a_level_of_values_one_by_one_is_the_last():
-    assert len(Cells.levels(NUMBERS["few integers"])) == 1
-    assert len(Cells.levels(NUMBERS["two values"])) == 1
-    assert len(Cells.levels(Boolean("b"))) == len(Cells.levels(Categorical("c", ("a", "b", "c")))) == 1
-    finest = Cells.levels(NUMBERS["integer"])[-1].grid
+    assert len(AdaptiveBins.levels(NUMBERS["few integers"])) == 1
+    assert len(AdaptiveBins.levels(NUMBERS["two values"])) == 1
+    assert len(AdaptiveBins.levels(Boolean("b"))) == len(AdaptiveBins.levels(Categorical("c", ("a", "b", "c")))) == 1
+    finest = AdaptiveBins.levels(NUMBERS["integer"])[-1].grid
     assert finest is not None
     assert (finest.upper - finest.lower).max() <= 4  # 100,000 values in 32^3 cells
 
@@ -147,7 +147,7 @@ def test_a_level_of_values_one_by_one_is_the_last():
 @pytest.mark.parametrize("name", ["real", "decimals", "crossing reals", "missing", "days"])
 def test_sums_of_a_level_are_those_of_the_finer_one(name):
     column = NUMBERS[name]
-    levels = Cells.levels(column)
+    levels = AdaptiveBins.levels(column)
     values = some_values(column, 3)
     if column.missing:
         values = np.append(values, [np.nan, np.nan])
@@ -158,7 +158,7 @@ def test_sums_of_a_level_are_those_of_the_finer_one(name):
     for coarse, of, fine, held in zip(levels, counts, levels[1:], counts[1:], strict=False):
         assert fine.grid is not None
         assert np.array_equal(coarse.sums_of(fine.grid, held), of)
-        cut = coarse.told(of, 0.0, len(values)).cut(fine.grid, len(values) / 20)
+        cut = coarse.updated(of, 0.0, len(values)).cut(fine.grid, len(values) / 20)
         sums = cut.sums_of(fine.grid, held)
         wanted = cut.axis(0).places(np.zeros(len(values), dtype=np.int64), values)
         assert np.array_equal(sums, np.bincount(wanted, minlength=cut.size))
@@ -166,24 +166,24 @@ def test_sums_of_a_level_are_those_of_the_finer_one(name):
 
 def test_exact_counts_are_believed_to_the_last_row():
     column = Numeric("x", 0.0, 1e6, missing=True)
-    cells = Cells.of(column)
+    cells = AdaptiveBins.of(column)
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 50, cells.size).astype(float)
     for even in (False, True):
-        found = cells.told(counts, 0.0, counts.sum(), even=even)
+        found = cells.updated(counts, 0.0, counts.sum(), even=even)
         assert np.allclose(found.counts, counts)
 
 
 def test_even_counts_are_closer_and_keep_the_total_and_the_missing():
     column = Numeric("x", 0.0, 1e6, missing=True)
-    cells = Cells.of(column)
+    cells = AdaptiveBins.of(column)
     truth = np.zeros(cells.size)
     truth[0], truth[1:12], truth[-1] = 3000.0, 250.0, 400.0
     rng = np.random.default_rng(1)
     errors = []
     for _ in range(40):
         noisy = truth + rng.normal(0, 30, cells.size)
-        found = [cells.told(noisy, 900.0, truth.sum(), even=even).counts for even in (False, True)]
+        found = [cells.updated(noisy, 900.0, truth.sum(), even=even).counts for even in (False, True)]
         assert all(one.min() >= 0 and one.sum() == pytest.approx(truth.sum()) for one in found)
         assert abs(found[1][-1] - truth[-1]) < 150
         errors.append([np.abs(one - truth).sum() for one in found])
@@ -192,12 +192,12 @@ def test_even_counts_are_closer_and_keep_the_total_and_the_missing():
 
 
 def test_rows_that_noise_hides_are_spread_over_the_range_more_than_as_counted():
-    cells = Cells.of(Numeric("x", 0.0, 100.0))
+    cells = AdaptiveBins.of(Numeric("x", 0.0, 100.0))
     rng = np.random.default_rng(2)
     highest = []
     for _ in range(100):
         noisy = rng.normal(1, 20, cells.size)
-        both = [cells.told(noisy, 400.0, 34.0, even=even).counts for even in (False, True)]
+        both = [cells.updated(noisy, 400.0, 34.0, even=even).counts for even in (False, True)]
         assert all(one.sum() == pytest.approx(34) for one in both)
         highest.append([one.max() for one in both])
     plain, even = np.mean(highest, axis=0)
@@ -206,19 +206,19 @@ def test_rows_that_noise_hides_are_spread_over_the_range_more_than_as_counted():
 
 def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():
     column = Numeric("x", 0.0, 1024.0)
-    cells = Cells.of(column)
+    cells = AdaptiveBins.of(column)
     counts = np.zeros(cells.size)
     at = int(cells.axis(0).places(np.zeros(1, dtype=np.int64), np.array([100.0]))[0])
     counts[at] = 1000.0
-    finer = Cells.levels(column)[1].grid
+    finer = AdaptiveBins.levels(column)[1].grid
     assert finer is not None
-    cut = cells.told(counts, 1.0, 1000.0, even=True).cut(finer, 10.0)
+    cut = cells.updated(counts, 1.0, 1000.0, even=True).cut(finer, 10.0)
     assert len(cut.groups) == len(cells.groups) + 31
     rng = np.random.default_rng(3)
     inside = np.flatnonzero(cut.whole == at)
     noisy = rng.normal(0, 20, len(cut.groups))
     noisy[inside] += 1000 / 32
-    found = cut.told(noisy, 400.0, 1000.0, even=True)
+    found = cut.updated(noisy, 400.0, 1000.0, even=True)
     assert found.counts[inside].sum() == pytest.approx(1000, rel=0.05)
     assert found.counts[inside].std() < 10  # of 20 as counted
 
@@ -227,15 +227,15 @@ def test_cells_are_cut_where_they_hold_the_rows_and_even_pieces_within():
 # Groups and unions
 
 
-def grouped(column: Column, counts: np.ndarray, least: float, most: int) -> Cells:
-    return Cells.of(column).told(counts, 0.0, counts.sum()).grouped(least, most)
+def grouped(column: Column, counts: np.ndarray, least: float, most: int) -> AdaptiveBins:
+    return AdaptiveBins.of(column).updated(counts, 0.0, counts.sum()).grouped(least, most)
 
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_unions_hold_whole_groups_in_order(missing):
     column = Numeric("x", 0.0, 100.0, missing=missing)
     rng = np.random.default_rng(4)
-    cells = grouped(column, rng.gamma(0.4, 60, Cells.of(column).size), 40.0, 20)
+    cells = grouped(column, rng.gamma(0.4, 60, AdaptiveBins.of(column).size), 40.0, 20)
     rows = np.bincount(cells.groups, weights=cells.counts)
     for least, most in ((0.0, 100), (100.0, 100), (0.0, 5), (1e9, 3)):
         unions = cells.unions(least, most)
@@ -260,7 +260,7 @@ def test_rare_values_are_one_union_and_a_single_one_stays():
     assert rare_together(rows, 0.0).tolist() == [0, 1, 2, 3, 4]
     assert rare_together(rows, 1e9).tolist() == [0] * 5
     column = Categorical("c", tuple("abcde"))
-    cells = Cells.of(column).told(rows, 0.0, rows.sum())
+    cells = AdaptiveBins.of(column).updated(rows, 0.0, rows.sum())
     assert cells.unions(10.0, 2).tolist() == [0, 3, 1, 3, 2]
 
 
@@ -282,15 +282,15 @@ def test_rare_values_are_one_union_and_a_single_one_stays():
     ],
 )
 def test_groups_of_categories_lie_in_an_order_if_their_values_do(column, groups, ordered):
-    cells = Cells.of(column)
-    held = Cells(np.array(groups), cells.whole, cells.counts, cells.variances)
+    cells = AdaptiveBins.of(column)
+    held = AdaptiveBins(np.array(groups), cells.whole, cells.counts, cells.variances)
     assert held.ordered(column) == ordered
 
 
 def test_groups_of_numbers_lie_in_an_order_but_for_the_missing():
     for missing in (False, True):
         column = Numeric("x", 0.0, 1.0, missing=missing)
-        assert Cells.of(column).ordered(column) == Cells.of(column).size - missing
+        assert AdaptiveBins.of(column).ordered(column) == AdaptiveBins.of(column).size - missing
 
 
 def test_encoded_values_come_back_from_the_cell_that_they_were_counted_in():
@@ -299,7 +299,7 @@ def test_encoded_values_come_back_from_the_cell_that_they_were_counted_in():
     schema = Schema((column,))
     values = np.where(rng.random(500) < 0.1, np.nan, np.round(rng.gamma(2, 5, 500), 2).clip(0, 50))
     table = schema.encode(pd.DataFrame({"x": values}))
-    for cells in Cells.levels(column):
+    for cells in AdaptiveBins.levels(column):
         places = cells.axis(0).places(table.codes[0], table.numbers[0])
         drawn = cells.drawn(places, rng)
         width = (cells.grid.upper - cells.grid.lower).max() if cells.grid is not None else math.inf
@@ -334,7 +334,7 @@ def test_numbers_on_an_edge_are_counted_and_drawn_in_the_bin_that_begins_there(c
     bins = schema.encode(pd.DataFrame({"x": edges})).codes[0]
     assert np.array_equal(bins, np.arange(len(edges)))
     rng = np.random.default_rng(6)
-    for cells in Cells.levels(column):
+    for cells in AdaptiveBins.levels(column):
         places = cells.axis(0).places(bins, edges)
         assert len(np.unique(places)) == len(edges)
         for _ in range(20):
@@ -344,11 +344,11 @@ def test_numbers_on_an_edge_are_counted_and_drawn_in_the_bin_that_begins_there(c
 
 def test_each_level_has_about_as_many_cells_as_promised():
     for column in NUMBERS.values():
-        for level, cells in enumerate(Cells.levels(column)):
+        for level, cells in enumerate(AdaptiveBins.levels(column)):
             assert len(cells.groups) <= 1.1 * START ** (level + 1) or level == 0
-    assert [len(cells.groups) for cells in Cells.levels(Numeric("x", 0.0, 1.0))] == [34, 1026, 32770]
+    assert [len(cells.groups) for cells in AdaptiveBins.levels(Numeric("x", 0.0, 1.0))] == [34, 1026, 32770]
     atoms = Numeric("x", 1.0, 3.0, edges=tuple(sorted({*np.linspace(1, 3, 33).tolist(), 1.5, 1.5000001})))
-    sizes = [len(cells.groups) for cells in Cells.levels(atoms)]
+    sizes = [len(cells.groups) for cells in AdaptiveBins.levels(atoms)]
     assert sizes[0] == 35
     assert sizes[1] < 1100
     assert sizes[2] < 34_000
@@ -358,7 +358,7 @@ def test_values_in_order_are_evened_out_like_numbers_and_others_are_not():
     counts = np.array([3000.0, 900, 300, 120, 40, 0, 0, 35, 0, 0, 0, 40, 0, 0, 0, 0])
     found = []
     for values in (tuple(range(16)), tuple("ponmlkjihgfedcba")):
-        cells = Cells.of(Categorical("x", values)).told(counts, 30.0**2, counts.sum(), even=True)
+        cells = AdaptiveBins.of(Categorical("x", values)).updated(counts, 30.0**2, counts.sum(), even=True)
         found.append(cells.counts)
     assert np.ptp(found[0][5:]) < 5 < np.ptp(found[1][5:])
     assert found[0][:3] == pytest.approx(counts[:3], abs=60)
@@ -368,7 +368,7 @@ def test_values_in_order_are_evened_out_like_numbers_and_others_are_not():
 @pytest.mark.parametrize("most", [1, 5])
 def test_evidence_on_places_says_which_values_meet_it_and_they_stay_the_same(name, most):
     column, rng = NUMBERS[name], np.random.default_rng(3)
-    cells = Cells.of(column)
+    cells = AdaptiveBins.of(column)
     cells = replace(cells, counts=rng.gamma(0.5, 100, len(cells.groups)) * (rng.random(len(cells.groups)) < 0.8))
     cells = cells.grouped(0, most)
     codes = rng.random(20_000) * cells.size
@@ -378,7 +378,7 @@ def test_evidence_on_places_says_which_values_meet_it_and_they_stay_the_same(nam
         if isinstance(condition, Missing) and not column.missing:
             continue
         evidence, axis = cells.given(column, condition)
-        assert isinstance(evidence, Placed)
+        assert isinstance(evidence, PlacedEvidence)
         kept = evidence.likelihood(codes) > 0
         meets = (
             np.isnan(values)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedsynth.evaluation.pictures import ColumnPicture, Pictures, draw_pictures
+from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData, plot_data
 from fedsynth.rows import Table
 from fedsynth.schema import Datetime, Numeric, Schema
 from fedsynth.schema.columns import Column
@@ -16,12 +16,12 @@ from fedsynth.schema.columns import Column
 Values = NDArray[np.float64]
 
 
-def drawn(column: Column, real: Values, synthetic: Values) -> ColumnPicture:
+def drawn(column: Column, real: Values, synthetic: Values) -> ColumnPlotData:
     """Return the picture of one column; codes play no part in it."""
     schema = Schema((column,))
     tables = [Table(schema, (np.zeros(len(side), dtype=np.uint8),), {0: side}) for side in (real, synthetic)]
-    found = draw_pictures(*tables)
-    assert Pictures.from_json(json.loads(json.dumps(found.to_json()))) == found
+    found = plot_data(*tables)
+    assert PlotData.from_json(json.loads(json.dumps(found.to_json()))) == found
     picture = found.columns[0]
     for side in (picture.real, picture.synthetic):
         assert sum(side) == pytest.approx(1)
