@@ -79,12 +79,12 @@ def test_formal_bounds_at_their_ends_and_for_randomised_response():
 
 def test_auc_and_its_band():
     rng = np.random.default_rng(0)
-    members, strangers = rng.integers(0, 12, 70).astype(float) + 1, rng.integers(0, 12, 90).astype(float)
-    found = auc_with_band(members, strangers)
+    members, nonmembers = rng.integers(0, 12, 70).astype(float) + 1, rng.integers(0, 12, 90).astype(float)
+    found = auc_with_band(members, nonmembers)
     labels = np.repeat([1, 0], (70, 90))
-    assert found.value == pytest.approx(roc_auc_score(labels, np.concatenate([members, strangers])))
+    assert found.value == pytest.approx(roc_auc_score(labels, np.concatenate([members, nonmembers])))
     # DeLong by definition: each pair's win, averaged by row and by column.
-    wins = (members[:, None] > strangers) + 0.5 * (members[:, None] == strangers)
+    wins = (members[:, None] > nonmembers) + 0.5 * (members[:, None] == nonmembers)
     variance = wins.mean(axis=1).var(ddof=1) / 70 + wins.mean(axis=0).var(ddof=1) / 90
     assert (found.high - found.low) / 2 == pytest.approx(1.959964 * math.sqrt(variance))
 
@@ -97,15 +97,15 @@ def test_delong_bands_cover_one_half_where_nothing_is_to_be_found():
 
 def test_tpr_lies_on_the_roc_curve():
     rng = np.random.default_rng(2)
-    for members, strangers in (
+    for members, nonmembers in (
         (rng.normal(1, 1, 400), rng.normal(0, 1, 300)),
         (rng.integers(0, 5, 400).astype(np.float64), rng.integers(0, 4, 300).astype(np.float64)),
         (np.zeros(50), np.zeros(50)),
     ):
-        labels = np.repeat([1, 0], (len(members), len(strangers)))
-        fpr, tpr, _ = roc_curve(labels, np.concatenate([members, strangers]), drop_intermediate=False)
+        labels = np.repeat([1, 0], (len(members), len(nonmembers)))
+        fpr, tpr, _ = roc_curve(labels, np.concatenate([members, nonmembers]), drop_intermediate=False)
         for rate in (0.0155, 0.1011, 0.5013):  # no multiple of 1/300: there the curve may stand upright
-            assert tpr_at(rate, members, strangers).value == pytest.approx(np.interp(rate, fpr, tpr))
+            assert tpr_at(rate, members, nonmembers).value == pytest.approx(np.interp(rate, fpr, tpr))
     found = tpr_at(0.01, np.ones(100), np.zeros(100))
     assert (found.value, found.high) == (1.0, 1.0)
     assert found.low == pytest.approx(0.025 ** (1 / 100))
@@ -113,11 +113,11 @@ def test_tpr_lies_on_the_roc_curve():
 
 def test_nearest_row_attacks_by_hand():
     space = MixedSpace.of(line([0.0, 9.0]))  # a range of 9
-    suspects = AttackTargets(line([0.0, 9.0]), line([2.0, 6.0]), line([1.0, 6.0]))
-    crowd = NeighbourIndex.of(line([0.0, 8.0]), space, np.random.default_rng(0), 10)
-    scores = gan_leaks(suspects, crowd)
+    targets = AttackTargets(line([0.0, 9.0]), line([2.0, 6.0]), line([1.0, 6.0]))
+    index = NeighbourIndex.of(line([0.0, 8.0]), space, np.random.default_rng(0), 10)
+    scores = gan_leaks(targets, index)
     assert np.concatenate(scores) * 9 == pytest.approx([0, -1, -2, -2])
-    assert np.concatenate(calibrated_gan_leaks(scores, suspects, space)) * 9 == pytest.approx([1, 2, -1, -2])
+    assert np.concatenate(calibrated_gan_leaks(scores, targets, space)) * 9 == pytest.approx([1, 2, -1, -2])
 
 
 def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypatch: pytest.MonkeyPatch):
@@ -131,12 +131,12 @@ def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypa
         return Table(schema, codes, {1: numbers})
 
     evidence = EvaluationTables(rows(400), rows(600), rows(900))
-    suspects = AttackTargets.of(evidence, rng, 300)
-    crowd = NeighbourIndex.of(evidence.synthetic, MixedSpace.of(evidence.real), rng, 600)
-    wide = np.concatenate(domias(suspects, crowd, components=5))
-    assert np.array_equal(wide, np.concatenate(domias(suspects, crowd, components=5)))  # drawn by a fixed seed
+    targets = AttackTargets.of(evidence, rng, 300)
+    index = NeighbourIndex.of(evidence.synthetic, MixedSpace.of(evidence.real), rng, 600)
+    wide = np.concatenate(domias(targets, index, components=5))
+    assert np.array_equal(wide, np.concatenate(domias(targets, index, components=5)))  # drawn by a fixed seed
     monkeypatch.setattr("fedsynth.evaluation.attacks._WIDE", 10_000)
-    exact = np.concatenate(domias(suspects, crowd, components=5))
+    exact = np.concatenate(domias(targets, index, components=5))
     assert not np.array_equal(wide, exact)
     assert np.corrcoef(wide, exact)[0, 1] > 0.99
 
@@ -144,10 +144,10 @@ def test_domias_of_thousands_of_categories_takes_approximate_components(monkeypa
 def test_domias_of_sorted_rows_is_that_of_shuffled_ones():
     rng = np.random.default_rng(6)
     values, rest = rng.normal(1, 1, 4000), rng.normal(0, 1.5, 300)
-    suspects = AttackTargets(line(values[::40]), line(rest[:100]), line(rest[100:]))
+    targets = AttackTargets(line(values[::40]), line(rest[:100]), line(rest[100:]))
     space = MixedSpace.of(line(values))
     ordered, mixed = (
-        np.concatenate(domias(suspects, NeighbourIndex.of(line(rows), space, rng, 4000), max_kernels=1000))
+        np.concatenate(domias(targets, NeighbourIndex.of(line(rows), space, rng, 4000), max_kernels=1000))
         for rows in (np.sort(values), values)
     )
     assert np.corrcoef(ordered, mixed)[0, 1] > 0.9
@@ -156,15 +156,15 @@ def test_domias_of_sorted_rows_is_that_of_shuffled_ones():
 def test_domias_is_a_ratio_of_kernel_densities():
     rng = np.random.default_rng(3)
     synthetic, reference = rng.normal(1, 1, 300), rng.normal(0, 1.5, 200)
-    members, strangers = rng.normal(1, 1, 20), rng.normal(0, 1, 20)
-    suspects = AttackTargets(line(members), line(strangers), line(reference))
-    crowd = NeighbourIndex.of(line(synthetic), MixedSpace.of(line(synthetic)), rng, 1000)
-    found = np.concatenate(domias(suspects, crowd))
+    members, nonmembers = rng.normal(1, 1, 20), rng.normal(0, 1, 20)
+    targets = AttackTargets(line(members), line(nonmembers), line(reference))
+    index = NeighbourIndex.of(line(synthetic), MixedSpace.of(line(synthetic)), rng, 1000)
+    found = np.concatenate(domias(targets, index))
     spread = np.concatenate([synthetic, reference]).std(ddof=1)
 
     def log_density(rows: np.ndarray) -> np.ndarray:
         width = spread * len(rows) ** (-1 / 5)
-        asked = np.concatenate([members, strangers])
+        asked = np.concatenate([members, nonmembers])
         return np.asarray(np.log(norm.pdf(asked[:, None], rows, width).mean(axis=1)))
 
     assert found == pytest.approx(log_density(synthetic) - log_density(reference), abs=1e-5)
@@ -176,9 +176,9 @@ def test_domias_is_a_ratio_of_kernel_densities():
 def test_suspects_are_disjoint_and_as_many():
     rng = np.random.default_rng(4)
     evidence = EvaluationTables(line(np.arange(9) / 9), line([0.0, 1.0]), line(np.arange(1, 9)))
-    suspects = AttackTargets.of(evidence, rng, 100)
-    assert len(suspects.members) == len(suspects.strangers) == 4
-    everyone = np.concatenate([suspects.strangers.numbers[0], suspects.reference.numbers[0]])
+    targets = AttackTargets.of(evidence, rng, 100)
+    assert len(targets.members) == len(targets.nonmembers) == 4
+    everyone = np.concatenate([targets.nonmembers.numbers[0], targets.reference.numbers[0]])
     assert sorted(everyone.tolist()) == list(range(1, 9))
     with pytest.raises(Unsupported, match="never saw"):
         AttackTargets.of(EvaluationTables(evidence.real, evidence.synthetic), rng, 100)

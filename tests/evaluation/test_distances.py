@@ -96,10 +96,10 @@ def test_nearest_agrees_with_scipy_and_survives_cancellation():
 
 def test_a_sampled_crowd_still_knows_every_exact_match():
     real = line([*np.linspace(-9, 9, 500).tolist(), 2.0, 2.0])
-    crowd = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 20)
-    assert len(crowd.points) == 20
-    assert (crowd.distances(real)[:, 0] == 0).all()
-    twice = crowd.distances(line([2.0, 2.01]), 2)
+    index = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 20)
+    assert len(index.points) == 20
+    assert (index.distances(real)[:, 0] == 0).all()
+    twice = index.distances(line([2.0, 2.01]), 2)
     assert twice[0].tolist() == [0.0, 0.0]
     assert twice[1, 0] > 0
     full = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 1000)
@@ -110,8 +110,8 @@ def test_a_sampled_crowd_still_knows_every_exact_match():
 
 def test_closeness_by_hand():
     real = line([0.0, 1.0, 4.0, 8.0])  # a range of 8
-    crowd = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 100)
-    found = closeness(line([0.0, 3.0, 6.5]), crowd)
+    index = NeighbourIndex.of(real, MixedSpace.of(real), np.random.default_rng(0), 100)
+    found = closeness(line([0.0, 3.0, 6.5]), index)
     assert found.median.value == pytest.approx(1 / 8)  # 0, 1 and 1.5 eighths
     assert found.minimum == 0
     assert found.ratio.value == pytest.approx(0.5)  # 0/1, 1/2, 1.5/2.5

@@ -61,7 +61,7 @@ def test_a_copy_alarms_and_contradicts_its_guarantee():
     assert "does not hold" in by_name(found)[LEAKS].says
     assert by_name(found)[LEAKS].bound == formal_auc_bound(0.5, 1e-6)
     assert by_name(found)["membership TPR at FPR 1 %, DOMIAS"].bound == formal_tpr_bound(0.01, 0.5, 1e-6)
-    assert by_name(found)["disclosure advantage over strangers"].bound == formal_advantage_bound(0.5, 1e-6)
+    assert by_name(found)["disclosure advantage over non-members"].bound == formal_advantage_bound(0.5, 1e-6)
     assert math.isnan(by_name(found)["attribute disclosure"].bound)  # what the population teaches has no bound
     assert found.notes == []
     assert [Score.from_json(score.to_json()).name for score in found.scores] == list(said)

@@ -498,7 +498,7 @@ def test_attacks_come_under_the_words_of_the_law_with_their_bounds_and_distances
         ("membership TPR at FPR 1 %, DOMIAS", "membership-inference", 0.027),
         ("membership AUC, DOMIAS", "membership-inference", 0.731),
         ("attribute disclosure", "attribute-disclosure", math.nan),
-        ("disclosure advantage over strangers", "attribute-disclosure", 0.462),
+        ("disclosure advantage over non-members", "attribute-disclosure", 0.462),
         ("median DCR", "distance-to-real", math.nan),
     ]
     scores = tuple(

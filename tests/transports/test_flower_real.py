@@ -155,7 +155,7 @@ def test_an_answerer_outlives_its_supernode_and_ends_when_asked(world):
     assert process.wait(60) == 0
     world.kill("serve-west")
     world.start_node("west")
-    wait_for("west's return", lambda: world.online() == len(SITES), 180, pause=2)
+    wait_for("west's return", lambda: world.online() == len(SITES), 180)
 
 
 @pytest.mark.chaos
@@ -168,7 +168,7 @@ def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adu
     assert not (root / "runs").exists()
 
     world.start_superlink()
-    wait_for("the nodes' return", lambda: world.online() == len(SITES), 120, pause=2)
+    wait_for("the nodes' return", lambda: world.online() == len(SITES), 120)
     run_id = world.submit_job(root)
     assert world.finish(run_id) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")

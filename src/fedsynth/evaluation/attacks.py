@@ -93,21 +93,21 @@ def _check(epsilon: float, delta: float) -> None:
         raise InvalidParameter(f"epsilon = {epsilon}, delta = {delta}; give epsilon >= 0 and delta from 0 to 1")
 
 
-def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Estimate:
+def tpr_at(fpr: float, members: Scores, nonmembers: Scores) -> Estimate:
     """Return the true-positive rate of a membership attack at the false-positive rate ``fpr``, with its 95 % interval.
 
-    ``members`` and ``strangers`` hold the attack's score of each training row and of each unseen row, shape
+    ``members`` and ``nonmembers`` hold the attack's score of each training row and of each unseen row, shape
     ``(rows,)``; rows with a high score are called members. The threshold is the score above which a share ``fpr`` of
-    the strangers lies. Rows whose score equals it are counted as if ties were broken at random (in expectation), so
+    the non-members lies. Rows whose score equals it are counted as if ties were broken at random (in expectation), so
     that the rate ``fpr`` is met exactly.
 
     The interval (exact binomial, Clopper-Pearson) covers the sampling of ``members`` only. The threshold is noisy too:
-    to judge an excess over ``fpr``, compare the interval with that of ``fpr * n`` hits among ``n`` strangers
+    to judge an excess over ``fpr``, compare the interval with that of ``fpr * n`` hits among ``n`` non-members
     (:func:`~fedsynth.evaluation.distances.share`).
     """
-    levels, counts = np.unique(strangers, return_counts=True)
-    above = len(strangers) - np.cumsum(counts)  # strangers strictly above each level
-    quota = fpr * len(strangers)
+    levels, counts = np.unique(nonmembers, return_counts=True)
+    above = len(nonmembers) - np.cumsum(counts)  # non-members strictly above each level
+    quota = fpr * len(nonmembers)
     at = int(np.argmax(above <= quota))
     lot = min(1.0, (quota - above[at]) / counts[at])
     hits = float((members > levels[at]).sum() + lot * (members == levels[at]).sum())
@@ -116,14 +116,14 @@ def tpr_at(fpr: float, members: Scores, strangers: Scores) -> Estimate:
 
 @dataclass(frozen=True, eq=False)
 class AttackTargets:
-    """The rows on which membership attacks are tested: equally many ``members`` and ``strangers``.
+    """The rows on which membership attacks are tested: equally many ``members`` and ``nonmembers``.
 
     Members are training rows. Strangers are hold-out rows: real rows that the synthesizer never saw. The ``reference``
     rows are other hold-out rows, which stand for the attacker's knowledge of the population.
     """
 
     members: Table
-    strangers: Table
+    nonmembers: Table
     reference: Table
 
     @classmethod
@@ -147,66 +147,66 @@ class AttackTargets:
         )
 
     def scores(self, score: Scores) -> tuple[Scores, Scores]:
-        """Split a flat array of scores, first of all members, then of all strangers, into these two parts."""
+        """Split a flat array of scores, first of all members, then of all non-members, into these two parts."""
         return score[: len(self.members)], score[len(self.members) :]
 
 
-def gan_leaks(suspects: AttackTargets, crowd: NeighbourIndex) -> tuple[Scores, Scores]:
-    """Return the attack scores (of members, of strangers): minus the distance to the nearest synthetic row.
+def gan_leaks(targets: AttackTargets, index: NeighbourIndex) -> tuple[Scores, Scores]:
+    """Return the attack scores (of members, of non-members): minus the distance to the nearest synthetic row.
 
     The black-box attack of GAN-Leaks (Chen et al. 2020, arXiv 1909.03935): the higher a row's score, the likelier it
-    was a training row. ``suspects`` are the rows to tell apart; ``crowd`` is a nearest-neighbour index of the synthetic
-    rows. Each array of the result has shape ``(rows,)``, in the order of ``suspects.members`` or
-    ``suspects.strangers``. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
+    was a training row. ``targets`` are the rows to tell apart; ``index`` is a nearest-neighbour index of the synthetic
+    rows. Each array of the result has shape ``(rows,)``, in the order of ``targets.members`` or
+    ``targets.nonmembers``. Raises :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
-    return -crowd.distances(suspects.members)[:, 0], -crowd.distances(suspects.strangers)[:, 0]
+    return -index.distances(targets.members)[:, 0], -index.distances(targets.nonmembers)[:, 0]
 
 
 def calibrated_gan_leaks(
-    scores: tuple[Scores, Scores], suspects: AttackTargets, space: MixedSpace
+    scores: tuple[Scores, Scores], targets: AttackTargets, space: MixedSpace
 ) -> tuple[Scores, Scores]:
     """Return the scores of :func:`gan_leaks`, calibrated: plus the distance to the nearest reference row.
 
-    ``scores`` is the result of :func:`gan_leaks` for the same ``suspects``; ``space`` is the embedding in which its
-    distances were measured (``crowd.space``). The result has the same shapes. The calibration corrects for rows in
+    ``scores`` is the result of :func:`gan_leaks` for the same ``targets``; ``space`` is the embedding in which its
+    distances were measured (``index.space``). The result has the same shapes. The calibration corrects for rows in
     dense regions, which are near to any sample. Chen et al. calibrate by a reference generator; here the reference rows
     take its place.
     """
-    known = space.coordinates(suspects.reference)
-    members, strangers = (
+    known = space.coordinates(targets.reference)
+    members, nonmembers = (
         score + nearest(space.coordinates(side), known)[0][:, 0]
-        for score, side in zip(scores, (suspects.members, suspects.strangers), strict=True)
+        for score, side in zip(scores, (targets.members, targets.nonmembers), strict=True)
     )
-    return members, strangers
+    return members, nonmembers
 
 
 def domias(
-    suspects: AttackTargets, crowd: NeighbourIndex, *, components: int = 10, max_kernels: int = 30_000
+    targets: AttackTargets, index: NeighbourIndex, *, components: int = 10, max_kernels: int = 30_000
 ) -> tuple[Scores, Scores]:
     """Return attack scores: a row's log density among synthetic rows minus that among reference rows.
 
     DOMIAS (van Breugel et al. 2023, arXiv 2302.12580) with Gaussian kernels (Scott's bandwidth). The coordinates are at
     most ``components`` principal components of the synthetic and the reference rows together, scaled to unit variance.
-    ``suspects`` are the rows to tell apart and the reference rows; ``crowd`` is a nearest-neighbour index of the
+    ``targets`` are the rows to tell apart and the reference rows; ``index`` is a nearest-neighbour index of the
     synthetic rows; kernels stand on at most ``max_kernels`` of its points, drawn at random by a fixed seed. The result
-    is (members' scores, strangers' scores), each of shape ``(rows,)`` and in nats; the higher, the likelier a training
-    row. If all synthetic and reference rows are identical, every score is 0. The attack detects local overfitting; it
-    hardly detects a single copied row of a large table, since the density is smoothed. Raises :class:`Unsupported`
-    without scikit-learn (the extra ``evaluate``).
+    is (members' scores, non-members' scores), each of shape ``(rows,)`` and in nats; the higher, the likelier a
+    training row. If all synthetic and reference rows are identical, every score is 0. The attack detects local
+    overfitting; it hardly detects a single copied row of a large table, since the density is smoothed. Raises
+    :class:`Unsupported` without scikit-learn (the extra ``evaluate``).
     """
     try:
         from sklearn.decomposition import PCA
     except ImportError as error:
         raise Unsupported(_NEEDS) from error
-    points = crowd.points
+    points = index.points
     if len(points) > max_kernels:  # the rows may be sorted
         points = points[np.random.default_rng(0).choice(len(points), max_kernels, replace=False)]
     synthetic = points.astype(np.float64)
-    reference = crowd.space.coordinates(suspects.reference).astype(np.float64)
+    reference = index.space.coordinates(targets.reference).astype(np.float64)
     pooled = np.concatenate([synthetic, reference])
-    asked = np.concatenate([crowd.space.coordinates(side) for side in (suspects.members, suspects.strangers)])
+    asked = np.concatenate([index.space.coordinates(side) for side in (targets.members, targets.nonmembers)])
     if not np.ptp(pooled, axis=0).any():
-        return suspects.scores(np.zeros(len(asked)))
+        return targets.scores(np.zeros(len(asked)))
     # Thousands of categories give as many dimensions; a full decomposition would then take minutes.
     how = {"svd_solver": "full"} if pooled.shape[1] <= _WIDE else {"svd_solver": "randomized", "random_state": 0}
     found = PCA(min(components, *pooled.shape), **how).fit(pooled)
@@ -230,7 +230,7 @@ def domias(
         found_densities: Scores = np.concatenate(densities)
         return found_densities - math.log(len(rows)) - float(kept.sum()) * math.log(bandwidth)
 
-    return suspects.scores(log_density(synthetic) - log_density(reference))
+    return targets.scores(log_density(synthetic) - log_density(reference))
 
 
 @dataclass(frozen=True)
@@ -290,15 +290,15 @@ def attribute_disclosure(
     """
     if sensitive in known or not known:
         raise Unsupported("known columns must not be empty nor include the sensitive one; name others")
-    members, strangers = _two_sides(evidence, rng, max_rows)
+    members, nonmembers = _two_sides(evidence, rng, max_rows)
     train = drawn(evidence.synthetic, max_rows, rng)
     subsets = list(itertools.combinations(known, min(size, len(known))))
     seed = int(rng.integers(2**31))
-    by_synthetic = _correct(train, (members, strangers), sensitive, subsets, seed)
+    by_synthetic = _correct(train, (members, nonmembers), sensitive, subsets, seed)
     by_real = cached(
-        (members, strangers),
+        (members, nonmembers),
         ("attribute disclosure", sensitive, tuple(subsets), seed),
-        lambda: _correct(members, (members, strangers), sensitive, subsets, seed),
+        lambda: _correct(members, (members, nonmembers), sensitive, subsets, seed),
     )
     commonest = np.bincount(train.codes[sensitive]).argmax()
     names = list(by_synthetic)
@@ -313,7 +313,7 @@ def attribute_disclosure(
         advantage=_difference(*synthetic) if held else None,
         advantage_real=_difference(*real) if held else None,
         by_attacker={n: (float(by_synthetic[n][0].mean()), float(by_real[n][1].mean())) for n in names},
-        rows=min(len(members), len(strangers)),
+        rows=min(len(members), len(nonmembers)),
         subsets=len(subsets),
         size=len(subsets[0]),
     )

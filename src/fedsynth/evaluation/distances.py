@@ -172,14 +172,14 @@ class DistanceToReal:
     rows: int
 
 
-def closeness(queries: Table, crowd: NeighbourIndex) -> DistanceToReal:
-    """Return the distances of the queries to the rows of ``crowd``; the intervals of medians are from order statistics.
+def closeness(queries: Table, index: NeighbourIndex) -> DistanceToReal:
+    """Return the distances of the queries to the rows of ``index``; the intervals of medians are from order statistics.
 
-    ``crowd`` is a nearest-neighbour index of real rows. Two distances of 0 have ratio 1: the query equals several rows,
+    ``index`` is a nearest-neighbour index of real rows. Two distances of 0 have ratio 1: the query equals several rows,
     not one in particular. The ratio is nan if the index has one point. Raises :class:`Unsupported` without scikit-learn
     (the extra ``evaluate``).
     """
-    found = crowd.distances(queries, 2)
+    found = index.distances(queries, 2)
     ratio = Estimate(math.nan)
     if found.shape[1] == 2:
         ratio = median(np.divide(found[:, 0], found[:, 1], out=np.ones(len(found)), where=found[:, 1] > 0))

@@ -428,11 +428,11 @@ def membership_inference(
     from non-members. Raises :class:`Unsupported` without test rows, or with too few rows.
     """
     members = concatenate(run.sites)
-    strangers = run.test
+    nonmembers = run.test
     if alike:
         column = run.real.schema.index(alike)
-        strangers = strangers.take(np.isin(strangers.codes[column], members.codes[column]))
-    found = _attacked(replace(run, real=members, holdout=strangers), "membership-inference", rows, points)
+        nonmembers = nonmembers.take(np.isin(nonmembers.codes[column], members.codes[column]))
+    found = _attacked(replace(run, real=members, holdout=nonmembers), "membership-inference", rows, points)
     return {score.name.removeprefix("membership "): score.synthetic.value for score in found}
 
 
@@ -451,7 +451,7 @@ def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) 
 
 def _attacked(run: FinishedRun, metric: str, rows: int, points: int) -> list[Score]:
     """Return the scores of one privacy metric; raises :class:`Unsupported` with the reason if there are none."""
-    caps = privacy.RowLimits(queries=rows, points=points, suspects=rows)
+    caps = privacy.RowLimits(queries=rows, points=points, targets=rows)
     found = privacy.privacy(run, seed=run.seed, caps=caps, metrics=(metric,))
     if not found.scores:
         raise Unsupported("; ".join(found.notes) or f"{metric} cannot be measured on these tables")

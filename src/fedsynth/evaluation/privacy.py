@@ -85,13 +85,13 @@ class RowLimits:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
     All four are upper bounds. Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training
-    rows) are sought among ``points`` rows of another table. Membership inference attacks ``suspects`` training rows and
+    rows) are sought among ``points`` rows of another table. Membership inference attacks ``targets`` training rows and
     as many hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000
     points: int = 100_000
-    suspects: int = 5_000
+    targets: int = 5_000
     attacked: int = 3_000
 
 
@@ -352,11 +352,11 @@ def _close(
         fresh, real = real.take(order[: len(order) // 2]), real.take(order[len(order) // 2 :])
         origin = "one half of the real rows, against the other"
     size = min(len(fresh), len(evidence.synthetic), caps.queries)
-    crowd = NeighbourIndex.of(real, space, rng, caps.points)
+    index = NeighbourIndex.of(real, space, rng, caps.points)
     synthetic, usual = (
-        closeness(table.take(rng.permutation(len(table))[:size]), crowd) for table in (evidence.synthetic, fresh)
+        closeness(table.take(rng.permutation(len(table))[:size]), index) for table in (evidence.synthetic, fresh)
     )
-    note = f"{size} rows of each, against {len(crowd.points)} real rows (and exact matches among {len(real)})"
+    note = f"{size} rows of each, against {len(index.points)} real rows (and exact matches among {len(real)})"
 
     def score(name: str, one: Estimate, two: Estimate, says: str) -> Score:
         return Score("privacy", name, one, two, origin, note=note, says=says)
@@ -457,7 +457,7 @@ def _disclosure(
     )
     score = Score(
         "privacy",
-        "disclosure advantage over strangers",
+        "disclosure advantage over non-members",
         one,
         found.advantage_real,
         "attackers trained on the training rows themselves",
@@ -473,18 +473,18 @@ def _disclosure(
 def _membership(
     evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator
 ) -> Iterator[UncorrectedScore]:
-    suspects = AttackTargets.of(evidence, rng, caps.suspects)
-    crowd = NeighbourIndex.of(evidence.synthetic, space, rng, caps.points)
-    many = len(suspects.strangers)
+    targets = AttackTargets.of(evidence, rng, caps.targets)
+    index = NeighbourIndex.of(evidence.synthetic, space, rng, caps.points)
+    many = len(targets.nonmembers)
     guessing = share(_FPR * many, many)
     guessing = Estimate(_FPR, guessing.low, guessing.high)
     note = (
-        f"{many} training rows against {many} hold-out rows; {len(crowd.points)} synthetic rows searched; "
-        f"{len(suspects.reference)} other hold-out rows as the attacker's knowledge of the population"
+        f"{many} training rows against {many} hold-out rows; {len(index.points)} synthetic rows searched; "
+        f"{len(targets.reference)} other hold-out rows as the attacker's knowledge of the population"
     )
-    plain = gan_leaks(suspects, crowd)
-    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, suspects, space)}
-    for name, scores in {**attacks, "DOMIAS": domias(suspects, crowd)}.items():
+    plain = gan_leaks(targets, index)
+    attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, targets, space)}
+    for name, scores in {**attacks, "DOMIAS": domias(targets, index)}.items():
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
         says = (
             f"Given a training row and an unseen row, this attack identifies the training row in {area.value:.1%} of "

@@ -26,7 +26,10 @@ TABLES = (
     *("object_push_session_pending", "object_push_session_roots", "object_push_sessions"),
     *("object_children", "run_objects", "objects"),
 )
-_UNFINISHED = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_task_id WHERE task.finished_at IS NULL"
+_RUNS = "SELECT count(*) FROM run JOIN task ON task.task_id = run.primary_task_id WHERE "
+_UNFINISHED = _RUNS + "task.finished_at IS NULL"
+_FINISHED = _RUNS + "task.finished_at IS NOT NULL AND run.run_id = ?"
+_CONNECTED = "SELECT count(*) FROM node WHERE status = 'online' AND online_until > ?"
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,30 @@ def unfinished(database: Path) -> int:
     A run whose process was killed counts until Flower has missed its heartbeats for a minute. Raises
     :class:`FedsynthError` if the file cannot be read or is no such database.
     """
+    return _count(database, _UNFINISHED)
+
+
+def finished(database: Path, run_id: str) -> bool:
+    """Return whether the run with Flower's id ``run_id`` has ended, according to the SuperLink's database file.
+
+    Raises :class:`FedsynthError` as :func:`unfinished` does, which has the limits of this function.
+    """
+    signed = int(run_id) - (int(run_id) >> 63 << 64)  # SQLite's integers are signed
+    return _count(database, _FINISHED, signed) > 0
+
+
+def connected(database: Path) -> int:
+    """Return the number of nodes that are connected, according to the SuperLink's database file.
+
+    Raises :class:`FedsynthError` if the file cannot be read or is no such database.
+    """
+    return _count(database, _CONNECTED, time.time())
+
+
+def _count(database: Path, statement: str, *values: float) -> int:
     try:
         with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=LOCKED)) as link:
-            return int(link.execute(_UNFINISHED).fetchone()[0])
+            return int(link.execute(statement, values).fetchone()[0])
     except sqlite3.Error as error:
         raise FedsynthError(f"{database} cannot be read ({error}); give the SuperLink's --database") from error
 

@@ -21,7 +21,7 @@ import tomli_w
 
 from fedsynth import errors
 from fedsynth.host.state import NODE_SECRET
-from fedsynth.transports.flower.control import PATH, program
+from fedsynth.transports.flower.control import PATH, connected, finished, program
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
 _QUIET = {
@@ -44,7 +44,7 @@ class LocalFlower:
     Parameters
     ----------
     folder
-        Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's database go.
+        Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's ``database`` go.
     server
         Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
     sites
@@ -56,6 +56,7 @@ class LocalFlower:
         self.folder = folder
         self.server = server
         self.sites = dict(sites)
+        self.database = folder / "state.db"
         self.port = free_port()
         self.ports: dict[str, int] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -76,7 +77,7 @@ class LocalFlower:
             self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
         for name in self.sites:
             self.start_node(name)
-        wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120, pause=2)
+        wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120)
 
     def start_superlink(self) -> None:
         """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
@@ -89,7 +90,7 @@ class LocalFlower:
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
             *("--isolation", "process", "--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--database", str(self.folder / "state.db")),
+            *("--database", str(self.database)),
         )
         if "superlink-exec" not in self.processes:
             self.start_superexec()
@@ -186,9 +187,11 @@ class LocalFlower:
         return done.stdout
 
     def online(self) -> int:
-        """Return the number of nodes that are connected, according to Flower's server (SuperLink)."""
-        listed = json.loads(self.flwr("supernode", "list", CONNECTION, "--format", "json"))
-        return sum(one["status"] == "online" for one in listed["nodes"])
+        """Return the number of nodes that are connected, according to the SuperLink's database.
+
+        Flower's own command would tell too, for more than a second of CPU time.
+        """
+        return connected(self.database)
 
     def submit(self, app: Path, *options: str) -> str:
         """Start the run of a Flower app; return Flower's id of it.
@@ -206,18 +209,24 @@ class LocalFlower:
         listed = json.loads(self.flwr("list", CONNECTION, "--run-id", run_id, "--format", "json"))
         return str(listed["runs"][0]["status"])
 
-    def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 4.0) -> str:
+    def finish(self, run_id: str, seconds: float = 1200.0, pause: float = 10.0) -> str:
         """Wait for the end of a run and return its final status, such as ``finished:completed``.
 
-        ``run_id`` is Flower's id of the run. It is asked for every ``pause`` seconds; ``TimeoutError`` is raised if it
-        has not ended within ``seconds``.
+        ``run_id`` is Flower's id of the run. The SuperLink is asked once its database says that the run has ended, and
+        every ``pause`` seconds, since it learns only then of a run whose process was killed. ``TimeoutError`` is raised
+        if the run has not ended within ``seconds``.
         """
+        due = time.monotonic() + pause
 
         def ended() -> str:
+            nonlocal due
+            if time.monotonic() < due and not finished(self.database, run_id):
+                return ""
+            due = time.monotonic() + pause
             status = self.status(run_id)
             return status if "finished" in status else ""
 
-        return wait_for("the end of the run", ended, seconds, pause)
+        return wait_for("the end of the run", ended, seconds)
 
 
 def free_port() -> int:

@@ -86,7 +86,7 @@ def rehearse(
         began = time.monotonic()
         run_id = local.submit(root / "app")
         tell(f"The run has started: {job.method}, trust {job.trust}.")
-        ended = local.finish(run_id, pause=1.0)
+        ended = local.finish(run_id)
         seconds = time.monotonic() - began
         if ended != "finished:completed":
             raise _failure(root, local.flwr("log", run_id, CONNECTION, "--show"))
