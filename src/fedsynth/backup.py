@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from fedsynth.errors import FedsynthError
-from fedsynth.files import private_folder, refuse_format, sync_folder
+from fedsynth.files import private_folder, refuse_format, sync
 
 FORMAT = 1
 _CONTENTS = "backup.json"
@@ -88,7 +88,7 @@ def write_backup(to: Path, contents: BackupContents, files: Mapping[str, Path]) 
         _place(partial, to)
     finally:
         partial.unlink(missing_ok=True)
-    sync_folder(to.parent)
+    sync(to.parent)
     return contents
 
 
@@ -172,7 +172,7 @@ def put(source: Path, target: Path) -> None:
             os.fsync(copy.fileno())
         source = partial
     os.replace(source, target)
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
 def timestamp() -> str:

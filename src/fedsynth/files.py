@@ -37,7 +37,7 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def write_private(path: Path, content: str | bytes) -> None:
@@ -137,9 +137,9 @@ def _first_line(error: Exception) -> str:
     return "it is nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
 
 
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's directory entries are on the disk (fsync)."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's directory entries, are on the disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -211,9 +211,9 @@ def _stored(site: Site, folder: Path) -> Site:
 
 
 _PLUGIN = """
-from fedsynth.federation.query import Size
+from fedsynth.federation.query import RecordCount
 
-class Twice(Size, frozen=True):
+class Twice(RecordCount, frozen=True):
     kind = "twice-the-size"
 
     def answer(self, rows):

@@ -558,8 +558,8 @@ def test_without_pytorch_the_module_loads_and_says_what_to_install():
     code = (
         "import sys, numpy as np; sys.modules['torch'] = None\n"
         "import fedsynth.models.synthesizer\n"
-        "from fedsynth.models.diffusion import Diffusion, TabularDiffusion, Layout\n"
-        "n, l = Diffusion(width=8, depth=1), Layout((2,), ())\n"
+        "from fedsynth.models.diffusion import Diffusion, TabularDiffusion, BatchLayout\n"
+        "n, l = Diffusion(width=8, depth=1), BatchLayout((2,), ())\n"
         "m = TabularDiffusion(n, l, n.initial(l, np.random.default_rng(0)), 1.0, np.zeros(0))\n"
         "try: m.sample(1, np.random.default_rng(0))\n"
         "except fedsynth.errors.Unsupported as error: print(error)\n"

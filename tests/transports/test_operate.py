@@ -102,7 +102,7 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
     assert complaints == ""
     for part in (
         "2 sites; a round waits for them",
-        "round 1 of about 1",
+        "round 1",  # "of about 1" if the dry run was done first
         "north answered after",
         "the run is complete",
     ):

@@ -406,4 +406,5 @@ def site_close(
 
     config = load_site_config(folder)
     questions = close_run(config, open_account(config), run)
-    say(json_, {"run": run, "questions": questions}, f"closed {run}, which asked {questions} questions")
+    asked = f"closed {run}, which asked {questions} questions" if questions else f"{run} was closed before this command"
+    say(json_, {"run": run, "questions": questions}, asked)

@@ -272,6 +272,7 @@ def deploy_try(
     machine, with temporary keys. The test table is split over the sites of job.toml, and each site is set up to accept
     the run. Nothing leaves this machine; real keys are not read and real budgets not charged. Numbers of the test table
     are first replaced by random ones in the same bin of the schema. All processes end with the command, also on Ctrl-C.
+    A run over compute servers (trust three-servers) cannot be rehearsed: rehearse it with trust trusted in job.toml.
 
     Example:
 

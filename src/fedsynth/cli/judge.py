@@ -32,7 +32,6 @@ from fedsynth.cli.options import (
     ScoreSeed,
     ScoreTarget,
     Set,
-    Sites,
     StatedDelta,
     StatedEpsilon,
     TablePartition,
@@ -264,7 +263,7 @@ def compare(
     delta: Delta,
     method: MethodName = "auto",
     schema: MaybeSchema = None,
-    sites: Sites = 5,
+    sites: Annotated[int, typer.Option("--sites", min=2, help="Number of sites over which the rows are split.")] = 5,
     partition: TablePartition = "iid",
     trust: TrustName = "trusted",
     trust_set: TrustSet = None,
@@ -316,10 +315,8 @@ def compare(
 
     if test not in TESTS:
         raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
-    if sites < 2 or not 0 < holdout < 1:
-        raise click.UsageError(
-            "a comparison needs several sites and held-out rows: give --sites 2 or more, and --holdout between 0 and 1."
-        )
+    if not 0 < holdout < 1:
+        raise click.UsageError("a comparison needs held-out rows: give a --holdout between 0 and 1.")
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if partition.startswith("synthfs"):

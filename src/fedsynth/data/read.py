@@ -27,6 +27,7 @@ from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, frame_of, in_parts
 from fedsynth.data.sources.files import check_suffix
 from fedsynth.errors import SchemaError
+from fedsynth.files import sync
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
@@ -214,7 +215,9 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
         else:
             # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
             _early_years(frame).to_csv(partial, index=False)
+        sync(partial)
         os.replace(partial, path)
+        sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -15,7 +15,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from typing import Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.wire import QuestionHead
-from fedsynth.files import parse_toml, read_text
+from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
@@ -204,9 +203,7 @@ class Plan:
 
     def save(self, path: Path) -> None:
         """Write the plan to a TOML file, atomically."""
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(self.to_toml(), encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, self.to_toml())
 
     @classmethod
     def load(cls, path: Path) -> Plan:
