@@ -75,6 +75,7 @@ def test_the_page_of_a_run_with_everything_on_it(tmp_path):
     assert_sound(look(render_report(found, run), tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
     rng = np.random.default_rng(0)
     schema = Schema(
@@ -105,6 +106,7 @@ def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
     assert_sound(look(page, tmp_path, SOME), tmp_path, about.title)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_wide_table_without_a_run(tmp_path):
     columns = [Numeric(f"{LONG}{at}", 0, 10, bins=5) for at in range(10)]
     wide = evaluation([*columns, *(Categorical(f"c{at}", tuple("abcdef")) for at in range(10))], target="", holdout=0)

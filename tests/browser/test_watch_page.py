@@ -85,7 +85,10 @@ def served(number: int) -> Iterator[WatchPage]:
             thread.join(10)
 
 
-@pytest.mark.parametrize("state", STATES)
+# The page is looked at in two states in every run of the tests, in the others by `make test-slow`.
+@pytest.mark.parametrize(
+    "state", [one if one in ("asking", "complete") else pytest.param(one, marks=pytest.mark.slow) for one in STATES]
+)
 def test_the_page_of_a_run_in_every_state(tmp_path: Path, state: str) -> None:
     assert view(STATES[state]).facts(alive=True, now=95.0)["state"] == state
     with served(STATES[state]) as page:

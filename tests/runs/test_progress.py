@@ -219,7 +219,8 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     begun = "run='r', method='m', trust='t', sites=('a',), least=1, deadline=9.0, fedsynth='1'"
     code = (
         "import sys, pathlib\nfrom fedsynth.runs.progress import AttemptBegun, EventLog\n"
-        f"log = EventLog(pathlib.Path(sys.argv[1]), '1')\nlog.add(AttemptBegun, {begun})\nprint('there', flush=True)\ninput()"
+        f"log = EventLog(pathlib.Path(sys.argv[1]), '1')\nlog.add(AttemptBegun, {begun})\n"
+        "print('there', flush=True)\ninput()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -882,7 +882,10 @@ def test_sites_as_processes_give_the_bits_of_the_same_run_in_one(tmp_path, proce
         assert "answered" in sites.log(site)
 
 
-@pytest.mark.parametrize(("seed", "trust"), list(enumerate(TRUSTS)))
+@pytest.mark.parametrize(
+    ("seed", "trust"),
+    [pytest.param(at, trust, marks=[pytest.mark.slow] if at else []) for at, trust in enumerate(TRUSTS)],
+)
 def test_server_and_sites_that_are_killed_at_any_moment_go_on_and_are_charged_once(tmp_path, processes, seed, trust):
     _, root, exchange = world(tmp_path, trust, "auto", deadline=300.0)
     all_of_them = processes(root, exchange)
