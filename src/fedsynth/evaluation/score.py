@@ -29,7 +29,7 @@ class Estimate:
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Estimate:
-        """Return the mean of repeated measurements (``draws``) of one figure, with a band of how much one of them varies.
+        """Return the mean of repeated measurements (``draws``) of a figure, with a band of how much one of them varies.
 
         The band is 1.96 sample standard deviations on each side, nominally 95 %. The deviation of few draws is itself
         uncertain: the band of five independent normal draws holds a sixth in 85 % of cases. It is unknown (nan) for a

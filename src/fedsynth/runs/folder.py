@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
 
-SCORES_FORMAT = 2  # of scores.json
+SCORES_FORMAT = 3  # of scores.json
 
 
 @dataclass(frozen=True)
