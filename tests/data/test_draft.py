@@ -154,3 +154,5 @@ def test_sdv_metadata_with_a_file_becomes_a_draft():
     assert "marks it as identifying" in draft.notes["name"][0]
     with pytest.raises(SchemaError, match="lacks the columns"):
         draft_from_sdv(frame.drop(columns="age"), METADATA)
+    with pytest.raises(SchemaError, match="'alive' as boolean, but the file's values do not fit"):
+        draft_from_sdv(frame.assign(alive="perhaps"), METADATA)

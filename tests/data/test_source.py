@@ -55,6 +55,16 @@ def test_a_written_frame_reads_back_to_the_same_codes_and_dtypes(tmp_path, suffi
     assert [path.name for path in tmp_path.iterdir()] == [f"t{suffix}"]  # nothing half-written stays
 
 
+def test_missing_values_among_the_categories_of_a_parquet_file_are_missing(tmp_path):
+    held = pd.DataFrame(
+        {"sex": pd.Categorical(["f", "?", "m"]), "ward": ["a", "?", "b"], "n": pd.Categorical([1, 2, 3])}
+    )
+    held.to_parquet(tmp_path / "t.parquet")
+    read = read_frame(tmp_path / "t.parquet")
+    assert read.isna().to_numpy().tolist() == [[False] * 3, [True, True, False], [False] * 3]
+    assert list(read["sex"].cat.categories) == ["f", "m"]
+
+
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 def test_usual_delimiters(tmp_path, mark):
     path = tmp_path / "t.csv"

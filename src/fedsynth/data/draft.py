@@ -1,7 +1,8 @@
 """Drafts of schemas, made from one site's own file, for a person to edit before the schema is shared.
 
-A draft is derived from the data: its bounds, categories and missing flags are facts about that site's rows, which no
-privacy budget covers. Its notes, and the comments in its TOML file, tell what publishing it unedited would reveal.
+A draft is derived from the data: its bounds, bin edges, categories and missing flags are facts about that site's rows,
+which no privacy budget covers. So are its notes, which its TOML file holds as comments: they name rare categories and
+common values.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from fedsynth.schema.columns import (
 )
 
 _HEADER = """\
-# DRAFT, derived from one site's data. Do not share it as it is: bounds, lists of categories and missing flags are facts
-# about real rows, and no privacy budget covers them. Replace them by facts that are known without looking at the rows
-# (code books, law, physics), delete rare categories (or set unknown = "other"), delete the line draft = true, then
-# share the file: all sites must use the same schema.
+# DRAFT, derived from one site's data. Do not share it as it is: bounds, edges, lists of categories, missing flags and
+# these comments are facts about real rows, and no privacy budget covers them. Replace them by facts that are known
+# without looking at the rows (code books, law, physics), delete rare categories (or set unknown = "other"), these
+# comments and the line draft = true, then share the file: all sites must use the same schema.
 """
 
 _MADE_UP = "an identifier"
@@ -54,7 +55,7 @@ class Draft:
     """A schema proposed from one site's rows, for a person to edit before it is shared.
 
     ``schema`` is marked as a draft, because its bounds and lists are facts about those rows. ``notes`` are sentences
-    for its editor by column, including columns that were left out.
+    for its editor by column, including columns that were left out; they state such facts, too.
     """
 
     schema: Schema
@@ -79,15 +80,17 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
 
     * Text with at most ``max_categories`` distinct values becomes categorical. With more, the ``max_categories``
       commonest are listed and the others counted as "other". Text in which over 20 values all differ, or in which the
-      distinct values exceed both ``max_categories`` and half the rows, is left out as an identifier or free text.
+      distinct values exceed both ``max_categories`` and half the values present, is left out as an identifier or free
+      text.
     * ``true`` and ``false`` become boolean.
-    * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical. Other numbers get
-      ``bins`` bins between bounds rounded outwards. Integers that look as if they number the rows (over 100 values, all
-      different and close together) are left out.
-    * Times get ``bins`` bins between whole years.
+    * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical, and columns with
+      integers beyond 2^53 are treated as text. Other numbers get ``bins`` bins between bounds rounded outwards (or one
+      for each integer, if these are fewer), and up to five values that 5 % of the rows share get bins of their own.
+      Integers that look as if they number the rows (over 100 values, all different and close together) are left out.
+    * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
-    The notes for its editor name categories with fewer than ``rare`` rows. Raises :class:`SchemaError` for a table
-    without rows, or if no column is left.
+    The notes for its editor count the categories with fewer than ``rare`` rows, and name up to eight of them. Raises
+    :class:`SchemaError` for a table without rows, or if no column is left.
     """
     if frame.empty:
         raise SchemaError("the table has a header but no rows; pass a table with at least one row")
@@ -111,9 +114,10 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
     """Return a draft of a schema with the column types of SDV ``metadata``, and with values and bounds from ``frame``.
 
     SDV is the Synthetic Data Vault, a Python package; ``metadata`` is its JSON as a mapping. ``bins`` is the number of
-    bins of numbers and times. Columns that the metadata does not describe, or marks as identifying, are left out.
-    Raises :class:`SchemaError` for a column of the metadata that is missing in the frame or has values of another type,
-    and if no column is left.
+    bins of numbers and times, to which common values add bins of their own. Columns that the metadata does not
+    describe, or marks as identifying, text or unknown, are left out. Raises :class:`SchemaError` for a column of the
+    metadata that is missing in the frame or has values of another type, if no column is left, and for metadata that is
+    not SDV's or describes several tables.
     """
     kinds = sdv_kinds(metadata)
     if absent := [name for name in kinds if name not in frame.columns]:
@@ -148,7 +152,10 @@ def _as_kind(
     if not len(present):
         return None, ["left out: it has no values"]
     if kind == "boolean":
-        return Boolean(name, missing), []
+        boolean = Boolean(name, missing)
+        if (boolean.encode(present, np.zeros(len(present), dtype=bool)).codes < 0).any():
+            raise ValueError("some are neither true nor false")
+        return boolean, []
     if kind == "categorical":
         whole = pd.api.types.is_integer_dtype(present.dtype)
         listed: list[Any] = present.astype("int64").tolist() if whole else [str(value) for value in present]

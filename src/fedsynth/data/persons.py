@@ -20,9 +20,10 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     ``ids`` has the identifier of each row's person, and ``key`` is a secret that the choice depends on. A person's rows
     are numbered in their order, and the rows with the smallest HMAC-SHA256 (a keyed hash) of number and person are
     kept. Under one key, which numbers are kept therefore depends only on the person and on how many rows that person
-    has, and one person's rows never displace those of another. Identifiers with the same spelling (``7``, ``7.0`` and
-    ``"7"``) are one person, whatever the type of the column. Rows without an identifier (missing, or empty text) are
-    left out, because nothing would limit how many of them belong to one person.
+    has, and one person's rows never displace those of another. The numbers ``7`` and ``7.0`` and the text ``"7"`` are
+    one person, whatever the type of the column. Otherwise each spelling is another person: ``"7.0"``, ``"07"`` and
+    ``" 7"`` are three. Rows without an identifier (missing, or empty text) are left out, because nothing would limit
+    how many of them belong to one person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """

@@ -113,7 +113,7 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> F
     number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
     rows are numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived
     column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out. Raises
-    :class:`FedsynthError` for a source that cannot be read at all.
+    :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()
@@ -182,7 +182,8 @@ def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFra
     :class:`~fedsynth.rows.Source`, and ``columns`` selects columns by name (default: all). The usual spellings of a
     missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their types from
     :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and reported in the
-    log. Raises :class:`SchemaError` for an unknown column, and for text that is not UTF-8.
+    log. Raises :class:`SchemaError` for an unknown column, for text that is not UTF-8, and for a column of a database
+    whose type or times cannot be represented.
     """
     source = _source(place)
     names = source.columns()
@@ -248,8 +249,10 @@ def column_names(place: Place) -> list[str]:
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
 
-    Columns that cannot hold text are returned as they are.
+    They are also taken out of the categories of a pandas categorical. Columns that hold no text stay as they are.
     """
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        return values.cat.remove_categories([label for label in values.cat.categories if label in MISSING])
     if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
         return values.mask(values.isin(MISSING))
     return values
@@ -258,9 +261,9 @@ def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
 def parse_text(values: pd.Series[Any]) -> pd.Series[Any]:
     """Convert a text column to the type that all its values have in common, if any; missing values stay missing.
 
-    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if they
-    have a time zone). Numbers with leading zeros or with more than 18 digits are taken for labels and stay text, as
-    does a column without values. The index and the name stay.
+    The types are tried in this order: ``true``/``false`` as booleans, integers, numbers, ISO 8601 times (in UTC if any
+    has a time zone). A column with a number of leading zeros, or of more than 18 digits before the point, is taken for
+    labels and stays text, as does a column without values. The index and the name stay.
     """
     codes, texts = distinct_values(values)
     kinds = {

@@ -25,8 +25,8 @@ def schema_from_sdv(
 
     The metadata may describe a single table (V1), or several ``tables``, of which ``table`` names one. SDV metadata may
     lack parts of a public schema: give lists of categories in ``values`` and (low, high) in ``bounds``, by column name.
-    ``bins`` is the number of bins of numbers and times. All columns admit missing values. Identifiers and columns of
-    personal data are left out; SDV replaces them by fake values. Raises :class:`SchemaError` that names every column
+    ``bins`` is the number of bins of numbers and times. All columns admit missing values. Columns of personal data and
+    those of the types id, text and unknown are left out. Raises :class:`SchemaError` that names every column
     without categories, bounds or a known type, and for a ``table`` that the metadata does not describe.
     """
     columns = _table(metadata, table).get("columns", {})
@@ -65,8 +65,9 @@ def sdv_kinds(metadata: Mapping[str, Any], *, table: str | None = None) -> dict[
     """Return the type (categorical, numerical, datetime or boolean) of each column that SDV would model, by name.
 
     ``metadata`` is the JSON of SDV (Synthetic Data Vault) as a mapping, and ``table`` names the table if there are
-    several. Identifiers and columns of personal data are left out; unknown types count as categorical. Raises
-    :class:`SchemaError` for metadata that is not SDV's.
+    several. Columns of personal data and those of the types id, text and unknown are left out; types that are not among
+    SDV's general ones, such as "email", count as categorical. Raises :class:`SchemaError` for metadata that is not
+    SDV's, and without ``table`` if it describes several tables.
     """
     columns = _table(metadata, table).get("columns", {})
     if not isinstance(columns, Mapping) or not all(

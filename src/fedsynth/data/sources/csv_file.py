@@ -28,7 +28,7 @@ _HEADER = re.compile(rb'(?:%b|[^"\r\n])*+' % _QUOTED)
 
 
 class CsvFile:
-    """A CSV file: UTF-8 text with a header, delimited by commas (or semicolons, tabs or bars if it has no comma).
+    """A CSV file: UTF-8 text delimited by commas (or semicolons, tabs or bars if its header has no comma).
 
     A line ends in LF, CR or CRLF; empty lines are skipped. Quotes are special only at the start of a cell, and are
     doubled inside it. ``names`` are the column names in the header, which is read at once. Raises :class:`SchemaError`

@@ -2,9 +2,9 @@
 
 Rule 1: DuckDB opens no file and loads no extension. It receives the batches of fedsynth's own reader, so it counts the
     same rows as that reader, and a row that DuckDB could not read stops nothing.
-Rule 2: values for which SQL would need special rules (times, text that stands for numbers, and columns stored by their
-    relation to another column) are converted to positions on the axes of the contingency tables before DuckDB receives
-    them.
+Rule 2: values for which SQL would need special rules (such as times, text that stands for numbers, and columns stored
+    by their relation to another column) are converted to positions on the axes of the contingency tables before DuckDB
+    receives them.
 Rule 3: the codes of half a million rows are held in memory at a time; nothing is written to disk.
 """
 
@@ -88,7 +88,7 @@ class _Scans:
     def ask(
         self, columns: Sequence[int], places: Mapping[int, Axis], coded: str, counts: Sequence[str]
     ) -> Iterator[Any]:
-        """Yield replies for successive groups of batches during one scan; the codes of all rows are never held."""
+        """Yield replies for successive groups of batches, of half a million rows each at most, during one scan."""
         import duckdb
 
         fields = [(f"v{column}", _ARROW[self.types[column]]) for column in columns]

@@ -40,7 +40,10 @@ class RowFile(ABC):
         return str(self.file)
 
     def stamp(self) -> dict[str, int]:
-        """Return the file's size (bytes), times (ns) and inode by name; at least one changes when the file does."""
+        """Return the file's size (bytes), times (ns) and inode by name, by which a change of the file is noticed.
+
+        Two changes within the resolution of the file system's clock, at one size, may have the same stamp.
+        """
         found = self.file.stat()
         return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
 

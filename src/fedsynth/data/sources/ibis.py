@@ -3,7 +3,8 @@
 ibis only compiles and does not connect: the modules that implement a source's safety rules run the statements
 (:mod:`fedsynth.data.sources.postgres`, :mod:`fedsynth.data.sources.duck`).
 
-Rule 1: all results of one :class:`CountedRows` refer to the same snapshot, which later changes do not affect.
+Rule 1: all results of one :class:`CountedRows` refer to the same snapshot: later changes of a database do not affect
+    it, and a change of a file is an error.
 Rule 2: a row's cell on an axis (:class:`~fedsynth.schema.bins.Axis`: a column and a partition of its values) is the
     same as in a :class:`~fedsynth.rows.Table`, even on bin edges, and the same rows are left out: those for which some
     cell is NULL. Values are compared with literals, by bisection, because a database's own binning functions round.

@@ -8,9 +8,10 @@ Rule 1: nothing is written: every statement runs in a read-only, repeatable-read
 Rule 2: no password is held, so none can be disclosed. PostgreSQL's client library, libpq, takes passwords from their
     usual places (a PGPASSFILE, a service of PGSERVICEFILE, or the environment), and an address with a password is
     refused.
-Rule 3: names and texts enter SQL only through :func:`quote_name` and :func:`quote_text`.
-Rule 4: only the database's messages about names, roles and connections are passed on, because a message about a value
-    could quote a row.
+Rule 3: names and texts enter SQL only through :func:`quote_name` and :func:`quote_text`, or as literals of the
+    statements that ibis compiles.
+Rule 4: of the database's own messages only those about a failed connection are passed on; any other is replaced by a
+    sentence of this module, because a message about a value could quote a row.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ class PostgresTable:
         gives the number of rows and their contingency tables under ``schema``, all from one snapshot of the table. An
         open snapshot keeps the database from cleaning up old row versions: open one for each message that the site
         answers, not one for a whole run. Raises :class:`SchemaError` if the table, its columns or their types do not
-        fit, and :class:`Unsupported` for text that stands for numbers or times, which only a reader can interpret.
+        fit, and :class:`Unsupported` for text that stands for numbers, booleans or times, which only a reader can
+        interpret, and for times in units too fine to be counted exactly in SQL.
         """
         from fedsynth.data.sources.ibis import CountedRows
 
@@ -200,8 +202,8 @@ def parse_address(text: str) -> PostgresTable:
 
     PostgreSQL's schema (default: ``public``) and the table's name are taken literally, without folding to lower case or
     a search path. A name that contains a dot must be in double quotes. The option ``timeout`` is in seconds (default:
-    3600); all others are those of libpq, PostgreSQL's client library. Raises :class:`FedsynthError`, which never
-    repeats the address because it may hold a password.
+    3600); all others are options of libpq, PostgreSQL's client library, of which only some are admitted. Raises
+    :class:`FedsynthError`, which never repeats the address because it may hold a password.
     """
     scheme, _, rest = text.partition("://")
     place, _, query = rest.partition("?")
@@ -322,7 +324,7 @@ def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
 
     ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them.
     Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands
-    for numbers or times.
+    for numbers, booleans or times.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:

@@ -21,8 +21,9 @@ def stream(source: Source, schema: Schema, chunk_rows: int = 1 << 16) -> Iterato
     """Return a context manager (for a ``with`` block) that yields the rows of a ``source``, read anew for every query.
 
     Within the block, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables,
-    but no single rows; all queries see one snapshot of the source. Rows are encoded under ``schema``, ``chunk_rows`` at
-    a time. Raises :class:`SchemaError` for a column that is missing or cannot be read.
+    but no single rows. Later changes of a database are not seen; a file that changes raises :class:`FedsynthError` at
+    the end of the block. Rows are encoded under ``schema``, ``chunk_rows`` at a time. Raises :class:`SchemaError` for a
+    column that is missing or cannot be read.
     """
     check_columns(source, schema)
     with source.snapshot() as held:

@@ -5,10 +5,11 @@ Rule 1: a file is one frame: a magic string, the content's length and SHA-256, a
     file from a complete one; it proves nothing else.
 Rule 2: the content is a signature and the encoded struct that it signs. The coordinator signs a request, together with
     its site, its name and the last row that the coordinator saw of the site's audit trail (the numbered record of what
-    the site was asked); the site's identity key signs a reply. A reply names the digest of the signed request file, so
+    the site was asked); the site's identity key signs a reply. A reply names the digest of the request's struct, so
     an older reply to the same message is not mistaken for the one to this file.
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
-    no file is ever overwritten, and an old refusal cannot come back.
+    no request is ever overwritten, and an old refusal cannot come back. A site replaces only replies in the folder that
+    are incomplete or not its own.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
 class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """Content of a reply file, signed by the site.
 
-    ``site`` is the site's name, ``request`` the digest (SHA-256) of the request file that it answers, and ``message``
-    the reply's bytes (uint8; :func:`~fedsynth.federation.wire.read_reply`).
+    ``site`` is the site's name, ``request`` the digest (SHA-256) of the encoded :class:`RequestFile` that it answers,
+    and ``message`` the reply's bytes (uint8; :func:`~fedsynth.federation.wire.read_reply`).
     """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -139,7 +140,7 @@ def named(file: str) -> MessageName | None:
 def write_request(
     coordinator: Coordinator, version: str, site: str, name: MessageName, message: bytes
 ) -> tuple[bytes, bytes]:
-    """Return the bytes of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
+    """Return the bytes of a request file, and the digest (SHA-256, 32 bytes) of its struct, which the reply must name.
 
     ``coordinator`` has the key that signs it; ``version`` is the server's version of fedsynth, ``site`` the site's
     name, ``name`` the file's name, and ``message`` the request as sent to a site
@@ -150,7 +151,7 @@ def write_request(
 
 
 def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
-    """Return the content of a request file, and its digest (SHA-256, 32 bytes), which the reply must name.
+    """Return the content of a request file, and that struct's digest (SHA-256, 32 bytes), which the reply must name.
 
     ``data`` are the file's bytes; ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises
     :class:`Unfinished` for an incomplete file, and :class:`WireError` for one that this coordinator did not sign.
@@ -165,7 +166,8 @@ def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
 def write_reply_file(identity: bytes, site: str, request: bytes, message: bytes) -> bytes:
     """Return the bytes of a reply file, signed with the site's identity key, whose seed is ``identity`` (32 bytes).
 
-    ``site`` is the site's name, ``request`` the digest (32 bytes) of the request file, ``message`` the site's reply.
+    ``site`` is the site's name, ``request`` the digest (32 bytes) that :func:`read_request` returned, ``message`` the
+    site's reply.
     """
     body = encode(ReplyFile(site, request, np.frombuffer(message, dtype=np.uint8)))
     return _frame(_REPLY, masking.sign(identity, "reply file", _digest(body)), body)

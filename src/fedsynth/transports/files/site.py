@@ -3,8 +3,9 @@
 Rule 1: a request is answered only if the coordinator signed it for this site and for this file name; every other file
     is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again, from the answers
     stored in the site's privacy account. Rule 3: replies are sent at whole multiples of ``answer_every`` seconds (from
-    the site's policy), so their timing reveals neither the number of rows nor their content. Rule 4: a site never
-    removes files from the exchange, because several independent copies of it may exist.
+    the site's policy; of a longer time if they took training), so their timing, which may depend on the rows, shows
+    only in such steps. Rule 4: a site never removes requests or replies from the exchange, because several independent
+    copies of it may exist.
 """
 
 from __future__ import annotations
@@ -93,9 +94,10 @@ class FileAnswerer:
         """Answer all requests that have no reply yet, and return their number.
 
         It waits until the replies are due, at multiples of ``answer_every`` seconds (in the policy of ``site.toml``).
-        Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and stored
-        answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
-        raised; the next call writes the missing reply.
+        An unchanged request that was read in the last :data:`~fedsynth.transports.files.folder.AGAIN` seconds is passed
+        over. Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and
+        stored answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
+        raised; a call after that time writes the missing reply.
         """
         config = load_site_config(self._folder)
         secret = site_secret(config)

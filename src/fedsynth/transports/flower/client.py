@@ -6,9 +6,9 @@ SuperNode's Runtime API and answers them with the installed fedsynth. It reads o
 the app unread.
 
 Rule 1: a site that cannot answer is a lost site; the run goes on. Rule 2: replies leave at whole multiples of
-``answer_every`` seconds (from the site's policy), so that their time tells neither how many rows there are nor what
-they hold. Replies to questions for which a site trains a model leave at multiples of a longer time, which follows from
-the question and the policy.
+``answer_every`` seconds (from the site's policy), so that the time of an answer, which may depend on the rows, shows
+only in such steps. Replies to questions for which a site trains a model leave at multiples of a longer time, which
+follows from the question and the policy.
 """
 
 from __future__ import annotations

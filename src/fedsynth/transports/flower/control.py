@@ -109,8 +109,8 @@ def _object(text: str) -> dict[str, Any] | None:
 def unfinished(database: Path) -> int:
     """Return the number of unfinished runs in the database file of a Flower server (SuperLink).
 
-    A run whose process was killed counts until Flower has missed its heartbeats for a minute. Raises
-    :class:`FedsynthError` if the file cannot be read or is no such database.
+    A run whose process was killed counts until Flower has missed its heartbeats for a minute and is asked about runs or
+    tasks the next time. Raises :class:`FedsynthError` if the file cannot be read or is no such database.
     """
     return _count(database, _UNFINISHED)
 
@@ -147,7 +147,7 @@ def purge(database: Path) -> Mapping[str, int]:
     step is an SQLite transaction. Registrations and the list of runs stay. The file is rewritten, since rows that
     Flower deleted may still be in its free pages, and SQLite's log (``-wal``) is truncated.
 
-    Raises :class:`FedsynthError` during a run, and if the file is no SuperLink's database or stays locked.
+    Raises :class:`FedsynthError` during a run, and if the file is missing, is no SuperLink's database or stays locked.
     """
     if not database.is_file():
         raise FedsynthError(f"{database} does not exist; give the SuperLink's --database")

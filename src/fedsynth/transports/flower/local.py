@@ -69,8 +69,8 @@ class LocalFlower:
     def start(self) -> None:
         """Start the SuperLink, register the sites' nodes by name, start them, and wait until all are connected.
 
-        Raises ``TimeoutError`` if that takes more than two minutes, and :class:`~fedsynth.errors.FedsynthError` if a
-        command of Flower fails.
+        Raises ``TimeoutError`` if the SuperLink does not listen within a minute, or the nodes do not connect within two
+        minutes after that, and :class:`~fedsynth.errors.FedsynthError` if a command of Flower fails.
         """
         self.start_superlink()
         for name, home in self.sites.items():

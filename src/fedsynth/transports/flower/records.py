@@ -1,4 +1,4 @@
-"""Packs messages as bytes into Flower's records; nothing else is sent."""
+"""Packs requests and replies as bytes into Flower's records, and reads them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError
 
-ASK = "query"  # the only action that a site handles
+ASK = "query"  # Flower's type of all messages to sites, which do not look at it
 
 
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
