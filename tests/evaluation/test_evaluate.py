@@ -243,6 +243,19 @@ def test_attacks_look_for_the_rows_that_were_fitted():
     assert among < 0.7
 
 
+def test_the_likelihood_stands_beside_that_of_the_rows_that_were_fitted():
+    site, others, holdout = small(60, 0), small(240, 1), small(50, 2)
+    score = evaluate(
+        EvaluationTables(concatenate([site, others]), site, holdout),
+        metrics=("likelihood",),
+        log_likelihood=lambda table: -table.numbers[0],
+        fitted=site,
+    ).scores[0]
+    assert score.synthetic.value == pytest.approx(holdout.numbers[0].mean())
+    assert score.reference.value == pytest.approx(site.numbers[0].mean())
+    assert score.reference_is == "the rows that the model was fitted to"
+
+
 def test_trials_compare_on_equal_terms():
     evidence = EvaluationTables(small(500, 0), small(90, 1), small(200, 2))
     for trial in evidence.trials(4, max_rows=400):

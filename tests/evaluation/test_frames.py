@@ -16,7 +16,7 @@ from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import evaluate as evaluator
 from fedsynth.evaluation import metrics as benchmarks
 from fedsynth.evaluation.score import EvaluationTables
-from fedsynth.schema import Categorical, Numeric, Rule, Schema
+from fedsynth.schema import Categorical, Computed, Numeric, Rule, Schema
 
 pytest.importorskip("sklearn")
 
@@ -108,6 +108,20 @@ def test_a_metric_of_columns_that_the_schema_lacks_is_refused():
     numbers = Schema((Numeric("age", 0, 100),))
     with pytest.raises(Unsupported, match=r"jensen-shannon cannot be measured .* too few columns of the type"):
         fedsynth.evaluate(rows(50, 0), rows(50, 1), numbers, metrics=["jensen-shannon"])
+    alone = Schema((Categorical("job", ("cook", "nurse", "clerk")), Categorical("sick", ("no", "yes"))))
+    with pytest.raises(Unsupported, match=r"associations-kept cannot be measured .* no strongly associated pair"):
+        fedsynth.evaluate(rows(50, 0), rows(50, 1), alone, metrics=["associations-kept"])
+
+
+def test_rows_without_anything_to_check_have_no_validity():
+    """The only derived column is computed, and the frames lack it: no score says that no row breaks a rule."""
+    total = Numeric("total", 0, 150, computed=Computed(sum=("age", "other")))
+    schema = Schema((Numeric("age", 0, 100), Numeric("other", 0, 50), total))
+    real, fresh = (rows(50, seed)[["age"]].assign(other=1.0) for seed in (0, 1))
+    full = [frame.assign(total=frame["age"] + 1.0) for frame in (real, fresh)]
+    assert list(fedsynth.evaluate(*full, schema, metrics=["validity"])["value"]) == [0.0, 0.0]
+    with pytest.raises(Unsupported, match=r"validity cannot be measured on these tables: .* nothing to check"):
+        fedsynth.evaluate(real, fresh, schema, metrics=["validity"])
 
 
 def test_rows_that_do_not_fit_the_schema_are_refused():

@@ -527,7 +527,7 @@ def test_attacks_come_under_the_words_of_the_law_with_their_bounds_and_distances
     assert "Corrected p-value: 0.4." in text
     assert "no bound" in text
     bare = flat(page(dataclasses.replace(calm, scores=(scores[2],))).sections["privacy"])
-    assert "Formal bound: none is known for this table" in bare
+    assert "Formal bound: none is known for these scores" in bare
     assert "Copies and distances" not in bare
 
 

@@ -357,6 +357,8 @@ def test_what_cannot_be_scored_says_why():
         utility(many, many, many, "v")
     with pytest.raises(Unsupported, match="fewer than 2 rows"):
         utility(many, many.take(np.array([59])), many, "v")
+    with pytest.raises(Unsupported, match="fewer than 2 rows"):
+        scores_by_learner(many, many, many.take(np.array([59])), "v", "flaim", 0)
     alone = Schema((Boolean("y"),)).encode(pd.DataFrame({"y": [True, False] * 5}))
     with pytest.raises(Unsupported, match="no other column"):
         utility(alone, alone, alone, "y")

@@ -41,7 +41,7 @@ def formal_tpr_bound(fpr: float, epsilon: float, delta: float) -> float:
     Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
-    # Only exp(-eps) is used: exp(eps) overflows where the first bound exceeds 1 anyway.
+    # exp(eps) overflows above 709; the first bound exceeds 1 long before, unless the false-positive rate is 0.
     first = math.exp(epsilon) * fpr + delta if epsilon < 700 else (1.0 if fpr else delta)
     return min(1.0, first, 1.0 - math.exp(-epsilon) * max(0.0, 1.0 - delta - fpr))
 
@@ -118,8 +118,8 @@ def tpr_at(fpr: float, members: Scores, nonmembers: Scores) -> Estimate:
 class AttackTargets:
     """The rows on which membership attacks are tested: equally many ``members`` and ``nonmembers``.
 
-    Members are training rows. Strangers are hold-out rows: real rows that the synthesizer never saw. The ``reference``
-    rows are other hold-out rows, which stand for the attacker's knowledge of the population.
+    Members are training rows. Non-members are hold-out rows: real rows that the synthesizer never saw. The
+    ``reference`` rows are other hold-out rows, which stand for the attacker's knowledge of the population.
     """
 
     members: Table
@@ -130,7 +130,7 @@ class AttackTargets:
     def of(cls, evidence: EvaluationTables, rng: np.random.Generator, max_rows: int) -> AttackTargets:
         """Draw the rows of an attack, by ``rng``, from the tables of an evaluation (``evidence``).
 
-        Members are drawn from ``evidence.real``. Strangers, as many as members, are drawn from the hold-out rows, of
+        Members are drawn from ``evidence.real``. Non-members, as many as members, are drawn from the hold-out rows, of
         which they use at most half; the reference rows are drawn from the hold-out rows that are left. Each of the
         three parts has at most ``max_rows`` rows. Raises :class:`Unsupported` without hold-out rows.
         """

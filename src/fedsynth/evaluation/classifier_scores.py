@@ -37,8 +37,10 @@ def auc(positive: Values, negative: Values) -> float:
 def auc_with_band(positive: Values, negative: Values) -> Estimate:
     """Return :func:`auc` with its 95 % interval (DeLong, DeLong and Clarke-Pearson 1988, doi 10.2307/2531595).
 
-    The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. There
-    must be at least two positive and two negative cases.
+    ``positive`` and ``negative`` hold the scores of these cases, shape ``(cases,)``; positive ones should score higher.
+    The interval is computed from mid-ranks (Sun and Xu 2014, doi 10.1109/LSP.2014.2337313) and cut to [0, 1]. It is all
+    of [0, 1] if either array has a single case, since its variance is then unknown; an empty array raises
+    ``ZeroDivisionError``.
     """
     m, n = len(positive), len(negative)
     together = ranks(np.concatenate([positive, negative]))

@@ -58,7 +58,7 @@ def keys_by_value(tables: Sequence[Table]) -> list[Keys]:
 
 
 def _number_rows(columns: Iterable[tuple[NDArray[Any], int]]) -> Keys:
-    """Return each row's number in mixed radix; no hashing, so different rows never collide."""
+    """Return a number for each row (from mixed radix, renumbered from 0); different rows never have the same."""
     keys: Keys = np.zeros(0, dtype=np.int64)
     distinct = 1
     for codes, size in columns:
@@ -204,9 +204,10 @@ class HoldoutShare:
     """The share of synthetic rows nearer to a training row than to a hold-out row: the result of :func:`holdout_share`.
 
     ``value`` is the share with its 95 % interval; 1/2 is expected if nothing was copied. ``of_a_copy`` is approximately
-    the value that a verbatim copy of the training rows would have. It is below 1 because distances are measured to a
-    random sample of ``side`` training rows (and as many hold-out rows), and because training rows that equal a hold-out
-    row tie. ``queries`` counts the synthetic rows used; ``tied`` is the share of them with both distances equal.
+    the value that a verbatim copy of the training rows would have. It is below 1 if distances are measured to a random
+    sample of ``side`` training rows (and as many hold-out rows) instead of all, or if training rows equal a hold-out
+    row, so that they tie. ``queries`` counts the synthetic rows used; ``tied`` is the share of them with both distances
+    equal, a mean over draws.
     """
 
     value: Estimate
@@ -228,20 +229,21 @@ def holdout_share(
 ) -> HoldoutShare:
     """Return the share of synthetic rows nearer to a training row than to a hold-out row.
 
-    A table that copies nothing has 1/2; ties count one half. ``evidence`` holds the synthetic, the training and the
-    hold-out rows. Distances are measured in the embedding ``space``. The share is a mean over ``draws`` random draws,
-    made by ``rng``: each takes equally many training and hold-out rows, all of the smaller table, and as many of the
-    larger, without replacement (with replacement, duplicates would push the share below 1/2), at most ``max_points`` of
-    each. All draws use the same synthetic rows, at most ``max_queries``, or fewer (though not below 1000) to keep to
-    ``max_pairs`` pairs of a synthetic and a training row. Raises :class:`Unsupported` without hold-out rows, or without
-    scikit-learn (the extra ``evaluate``).
+    A table that copies nothing has 1/2 in expectation; ties count one half. ``evidence`` holds the synthetic, the
+    training and the hold-out rows. Distances are measured in the embedding ``space``. The share is a mean over
+    ``draws`` random draws, made by ``rng``: each takes equally many training and hold-out rows, all of the smaller
+    table, and as many of the larger, without replacement (with replacement, duplicates would push the share below 1/2),
+    at most ``max_points`` of each. All draws use the same synthetic rows, at most ``max_queries``, or fewer (though not
+    below 1000) to keep to ``max_pairs`` pairs of a synthetic and a training row. Raises :class:`Unsupported` without
+    hold-out rows, or without scikit-learn (the extra ``evaluate``).
 
     Interval: if the synthetic rows were independent of the training rows, the labels "training" and "hold-out" of the
     ``2 m`` rows of a draw would be exchangeable. With ``c_j`` the number of queries whose nearest row is ``j``, the
     variance of the share over such labels is exactly ``m / 2 * var(c) / queries^2`` (sampling ``m`` of ``2 m`` without
     replacement). This variance covers the noise of the queries, of the training draw and of the hold-out, and rows that
     are the nearest of many queries. The interval reaches 1.96 times the root of the variance to each side of the mean.
-    It shows the noise of one draw: averaging over draws reduces only the part that comes from drawing training rows.
+    It shows the noise of one draw: averaging over draws reduces only the part that comes from drawing among the rows of
+    the larger table.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")

@@ -85,9 +85,10 @@ class Evaluation:
     """The result of :func:`evaluate`: scores, data for plots, row counts, and notes for the reader.
 
     ``scores`` come in the order of a report; ``plot_data`` is the data of its plots. ``rows`` maps "real", "synthetic"
-    and "holdout" to numbers of rows. ``target`` names the column that learners predicted ("" for none). ``notes`` are
-    sentences: what was sampled, what was left out and why. ``about`` is the title block of the report. None of it is
-    differentially private: it is computed from real rows without noise.
+    and "holdout" to numbers of rows. ``target`` names the column to predict ("" for none). ``notes`` are sentences on
+    how rows were drawn for fidelity, and on the scores of utility and privacy that were left out, with the reason.
+    ``about`` is the title block of the report. None of it is differentially private: it is computed from real rows
+    without noise.
     """
 
     scores: tuple[Score, ...]
@@ -146,8 +147,8 @@ def evaluate(
     never saw).
 
     - ``metrics``: names from :data:`METRICS <fedsynth.evaluation.evaluate.METRICS>`, such as "column-similarity",
-      "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes list
-      the rest.
+      "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes say
+      what of utility and privacy was left out.
     - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
       They are tested on the hold-out rows or, without these, on a fifth of the real rows, which they do not train on
       (but the synthesizer did).
@@ -157,12 +158,12 @@ def evaluate(
       are compared with the bounds that follow from it.
     - ``log_likelihood``: if the model has one, a function that returns each row's log-likelihood in nats, shape
       ``(rows,)``, for a table.
-    - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: attacks look for
-      them alone.
+    - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: privacy figures, and
+      the reference of the likelihood, are about them alone.
     - ``suites``: names of sets of learners for utility, from :data:`fedsynth.evaluation.suites.SUITES`.
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
-      ``max_rows`` rows of each table; a utility score is the mean of at most three draws of at most ``max_rows``
-      training rows.
+      ``max_rows`` rows of each table; a utility score is the mean of ``repeats``, but at most three, draws of at most
+      ``max_rows`` training rows. Validity is measured once, on all rows, and likelihood on at most ``max_rows``.
     - ``seed``: determines every random draw.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
@@ -186,6 +187,7 @@ def evaluate(
             raise InvalidParameter(f"no suite of learners named {suite!r}; {nearest(suite, SUITES)}")
     if repeats < 1:
         raise InvalidParameter(f"{repeats} repeats: pass at least 1 comparison")
+    seen = evidence if fitted is None else replace(evidence, real=fitted)
     scores: list[Score] = _validity(evidence) if "validity" in wanted else []
     said: list[str] = []
     if FIDELITY.keys() & set(wanted):
@@ -211,7 +213,7 @@ def evaluate(
             scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
         progress("fidelity", len(chosen), len(chosen))
     if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
-        scores.append(_likelihood_score(evidence, log_likelihood, max_rows, seed))
+        scores.append(_likelihood_score(seen, log_likelihood, max_rows, seed))
     if guarantee is not None:
         limit = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
         said.append(f"Attacks are compared with the (epsilon, delta) guarantee stated for the table: {limit}.")
@@ -240,7 +242,7 @@ def evaluate(
     attacks = [name for name in wanted if name in privacy.METRICS]
     if attacks:
         findings = privacy.privacy(
-            evidence if fitted is None else replace(evidence, real=fitted),
+            seen,
             target=target,
             sensitive=sensitive,
             known=known,
@@ -276,18 +278,20 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
     if "likelihood" in unmeasured:
         why.append("a likelihood needs hold-out rows and a model that has a likelihood")
     if "validity" in unmeasured:
-        why.append("the schema has no rules and no derived columns, so every row is valid")
+        why.append("the schema has no rule, and the tables no derived column, so there is nothing to check")
     if FIDELITY.keys() & set(unmeasured):
-        why.append("the schema has too few columns of the type that the metric compares")
+        why.append("they have too few columns of the type that the metric compares, or no strongly associated pair")
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
 
 
 def _validity(evidence: EvaluationTables) -> list[Score]:
-    """Return the share of rows that violate a rule, or a bound of a derived column, if the agreed schema has any."""
+    """Return the share of rows that violate a rule, or a bound of a derived column, if these rows have any to check."""
     agreed = evidence.agreed
     if agreed is None or not (agreed.rules or agreed.derives):
         return []
     synthetic, real = (agreed.broken(table) for table in (evidence.synthetic, evidence.real))
+    if not synthetic:  # the only derived columns are computed ones that the tables lack
+        return []
     shares = [float(np.logical_or.reduce(list(masks.values())).mean()) for masks in (synthetic, real)]
     details = {said: (float(mask.mean()), float(real[said].mean())) for said, mask in synthetic.items()}
     return [
@@ -319,7 +323,7 @@ def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
 
 @dataclass(frozen=True)
 class _Fidelity:
-    """One fidelity score: its name (a key of ``FIDELITY``), its metric of (real, other), and a note on sampling."""
+    """One fidelity score: its name (a key of ``FIDELITY``), best value, metric of (real, other), and a note."""
 
     name: str
     best: float | None
@@ -333,7 +337,7 @@ class _Fidelity:
 
 
 def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
-    """Yield the fidelity scores that apply to the schema."""
+    """Yield the fidelity scores that apply to the schema and to the associations of the real rows."""
     columns = range(len(real.codes))
     pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
     planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)

@@ -1,6 +1,7 @@
 """Feature encodings of tables, for classifiers, distances and attacks.
 
-Encodings are fitted on real rows, except :func:`public_features`, which depends on the schema alone.
+Encodings are fitted on real rows, except :func:`ordinal`, :func:`integer_codes` and :func:`public_features`, which
+depend on the schema alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MOST = 100  # one-hot features of a column, at most: more would take memory for
 
 
 def is_numeric(table: Table, column: int) -> bool:
-    """Return whether the column at this position holds numbers or times, and not categories."""
+    """Return whether the table has the numbers or times of the column at this position, and not only codes."""
     return column in table.numbers
 
 
@@ -204,15 +205,16 @@ def labels(table: Table, target: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class MixedSpace:
-    """A Euclidean embedding of rows with mixed columns; each column contributes about 1 at most to a squared distance.
+    """A Euclidean embedding of rows with mixed columns, scaled so that columns contribute alike to a distance.
 
     A number is scaled by the range of the real rows, a category is one-hot over ``sqrt(2)``. So the squared distance is
-    the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing category
-    (a squared Gower distance without weights). Two missing numbers do not differ; a missing and a known number within
-    the real range differ by 1 to 1.25 (squared).
+    the sum of the squared difference as a fraction of the range, for each number, and of 1 for each differing category.
+    Two missing numbers do not differ; a missing and a known number within the real range differ by 1 to 1.25 (squared).
+    A number outside the real range can contribute more than 1.
 
     ``columns`` are the positions of the embedded columns; ``low`` and ``width`` map the positions of those that hold
-    numbers to the minimum and the width of their range. :meth:`of` fits an embedding.
+    numbers to the minimum and the width of their range (1 if all real values are equal or missing). :meth:`of` fits an
+    embedding.
     """
 
     columns: tuple[int, ...]

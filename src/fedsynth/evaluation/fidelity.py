@@ -124,8 +124,9 @@ def _divergence(p: NDArray[np.float64], q: NDArray[np.float64]) -> float:
 def wasserstein(real: Table, other: Table) -> dict[str, float]:
     """Return the 1-Wasserstein distance of each column of numbers or times, by name, as a fraction of the real range.
 
-    Both tables are scaled by the *real* range, so a shifted or stretched column counts as different. Missing values are
-    left out; if all are missing in one table only, the distance is 1.
+    Both tables are scaled by the *real* range, so a shifted or stretched column counts as different; if the real values
+    are all equal, the distance is in the column's own units. Missing values are left out; if all are missing in one
+    table only, the distance is 1.
     """
     distances = {}
     for column in real.numbers:
@@ -156,7 +157,7 @@ def _known(table: Table, column: int) -> NDArray[np.float64]:
 def _scaled_distance(
     one: NDArray[np.float64], two: NDArray[np.float64], scale: NDArray[np.float64], other_scale: NDArray[np.float64]
 ) -> float:
-    """Return the 1-Wasserstein distance after mapping each scale's range to [0, 1]; it is 1 if one side is empty."""
+    """Return the 1-Wasserstein distance after mapping each scale's range to [0, 1]; 1 if only one side is empty."""
     if not len(one) or not len(two):
         return float(len(one) != len(two))
     scaled = [(values - by.min()) / (np.ptp(by) or 1.0) for values, by in ((one, scale), (two, other_scale))]
@@ -191,10 +192,11 @@ def wasserstein_2d(
     """Return the exact 1-Wasserstein distance of pairs of numeric columns, over at most ``rows`` rows of each table.
 
     Times count as numbers. ``pairs`` holds pairs of column positions; keys of the result are "first name × second
-    name". ``seed`` draws the rows. Columns are scaled to [0, 1] over both tables, the ground distance is L1, and rows
-    with a missing value in the pair are left out. With equally many rows of equal weight, optimal transport is an
-    assignment problem. It is solved exactly, in time that grows with the cube of ``rows``. The fidelity error of
-    SynMeter (arXiv 2402.06806) and HeteroFedSyn.
+    name". ``seed`` draws the rows. Columns are scaled to [0, 1] over the rows drawn from both tables, the ground
+    distance is L1, and rows with a missing value in the pair are left out; if that leaves rows in one table only, the
+    distance is 1. With equally many rows of equal weight, optimal transport is an assignment problem. It is solved
+    exactly, in time that grows with the cube of ``rows``. The fidelity error of SynMeter (arXiv 2402.06806) and
+    HeteroFedSyn.
 
     The solver gets reduced costs ``c(x, y) - f(x) + f(y)``, with f the sum of the Kantorovich potentials of the two
     columns. That changes the total cost of every assignment by the same constant, so the optimum is the same. Since the

@@ -38,29 +38,31 @@ def evaluate(
     """Return the scores of a synthetic table, each beside a reference from real rows, as ``fedsynth evaluate`` does.
 
     ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw, ``schema`` the schema
-    that the sites agreed on. Without a hold-out, references come from halves of the real rows, and scores that need
-    unseen rows are left out. ``target`` is the column that classifiers learn to predict. In attribute disclosure, an
-    attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the (epsilon, delta) for
-    adding or removing one row that the table was made under, if any; attacks are compared with it. ``metrics`` names
-    the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all
-    that the tables allow. The other options, and all names of metrics, are those of
+    that the sites agreed on. Without a hold-out, references come from the real rows alone, and scores that need
+    unseen rows are left out. ``target`` is the column that classifiers (or regressors) learn to predict. In attribute
+    disclosure, an attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
+    (epsilon, delta) for adding or removing one row that the table was made under, if any; attacks are compared with it.
+    ``metrics`` names the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``;
+    None computes all that the tables allow. The other options, and all names of metrics, are those of
     :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     The frame has the columns ``metric``, ``score`` (its title; some metrics have several), ``column``, ``value`` and
-    ``reference``. The first line of a score has the column ""; if the score is a mean over columns, pairs or learners,
-    one line for each of them follows. ``frame.attrs["notes"]`` lists what was sampled, and what was not measured and
-    why. The scores are computed from real rows without noise: they are not private.
+    ``reference``. The first line of a score has the column ""; one line follows for each of its details (columns,
+    pairs, rules, learners or attackers), if it has any. ``frame.attrs["notes"]`` says how rows were drawn for fidelity,
+    and which scores of utility and privacy were not measured and why. The scores are computed from real rows without
+    noise: they are not private.
 
-    All columns are compared by the values in the frames, also those that the schema computes from others, or that
-    models store as a difference or ratio to another column. A computed column that ``real`` lacks is left out.
+    All columns but identifiers are compared by the values in the frames (clipped to the schema's bounds), also those
+    that the schema computes from others, or that models store as a difference or ratio to another column. A computed
+    column that ``real`` lacks is left out.
     ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
     <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
     nats.
 
-    Raises :class:`SchemaError` for rows that do not fit the schema, :class:`InvalidParameter` for an unknown metric,
-    and :class:`Unsupported` for a metric that was named and cannot be computed on these tables, for a table with fewer
-    than two rows, for known columns that include the sensitive one or the target, and without scikit-learn (the extra
-    ``evaluate``).
+    Raises :class:`SchemaError` for rows that do not fit the schema and for unknown columns, :class:`InvalidParameter`
+    for an unknown metric or suite and for less than one repeat, and :class:`Unsupported` for a metric that was named
+    and cannot be computed on these tables, for a table with fewer than two rows, for known columns that include the
+    sensitive one or the target, and without scikit-learn (the extra ``evaluate``).
     """
     plain = schema.plain(map(str, real.columns))
     evidence = EvaluationTables(

@@ -42,9 +42,9 @@ class FinishedRun(EvaluationTables):
     """One finished run of a benchmark: the input of every metric.
 
     - ``real``: all training rows of the data set, including those of sites that took no part and those that sites held
-      out; ``holdout``: the test rows, if any.
-    - ``synthetic``: the synthetic rows; ``fresh``: a random sample of them, as many as there are test rows; None
-      without test rows.
+      out (of the floor "other half", every second one); ``holdout``: the test rows, if any.
+    - ``synthetic``: the synthetic rows; ``fresh``: a random sample of them, as many as there are test rows or, if they
+      are fewer, all; None without test rows.
     - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site, the rows that it
       held out.
     - ``target``: the column to predict; ``workload``: the marginals of interest, each given by its column positions;
@@ -55,8 +55,8 @@ class FinishedRun(EvaluationTables):
       these servers sent each other and the coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
 
-    ``agreed``, the schema whose rules an evaluation checks (:class:`~fedsynth.evaluation.score.EvaluationTables`), is
-    None in benchmarks.
+    Unlike in other evaluations, all tables are encoded as sites store their rows, and ``agreed``, the schema whose
+    rules an evaluation checks (:class:`~fedsynth.evaluation.score.EvaluationTables`), is None.
     """
 
     fresh: Table | None = None
@@ -169,8 +169,8 @@ def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metri
 def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) -> float:
     """Return the mean L1 distance of a run's synthetic marginals to those of the training rows, 0 to 2.
 
-    The marginals are those of ``run.workload``; with an ``order``, ``count`` random marginals of that many columns
-    replace them. See :func:`fedsynth.evaluation.fidelity.workload_error`.
+    The marginals are those of ``run.workload``; with an ``order``, at most ``count`` random marginals of that many
+    columns replace them. See :func:`fedsynth.evaluation.fidelity.workload_error`.
     """
     workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
     return fidelity.workload_error(run.real, run.synthetic, workload).mean
@@ -280,7 +280,7 @@ def evaluation(
     ``metrics``, ``suites`` and ``repeats`` are options of :func:`fedsynth.evaluation.evaluate.evaluate`; ``metrics`` is
     by default all that the rows allow. Training rows are ``run.real``, of which attacks look only for those of the
     sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several methods on the same rows
-    share the references, which are computed once per process.
+    share the references of fidelity, utility and attribute disclosure, which are cached in the process.
     """
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
@@ -305,7 +305,7 @@ def gradient_boosting(run: FinishedRun, rows: int = 50_000) -> float:
     """Return the AUC on test rows of gradient boosting that learned the target from at most ``rows`` synthetic rows.
 
     See :func:`fedsynth.evaluation.utility.train_synthetic_test_real`. Raises :class:`Unsupported` without test rows or
-    a target.
+    a target, and if the test rows have a single class.
     """
     return train_synthetic_test_real(run.synthetic, run.test, run.label, run.seed, rows).auc
 
@@ -315,7 +315,7 @@ def learning(run: FinishedRun, suite: str = "default", rows: int | None = None) 
 
     Keys are "score, learner". ``suite`` names a set of learners of :data:`fedsynth.evaluation.suites.SUITES`; they
     learn the target from at most ``rows`` synthetic rows (default: all). Raises :class:`Unsupported` without test rows
-    or a target, and for an unknown suite.
+    or a target, and the errors of :func:`fedsynth.evaluation.utility.utility`.
     """
     scores = _taught(run, suite, rows)
     return {f"{score}, {learner}": value for score, by in scores.items() for learner, value in by.items()}
@@ -440,10 +440,10 @@ def distance_to_real(run: FinishedRun, rows: int = 2_000, points: int = 20_000) 
     """Return the median distance of synthetic rows to the closest training row (DCR), and that of test rows.
 
     The keys are "" (synthetic rows) and "real rows" (test rows), the latter as the reference. At most ``rows`` rows of
-    each kind are compared with at most ``points`` training rows. A differing category counts 1, a number counts its
-    difference as a fraction of the range. Without test rows, one half of the training rows takes their place, and
-    distances are to the other half. The median does not measure privacy: rows of pure noise lie farthest away, and a
-    table in which a tenth of the rows are copies can keep its median.
+    each kind are compared with at most ``points`` training rows (exact matches are sought among all). A differing
+    category counts 1, a number counts its difference as a fraction of the range. Without test rows, one half of the
+    training rows takes their place, and distances are to the other half. The median does not measure privacy: rows of
+    pure noise lie farthest away, and a table in which a tenth of the rows are copies can keep its median.
     """
     found = {score.name: score for score in _attacked(run, "distance-to-real", rows, points)}
     return {"": found["median DCR"].synthetic.value, "real rows": found["median DCR"].reference.value}

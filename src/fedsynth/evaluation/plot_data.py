@@ -44,10 +44,11 @@ class ColumnPlotData:
     - ``logarithmic``: whether bins have equal width in asinh(value / unit), with a unit chosen for the column.
     - ``quantiles``: (name, real value, synthetic value), as text.
 
-    Each category has its own bar ("value"), and so has each value of a column with few distinct numbers. In other
-    columns of numbers and times, atoms come first (single values that many rows share, such as zero; also "value"). All
-    other rows are counted in bins, and outliers in one bar "below" and one "above" the bins. If values may be missing,
-    the last bar counts the missing ones.
+    Each category has its own bar ("value"); if there are over 20, the 19 commonest have, and one bar counts the others.
+    So has each value of a column with at most 20 distinct numbers. In other columns of numbers and times, atoms come
+    first (single values that many rows share, such as zero; also "value"). All other rows are counted in bins, and
+    outliers in one bar "below" and one "above" the bins. If values may be missing, the last bar counts the missing
+    ones.
     """
 
     name: str

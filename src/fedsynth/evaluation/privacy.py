@@ -1,7 +1,8 @@
 """Privacy figures of a synthetic table, each with a verdict for the person who decides on its publication.
 
 A figure is one number with its 95 % interval (its band), such as the AUC of an attack. Its reference is what a table
-that leaks nothing would have: the same figure of other real rows, or that of guessing. DCR is a row's distance to the
+that leaks nothing would have: the same figure of other real rows, or that of guessing. (Only the disclosure advantage,
+which such a table has at 0, stands beside that of attackers who hold the training rows.) DCR is a row's distance to the
 closest real row, and NNDR is that distance divided by the distance to the second closest. A figure that is
 significantly worse than its reference gets one of two verdicts ("band above" means that the whole band lies above):
 
@@ -22,9 +23,10 @@ membership TPR          above the reference                                band 
 Anything else is good. Significance is corrected for multiple testing: the one-sided p-values, computed from the 95 %
 bands, are adjusted for their number (Holm 1979) at a family-wise level of 5 %. So if nothing leaks, at most one report
 in twenty has a verdict other than good, however the figures depend on each other.
-An attack that exceeds the bound of the formal guarantee, even with its band doubled, is always an alarm: such an excess
-has a p-value below 0.0001. There is no verdict with fewer than 20 rows of any kind, or if even a complete copy would
-not be significant.
+An attack that exceeds the bound that the formal guarantee sets for replacing a row, even with its band doubled, is
+always an alarm: such an excess has a p-value below 0.0001. There is no verdict on the minimum DCR, with fewer than 20
+rows of any kind (for the median DCR and NNDR, of synthetic or unseen rows), or if even a complete copy would not be
+significant.
 """
 
 from __future__ import annotations
@@ -84,9 +86,10 @@ Columns = tuple[int, tuple[int, ...]] | None  # the sensitive column and the kno
 class RowLimits:
     """The largest numbers of rows that :func:`privacy` uses; larger tables are sampled.
 
-    All four are upper bounds. Nearest neighbours of ``queries`` rows (twice as many for the share nearer to training
-    rows) are sought among ``points`` rows of another table. Membership inference attacks ``targets`` training rows and
-    as many hold-out rows; in attribute disclosure, attackers train on, and are tested on, ``attacked`` rows.
+    All four are upper bounds; exact matches are sought among all rows. Nearest neighbours of ``queries`` rows (twice as
+    many for the share nearer to training rows) are sought among ``points`` rows of another table. Membership inference
+    attacks ``targets`` training rows and as many hold-out rows; in attribute disclosure, attackers train on, and are
+    tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000
@@ -148,8 +151,8 @@ def privacy(
       categorical column); ``known``: the columns that the attacker knows (default: the first four other columns of the
       schema, never the target).
     - ``epsilon``, ``delta``: those of the formal guarantee for adding or removing one row, None without one; with them,
-      each attack comes with the formal bound on any attack of its kind.
-    - ``caps``: the largest numbers of rows used; ``seed`` draws them.
+      membership attacks and the disclosure advantage come with the formal bound on any attack of their kind.
+    - ``caps``: the largest numbers of rows used, except for exact matches; ``seed`` draws them.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
     A figure does not depend on the other metrics measured; its p-value and its verdict are adjusted for the number of
@@ -249,7 +252,10 @@ class AttackBounds:
         beyond = attempt.contradicted_beyond or bound
         if 2 * score.synthetic.low - score.synthetic.value <= beyond(*replacement_guarantee(*self.guarantee)):
             return replace(
-                score, bound=limit, says=f"{score.says} Under the formal guarantee, no attack exceeds {limit:.3f}."
+                score,
+                bound=limit,
+                says=f"{score.says} Under the formal guarantee, no attack on the presence of one row exceeds "
+                f"{limit:.3f}.",
             )
         says = (
             f"{score.says} Under the formal guarantee no attack exceeds {limit:.3f}, and this one does: the guarantee "

@@ -1,4 +1,4 @@
-"""Cache of references: scores of real rows in place of synthetic ones, each computed only once per process."""
+"""Cache of references (scores of real rows in place of synthetic ones), for evaluations of several synthetic tables."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _OPEN = 24  # columns shown at once; the others of a wide table are in a collaps
 _WORST = 10  # details shown for each score
 _GROUPS = 6  # groups of equally charged sites shown; a collapsed section lists all sites
 _LINES = 500  # lines of the ledger shown; all are in ledger.json
-# The headline score of a family in the summary: the first of these that was measured, else its first score.
+# The headline score of a family without an alarm: the first of these that was measured, else its first score.
 _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "fidelity": ("strong associations kept", "pair similarity", "column similarity"),
     "utility": ("ROC AUC", "R2", "accuracy"),
@@ -217,7 +217,7 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
 
 
 def lost_associations(plot_data: PlotData) -> list[AssociatedPair]:
-    """Return the column pairs whose strong association is lost, strongest first.
+    """Return the column pairs of the association matrices whose strong association is lost, strongest first.
 
     An association is strong if it is at least 0.3 in absolute value in the real rows, and lost if it is less than half
     as strong in the synthetic rows, or has the opposite sign. ``plot_data`` holds the association matrices.
@@ -231,8 +231,9 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 
     The family is "fidelity", "utility" or "privacy". The first score with the verdict "alarm" is returned. Without one,
     it is the first that was measured of: strong associations kept, pair similarity, column similarity (fidelity); ROC
-    AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score, share nearer to training rows
-    (privacy). Without these, it is the family's first score. A score of nan is returned only if there is no other.
+    AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score, share nearer to training rows,
+    median DCR (privacy). Without these, it is the family's first score. A score that is nan or infinite is returned
+    only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -244,7 +245,8 @@ def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
 def standing(score: Score) -> str:
     """Return the position of a score relative to its reference (the same score of real rows), in words.
 
-    As in "worse than the reference's band". It is "" if neither has a 95 % interval ("band"), or if a value is nan.
+    As in "worse than the reference's band". It is "" if neither has a 95 % interval ("band"), or if a value is not
+    finite.
     """
     value, reference = score.synthetic.value, score.reference
     if math.isfinite(reference.low) and math.isfinite(reference.high):

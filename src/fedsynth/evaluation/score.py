@@ -29,7 +29,7 @@ class Estimate:
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Estimate:
-        """Return the mean of repeated measurements (``draws``) of a figure, with a band of how much one of them varies.
+        """Return the mean of repeated measurements (``draws``) of one figure, with a band of how much one varies.
 
         The band is 1.96 sample standard deviations on each side, nominally 95 %. The deviation of few draws is itself
         uncertain: the band of five independent normal draws holds a sixth in 85 % of cases. It is unknown (nan) for a
@@ -50,14 +50,14 @@ class Score:
       is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, pair, classifier or rule of the schema (a combination of values that no row may
-      have) to its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the share of rows
-      that break any).
+    - ``details``: maps each column, set of columns, learner, attacker or rule of the schema (a combination of values
+      that no row may have) to its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the
+      share of rows that break any).
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
-    - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind; ``p_value``:
-      the one-sided p-value of the excess over the reference, adjusted for the number of figures in the evaluation. Both
-      are nan if there is none.
+    - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind on the
+      presence of one row; ``p_value``: the one-sided p-value of being worse than the reference, adjusted for the number
+      of privacy figures in the evaluation. Both are nan if there is none.
     """
 
     family: Family
@@ -75,7 +75,7 @@ class Score:
     p_value: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """Return the score as JSON values, nan as None; :meth:`from_json` reads them."""
+        """Return the score as JSON values; nan and infinity become None, which :meth:`from_json` reads as nan."""
         return {
             **{name: getattr(self, name) for name in ("family", "metric", "name", "reference_is", "best", "note")},
             **{side: _triple(getattr(self, side)) for side in ("synthetic", "reference")},

@@ -36,10 +36,11 @@ class MergedReleases:
     - ``cost``: the privacy cost of one line at each site queried, in the run's currency (rho of zCDP, or epsilon if
       delta is 0); None for a release without noise, whose cost is infinite.
     - ``sites``: the number of sites queried; ``cells``: how many numbers the answers hold, summed over the lines.
-    - ``note``: the deposit that paid for a line that cost nothing. (A deposit pays in advance for all noisy releases
-      from a :class:`~fedsynth.federation.vault.Vault`, which keeps exact sums.)
-    - ``total``: in :meth:`RunSummary.charges`, the cost of the run up to these lines at the most charged site; in
-      :meth:`RunSummary.totals`, the cost of these lines there. Releases without noise do not count.
+    - ``note``: the deposit that paid ``cost`` in advance, so that the line itself is not charged; "" for other lines.
+      (A deposit pays for all noisy releases from a :class:`~fedsynth.federation.vault.Vault`, which keeps exact sums.)
+    - ``total``: in :meth:`RunSummary.charges`, the cost of the run up to these lines at the site most charged so far;
+      in :meth:`RunSummary.totals`, the cost of these lines at the site that they charge most. Releases without noise,
+      and those that a deposit paid for, do not count.
     """
 
     steps: tuple[int, int]
@@ -75,8 +76,9 @@ class RunSummary:
     recorded there: versions of software, digests (hashes) of schema and rows, and names of lost sites. ``folder`` is
     the name of its directory and ``toml`` the text of its run.toml, both for display. ``rows`` is the number of
     synthetic rows. The ledger (the record of all releases and their privacy costs) must hold the run's privacy
-    statement (:class:`~fedsynth.privacy.statement.Statement`). The guaranteed epsilon and delta are the limit set
-    before the run, which the cost actually spent does not exceed.
+    statement (:class:`~fedsynth.privacy.statement.Statement`). The epsilon and delta here are the limit set before the
+    run, which the cost actually spent does not exceed unless a release had no noise; by exact accounting, the statement
+    may guarantee a smaller epsilon.
     """
 
     folder: str
@@ -102,7 +104,7 @@ class RunSummary:
 
     @cached_property
     def limit(self) -> Budget:
-        """The (epsilon, delta) limit of all releases together, set before the run; infinite for a run without noise."""
+        """The (epsilon, delta) limit of all releases together, set before the run; infinite if no limit was set."""
         return self.ledger.budget
 
     @property
@@ -152,9 +154,9 @@ class RunSummary:
 
     @property
     def odds(self) -> float:
-        """The factor by which one record can change the probability of an outcome: e to the limit's epsilon.
+        """The factor by which one protected row or person can change the probability of an outcome: e to the epsilon.
 
-        An epsilon above 700 counts as 700.
+        The factor holds up to delta. The epsilon is the limit's; one above 700 counts as 700.
         """
         return math.exp(min(self.limit.epsilon, 700.0))
 
@@ -198,8 +200,8 @@ class RunSummary:
     def totals(self) -> list[MergedReleases]:
         """Return the ledger with all lines merged that agree in query, release, cost and note, in order of the first.
 
-        The ``total`` of a merged line is the sum of its own costs at the most charged site, and ``sites`` the number of
-        different sites that it concerns.
+        The ``total`` of a merged line is the sum of its own costs at the site where that sum is largest, and ``sites``
+        the number of different sites that it concerns. Totals of lines at different sites do not add up to the run's.
         """
         lines: dict[tuple[Any, ...], list[MergedReleases]] = {}
         costs: dict[tuple[Any, ...], dict[str, float]] = {}

@@ -88,7 +88,7 @@ def utility(
     learner in the details. The reference of each score is the same learner trained on ``real``. A column of numbers or
     times is predicted by regression, any other by classification. Missing categories count as a class of their own;
     rows in which a number to predict is missing are left out. The learners to be compared train on equally many rows,
-    all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` must not contain rows that a
+    all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` should not contain rows that a
     learner or the synthesizer was trained on. If all training rows of a learner have the same class, the learner
     predicts this class. ``suite`` is a set of learners: a name in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`,
     or a :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress``
@@ -96,18 +96,17 @@ def utility(
     variation over draws of training rows and learners' seeds, but not over test rows.
 
     The verdict compares two gains over a floor, which is the score of always guessing the commonest class of the real
-    rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "good" if the
-    first gain is at least 90 % of the second or the score is not worse than the reference's interval, "alarm" if the
-    first is less than 5 % of the second, and "review" otherwise. There is no verdict if the reference's interval
-    reaches the floor. Instead of "review" there is none if the half-widths of both intervals, as a root sum of squares,
-    reach the second gain. Raises :class:`Unsupported` for a constant target in the test
-    rows, more than 50 classes, no column to learn from, too few rows, an unknown suite, or without scikit-learn (the
-    extra ``evaluate``).
+    rows (or their mean): the gain of training on synthetic rows and that of training on real rows. It is "alarm" if the
+    first gain is less than 5 % of the second; else "good" if it is at least 90 % of the second, or the score is not
+    worse than the reference's interval; else "review". There is no verdict if the reference's interval reaches the
+    floor. Instead of "review" there is none if the half-widths of both intervals, as a root sum of squares, reach the
+    second gain. Raises :class:`SchemaError` for an unknown target, and :class:`Unsupported` for a constant target in
+    the test rows, more than 50 classes, no column to learn from, too few rows, an unknown suite, or without a package
+    of the suite: scikit-learn (the extra ``evaluate``) or XGBoost.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
-    if min(len(train_real), len(train_synthetic), len(test)) < 2:
-        raise Unsupported(f"{target!r} has a value in fewer than 2 rows of a table; choose another target")
+    _refuse_unknown(target, train_real, train_synthetic, test)
     chosen = _suite(suite)
     job = _task(chosen, column, train_real, test)
     rows = min(len(train_real), len(train_synthetic), max_rows)
@@ -158,6 +157,7 @@ def scores_by_learner(
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
+    _refuse_unknown(target, real, train, test)
     job = _task(_suite(suite), column, real, test)
     found = {learner: job.scores(learner, train, seed) for learner in job.learners}
     return {score: {learner: scores[score] for learner, scores in found.items()} for score in job.floor}
@@ -326,6 +326,11 @@ class _Regression:
     def _judge(self, guess: NDArray[np.float64]) -> dict[str, float]:
         squared = float(((guess - self._values) ** 2).mean())
         return {"R2": 1 - squared / float(self._values.var()), "RMSE": math.sqrt(squared)}
+
+
+def _refuse_unknown(target: str, *tables: Table) -> None:
+    if min(map(len, tables)) < 2:
+        raise Unsupported(f"{target!r} has a value in fewer than 2 rows of a table; choose another target")
 
 
 def _refuse_many(classes: NDArray[Any]) -> None:

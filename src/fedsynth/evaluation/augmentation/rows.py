@@ -15,10 +15,10 @@ def hold_out(sites: Sequence[Table], share: float, rng: np.random.Generator) -> 
     """Split each site's rows at random into training rows and rows held out to select a training round.
 
     Return (training tables, held-out tables), one of each for every site, in order. ``share`` is the fraction of a
-    site's rows that is held out. The federated classifier is later reported after the round in which it is best on
-    held-out rows (:attr:`Course.selected <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>`). Fit the
-    synthesizer on the training rows only, so that no held-out row influences the synthetic rows. Raises
-    :class:`InvalidParameter` for a share outside (0, 1).
+    site's rows that is held out, rounded to whole rows. The federated classifier is later reported after the round in
+    which it is best on held-out rows (:attr:`TrainingCurve.selected
+    <fedsynth.evaluation.augmentation.scores.TrainingCurve.selected>`). Fit the synthesizer on the training rows only,
+    so that no held-out row influences the synthetic rows. Raises :class:`InvalidParameter` for a share outside (0, 1).
     """
     if not 0 < share < 1:
         raise InvalidParameter(f"share must lie between 0 and 1, not {share}")

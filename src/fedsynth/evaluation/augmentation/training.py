@@ -227,7 +227,8 @@ def fedmix(share: float = 0.05, rows_per_mean: int = 5) -> Algorithm:
     """Return FedMix: Mixup with other sites' rows to first order in ``share`` (Yoon et al., arXiv 2107.00233).
 
     ``share`` is the weight of the other sites' rows in the mixture. Every site publishes the means of groups of
-    ``rows_per_mean`` of its rows, features and labels, once and WITHOUT privacy; every step uses one of these means.
+    ``rows_per_mean`` of its rows, features and labels, once and WITHOUT privacy; every step uses one of these means,
+    which may be the site's own.
     The loss is that of the paper's algorithm 2: (1 - share) l(z, y) + share l(z, mean y) + share (1 - share)
     dl(z, y)/dz mean x at z = (1 - share) x, averaged over the rows (x, y) of the batch, with the cross-entropy l and a
     published mean (mean x, mean y). Raises :class:`InvalidParameter` for a share outside [0, 1) or ``rows_per_mean``
@@ -301,8 +302,9 @@ def train(
     (:class:`Learner`); ``weighting`` gives the weights of sites in the average of models (:func:`by_rows`). Classes and
     features follow from the public schema, so they are the same at every site. ``seed`` determines the result.
 
-    Raises :class:`SchemaError` if tables have different schemas, :class:`Unsupported` if no site has rows, a site has
-    too few for the learner or the algorithm, the target is numeric, or the rows to score hold a single class, and
+    Raises :class:`SchemaError` if tables have different schemas or no column ``target``, :class:`Unsupported` if no
+    site has rows, a site has too few for the learner, every site has too few for the algorithm, the target is numeric
+    or the only column, a table holds only bins of a numeric column, or the rows to score hold a single class, and
     :class:`InvalidParameter` if training diverges.
     """
     if len({table.schema.digest for table in (*sites, *held, test)}) > 1:
