@@ -277,7 +277,7 @@ class RunFolder:
             **made,
         }
         said = job.relative_to(target)
-        if job.data or job.deployment is not None:  # demo data and generated rows have their own schema
+        if job.data or job.deployment is not None:  # generated rows have their own schema
             said = replace(said, schema=self.schema_file.name)
         self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
