@@ -213,7 +213,7 @@ def serve(folder: ServerDir) -> None:
 
 @compute_app.command()
 def ledger(folder: ServerDir, json_: Json = False) -> None:
-    """List the questions that a server has charged, and their privacy cost.
+    """List the questions that a server charged, and their privacy cost.
 
     The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
     Also verifies the ledger's hash chain: every entry must follow from the one before it.
