@@ -201,7 +201,7 @@ YEAR = Datetime("d", "2020-01-01", "2021-01-01")
         (Categorical("c", ("a", "b")), ["a", "z"], ["'z'", "not listed: row left out", "unknown = 'other'"]),
         (Categorical("c", ("a",)), ["a", None], ["missing: row left out", "missing = true"]),
         (Categorical("c", ("a",)), ["a", ["a"]], ["['a']", "not listed: row left out"]),
-        (Categorical("c", (1, 2)), [1, 10**400], ["not listed: row left out"]),
+        (Categorical("c", (1, 2)), [1, 10**400], ["not listed: row left out; add it to values"]),
         (Numeric("n", 0, 9, outside="drop"), [3, 12], ["12", "[0.0, 9.0]: row left out", "outside = 'clip'"]),
         (Numeric("n", 0, 9, outside="drop"), [1.0, np.inf], ["inf", "row left out"]),
         (Numeric("n", 0, 9), [3, np.nan], ["is missing: row left out", "missing = true"]),

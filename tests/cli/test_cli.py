@@ -400,6 +400,8 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
     assert "The &lt;Office&gt;" in (run / "report.html").read_text()
+    kept = answer("report", run, "--fresh", "--title", "Insured")["about"]
+    assert kept == {**again["about"], "title": "Insured"}  # the owner given before stays where scores are computed
 
     data.write_text(data.read_text().replace("north", "south", 1))
     (run / "rows.key").rename(run / "rows.away")

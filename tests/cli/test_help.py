@@ -183,9 +183,11 @@ def test_an_option_of_several_commands_has_one_help_text():
     # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
     # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, keys or files in the
     # place of others, an output that is a file, a folder, or a folder whose results grow, a seed of a run, of scores or
-    # of rows, a column to predict or one to split by, a site to check or to audit.
+    # of rows, a column to predict or one to split by, a site to check or to audit, a whole output or some of its files
+    # to replace, a title and an owner that are new or may have been given before.
     meanings = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out", "--seed"}
-    meanings |= {"--target", "--site", "--superlink", "--root-certificates", "--public-sizes"}
+    meanings |= {"--target", "--site", "--superlink", "--root-certificates", "--public-sizes", "--force"}
+    meanings |= {"--title", "--owner"}
     # These differ in what may be given, and in what happens without them.
     needs = {"--schema", "--epsilon", "--delta", "--method", "--data", "--partition"}
     assert several == meanings | needs
@@ -219,7 +221,10 @@ SLIPS: list[tuple[list[str], str]] = [
     (["compare", "--data", "DATA", *BUDGET, "--method", "aim", "--trust", "local"], "pass --trust trusted"),
     (["compare", "--data", "DATA", *BUDGET, "--trust", "secured"], "did you mean 'secure'?"),
     (["compare", "--data", "DATA", *BUDGET, "--set", "speed=1"], "auto has no option speed"),
-    (["compare", "--data", "DATA", *BUDGET, "--holdout", "0"], "--holdout between 0 and 1"),
+    (["compare", "--data", "DATA", *BUDGET, "--holdout", "0"], "--holdout above 0 and below 1"),
+    (["compare", "--data", "DATA", *BUDGET, "--seed", "4294967295"], "--seed 4294967295: too large for 5 repeats"),
+    ([*SIMULATE, "--seed", "-1"], "-1 is not in the range x>=0"),
+    ([*SIMULATE, "--method", "aim", "--workload", "1:1:-1"], "is not of the form ORDER"),
     (["compare", "--data", "nowhere.csv", *BUDGET], "nowhere.csv: no such file or directory"),
     (["compare", "--data", "postgresql://u@h/d?table=t", *BUDGET], "write the database's table to a .parquet file"),
     (["compare", "--data", "DATA", "--epsilon", "0", "--delta", "0"], "epsilon must be"),

@@ -219,7 +219,7 @@ def test_advice_is_given_on_every_method_that_the_trust_can_run(schema):
         ({"method": "nothing"}, 6, "no method named 'nothing'"),
         ({"epsilon": "inf"}, 6, "without noise"),
         ({"rows": "2"}, 2, "fewer --sites"),
-        ({"wanted": "3"}, 2, "between 0 and 2"),
+        ({"wanted": "3"}, 2, "above 0 and below 2"),
         ({"partition": "synthfs:1"}, 6, "cannot split a table"),
     ],
 )

@@ -813,6 +813,8 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert done["spent"]["rho"] == pytest.approx(2 * config.policy.budget.rho)
     assert ask(config, "known", step=1).code == "refused"
     assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
+    both = fedsynth("site", "account", ready, "--restored", 99, "--extract", "known")
+    assert (both.returncode, "give --restored first" in both.stderr) == (2, True)
 
 
 SITES = {"run": "r", "sites": ["a", "b"]}

@@ -107,6 +107,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_domain_keeps_columns_of_one_value(tmp_path):
+    pd.DataFrame({"a": [0, 1, 2, 1], "same": 0}).to_csv(tmp_path / "codes.csv", index=False)
+    (tmp_path / "domain.json").write_text('{"a": 3, "same": 2}')
+    text = SPEC.replace("people.csv", "codes.csv").replace("bins = 8", 'domain = "domain.json"')
+    train, test = training_and_test(read_spec(text), "people", tmp_path)
+    assert test is not None
+    assert train.schema.sizes == test.schema.sizes == (3, 2)
+
+
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run the command line in this process, and return its exit code."""
     monkeypatch.setattr(sys, "argv", ["fedsynth", "bench", *map(str, arguments)])

@@ -41,6 +41,11 @@ def test_each_kind_of_run_refuses_the_job_of_the_other(tmp_path):
         run_simulated(DEPLOYED, tmp_path / "run")
 
 
+def test_a_negative_seed_is_refused():
+    with pytest.raises(InvalidParameter, match="seed must be a whole number of at least 0, not -1"):
+        replace(SIMULATED, seed=-1)
+
+
 @pytest.mark.parametrize("data", ["rows.csv", "demo:rand-hie", "postgresql://host/db?table=t"])
 def test_relative_paths_start_at_the_folder_of_the_file(tmp_path, monkeypatch, data):
     (tmp_path / "here" / "run").mkdir(parents=True)

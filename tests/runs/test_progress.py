@@ -385,6 +385,17 @@ def test_the_time_left_follows_from_the_rounds_so_far():
     assert view.facts(alive=True, now=31.0)["rounds"] == 7  # an estimate that was too low
 
 
+def test_a_round_is_timed_once_also_if_the_transport_reports_all_sites_before_their_replies():
+    view = view_at(begun(), asked(10.0, 1), told(14.0, "a", "answered"), told(14.0, "b", "answered"))
+    view.receive(replied(15.0, 1, "a"))
+    view.receive(replied(16.0, 1, "b"))
+    assert view.rounds == [6.0]
+    view.receive(asked(20.0, 2))
+    view.receive(replied(21.0, 2, "a"))
+    view.receive(replied(22.0, 2, "b"))
+    assert view.rounds == [6.0, 2.0]
+
+
 def test_the_first_end_counts_unless_a_later_one_is_success():
     def end(code: int) -> AttemptEnded:
         return AttemptEnded(time=1.0, attempt="1", exit_code=code, message=f"end {code}")

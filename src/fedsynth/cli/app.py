@@ -1,7 +1,8 @@
 """The command line: the entry point, its exit codes, and the commands that synthesize and describe tables.
 
-Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage; 3 a table or schema does not fit;
-4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other error, explained by its message.
+Exit codes (documented in docs/cli.md): 0 done; 1 a bug in fedsynth; 2 wrong usage, or a file that cannot be used;
+3 a table or schema does not fit; 4 over budget; 5 refused by a site; 6 not supported; 7 too few sites; 8 any other
+error, explained by its message; 9 files have to be carried; 130 stopped by the user.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
     DeviceName,
     Force,
-    Holdout,
     JobData,
     JobDelta,
     JobEpsilon,
@@ -46,6 +46,7 @@ from fedsynth.cli.options import (
     SampleSeed,
     SchemaFile,
     Set,
+    SimulatedHoldout,
     Sites,
     SitesPerPerson,
     TrustName,
@@ -103,9 +104,10 @@ app = typer.Typer(
 )
 schema_app = typer.Typer(
     cls=_SchemaCommands,
-    help="""Draft or check the schema that all sites agree on.
+    help="""Draft a schema, or check a table against it.
 
-    A schema lists the columns that every site's table has, with the kind and the bounds or categories of each.
+    A schema is agreed on by all sites. It lists the columns that every site's table has, with the kind and the bounds
+    or categories of each.
     """,
     no_args_is_help=True,
     suggest_commands=False,
@@ -141,8 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code; this is the program ``fedsynth``.
 
     ``arguments`` are the words after the program's name (``None``: those of ``sys.argv``). Always raises
-    ``SystemExit``: with 0, or with the exit code of a known error, which is printed as one line (with ``--json``, as a
-    JSON object).
+    ``SystemExit`` with an exit code, listed in the module's docstring. An error is printed to standard error, or with
+    ``--json`` as a JSON object to standard output.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
     with ExitStack() as resources:
@@ -169,7 +171,7 @@ def _run(session: _Session) -> None:
         error.show()
         raise SystemExit(2) from error
     except (click.Abort, KeyboardInterrupt) as error:
-        print("stopped; nothing was written", file=sys.stderr)
+        print("stopped; whatever was incomplete was not written", file=sys.stderr)
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
         _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
@@ -201,9 +203,9 @@ def _root(
         Path | None,
         typer.Option(
             "--log-file",
-            help="File to which the log, and the traceback of any bug, is appended; give it before the name of the "
-            "command. Only its owner can read it, since messages may quote values of rows. Without it, warnings go to "
-            "the terminal alone.",
+            help="File to which the log, and the traceback of a bug, is appended; give it before the name of the "
+            "command. Only its owner can read it, since messages may quote values of rows. Warnings go to the terminal "
+            "in any case, and without this option so does the traceback of a bug.",
         ),
     ] = None,
 ) -> None:
@@ -266,11 +268,12 @@ def simulate(
         typer.Option(
             "--person",
             help="Column that tells which person a row is about; it need not be in the schema. At most "
-            "--rows-per-person rows of each person, counted over all sites, are used. Default: no rows are dropped; "
-            "the guarantee then presumes that nobody has more than --rows-per-person at a site.",
+            "--rows-per-person rows of each person, counted over all sites, are used, and no rows without a person. "
+            "Default: no rows are dropped; the guarantee then presumes that nobody has more than --rows-per-person at "
+            "a site.",
         ),
     ] = "",
-    holdout: Holdout = 0.0,
+    holdout: SimulatedHoldout = 0.0,
     target: JobTarget = "",
     format_: Annotated[
         str, typer.Option("--format", help="Format of the file with the synthetic table: csv or parquet.")
@@ -289,9 +292,9 @@ def simulate(
 ) -> None:
     r"""Split one table over simulated sites and synthesize it.
 
-    Writes a folder with the synthetic table, the fitted model, and a ledger: every noisy answer of a site with its
-    privacy cost. --epsilon and --delta are required. Without --schema, a schema is drafted from the data, which the
-    guarantee does not cover.
+    Writes a folder with the synthetic table, the fitted model, and a ledger: every answer that was released, with its
+    privacy cost. Without --config, --epsilon and --delta are required. Without --schema, a schema is drafted from the
+    data, which the guarantee does not cover.
 
     Examples:
 
@@ -352,7 +355,7 @@ def simulate(
 
 
 def _refuse_beside_config() -> None:
-    """Refuse options that would be ignored, privacy parameters above all: a run is repeated as it was."""
+    """Refuse options that --config would override, privacy parameters above all: a run is repeated as it was."""
     context = click.get_current_context()
     named = {one.name: one.opts[0] for one in context.command.params if isinstance(one, click.Option) and one.name}
     given = [
@@ -418,8 +421,8 @@ def sample(
 ) -> None:
     r"""Draw more rows from a fitted model, at no privacy cost.
 
-    The model is the file model.fedsynth that a run wrote. The privacy cost was paid when the model was fitted: any
-    number of further rows reveals nothing more about real persons.
+    The model is the file model.fedsynth that a run wrote. The privacy cost was paid when the model was fitted: the
+    run's guarantee, if it has one, covers any number of further rows.
 
     Examples:
 
@@ -544,8 +547,9 @@ def schema_check(
 ) -> None:
     """Validate a table against a schema and list bad values.
 
-    Each entry names column, row and value, says how a run would handle the value, and how to fix it. Exit codes: 0 the
-    table fits, 3 a column cannot be read or rows would be left out.
+    Each bad value is listed by column and row, with how a run would handle it and how to fix it. Missing columns,
+    broken rules and malformed lines are listed too. Exit codes: 0 the table fits, 3 a column is missing or cannot be
+    read, or rows would be left out.
 
     Example:
 

@@ -131,8 +131,8 @@ def agree(
         typer.Option(
             "--questions",
             min=1,
-            help="Largest number of questions that this server answers about the sites' tables of one run. A method "
-            "needs two for each of its rounds, and one more.",
+            help="Largest number of questions that this server answers about one deposit of the sites' tables. The "
+            "method aim needs two for each of its rounds, and one more.",
         ),
     ] = 64,
     public_sizes: Annotated[
@@ -213,7 +213,7 @@ def serve(folder: ServerDir) -> None:
 
 @compute_app.command()
 def ledger(folder: ServerDir, json_: Json = False) -> None:
-    """List the questions that a server answered, and their privacy cost.
+    """List the questions that a server charged, and their privacy cost.
 
     The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
     Also verifies the ledger's hash chain: every entry must follow from the one before it.

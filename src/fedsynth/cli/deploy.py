@@ -21,7 +21,7 @@ from fedsynth.cli.options import (
     Epsilon,
     Json,
     JsonLines,
-    JsonStream,
+    JsonLog,
     MethodName,
     RowsPerPerson,
     SchemaFile,
@@ -86,7 +86,7 @@ def deploy_init(
         typer.Option(
             "--sites",
             help="Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, "
-            "digits and -.",
+            "digits and -. Names of roles and files of a deployment, such as server, admin or state, are refused.",
         ),
     ],
     epsilon: Epsilon,
@@ -170,8 +170,8 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
     """Check that a site is ready to answer; nothing is sent.
 
     Checks the rows, the account (record of privacy spending), the policy (what the site may answer), keys and
-    certificates; each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready, 3
-    rows or schema do not fit, 4 no budget left, 8 anything else.
+    certificates; each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready;
+    else that of the first failed check: 3 rows or schema do not fit, 4 no budget left, 8 anything else.
 
     Example:
 
@@ -214,7 +214,7 @@ def site_serve(
         typer.Option(
             "--root-certificates",
             help="Certificate of the federation's certificate authority (PEM file), with which the certificate of the "
-            "SuperNode is verified. Default: the one that site.toml names.",
+            "SuperNode (Flower's program at a site) is verified. Default: the one that site.toml names.",
         ),
     ] = None,
     exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
@@ -222,20 +222,21 @@ def site_serve(
         bool,
         typer.Option("--once", help=ONCE_TEXT),
     ] = False,
-    json_: JsonStream = False,
+    json_: JsonLog = False,
 ) -> None:
     r"""Answer a federation's questions until stopped.
 
     Run it next to flower-supernode, Flower's program at a site, under a supervisor such as systemd. It replaces
     flower-superexec: code that a server sends is never unpacked, installed or run. The installed fedsynth answers,
-    within the policy (rules for what may be answered) in site.toml, a file that is read again for each message.
+    within the policy (rules for what may be answered) in site.toml, a file that is read again for each message (with
+    --exchange, at each search for requests).
 
     With --exchange DIR, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
     signed files in DIR/SITE/replies. The folder may be shared, copied or carried on a stick; each request is answered
     once.
 
-    Exit codes: 0 stopped by a signal or, with --once, everything answered; 5 the SuperNode rejects the secret given by
-    --secret; 8 anything else.
+    Exit codes: 0 stopped by a signal or, with --once, no valid request is left without a reply; 5 the SuperNode rejects
+    the secret (--secret); docs/cli.md lists the others.
 
     Examples:
 
@@ -259,7 +260,7 @@ def site_serve(
     written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[written])
     if exchange is not None:
-        _serve_files(folder, exchange, once=once)
+        _serve_files(folder, exchange, once=once, json_=json_)
         return
     from fedsynth.transports.flower.client import FlowerAnswerer
 
@@ -270,8 +271,10 @@ def site_serve(
     _serve_until_stopped(answerer.serve, answerer.stop)
 
 
-def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
+def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> None:
     """Answer what lies in the folder of an exchange, until stopped or just once."""
+    import logging
+
     from fedsynth.host.config import load_site_config
     from fedsynth.transports.files.site import FileAnswerer
 
@@ -279,13 +282,14 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool) -> None:
         answerer = FileAnswerer(folder, exchange)
         _serve_until_stopped(answerer.serve, answerer.stop)
         return
-    answerer = FileAnswerer(folder, exchange, print)
+    tell: Callable[[str], None] = logging.getLogger("fedsynth.site").info if json_ else print
+    answerer = FileAnswerer(folder, exchange, tell)
     answered = answerer.answer_once()
     home = exchange / load_site_config(folder).name
     if answered:
-        print(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
+        tell(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
     else:
-        print(f"There was nothing to answer in {home / 'requests'}.")
+        tell(f"There was nothing to answer in {home / 'requests'}.")
 
 
 def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
@@ -306,15 +310,15 @@ def site_account(
             "--restored",
             min=1,
             help="After `fedsynth site restore`: number of the last audit row that the coordinator has seen of this "
-            "site. Every open run is charged its whole budget and closed. Without it, nothing is charged.",
+            "site. Every open run is charged the rest of its budget and closed. Without it, nothing is charged.",
         ),
     ] = None,
     began: Annotated[
         list[str] | None,
         typer.Option(
             "--began",
-            help="With --restored: name of a run that began after the backup was made, which is charged too; repeat it "
-            "for several.",
+            help="With --restored: name of a run that began after the backup was made, which is charged too: per_run "
+            "in [policy] of site.toml or, without that, the site's whole budget. Repeat it for several.",
         ),
     ] = None,
     extract: Annotated[
@@ -333,7 +337,7 @@ def site_account(
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
     last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and every run given by
-    --began, is charged its whole budget and closed.
+    --began, is charged the rest of its budget and closed.
 
     Examples:
 
@@ -351,14 +355,16 @@ def site_account(
     from fedsynth.host.state import open_account, site_secret
     from fedsynth.privacy.cost import to_json
 
+    if began and restored is None:
+        raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
+    if extract and restored is not None:
+        raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
     config = load_site_config(folder)
     account = open_account(config)
     if extract:
         secret = site_secret(config, account)
         print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
         return
-    if began and restored is None:
-        raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
     if restored is not None:
         account.restored(restored, dict.fromkeys(began or (), config.policy.per_run or config.policy.budget))
     row, chain = account.head()

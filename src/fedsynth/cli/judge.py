@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -16,6 +17,7 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.options import (
+    ComparedHoldout,
     CompareSeed,
     CompareTarget,
     ComparisonFile,
@@ -24,7 +26,6 @@ from fedsynth.cli.options import (
     EvaluateTarget,
     ExactEpsilon,
     Force,
-    Holdout,
     Json,
     MaybeSchema,
     MethodName,
@@ -66,12 +67,37 @@ Title = Annotated[
 Owner = Annotated[
     str, typer.Option("--owner", help="Person or office that answers for the data, named at the head of the report.")
 ]
+KeptTitle = Annotated[
+    str,
+    typer.Option(
+        "--title",
+        help="Title of the report; default: the one given before, else one that names the data file.",
+        show_default=False,
+    ),
+]
+KeptOwner = Annotated[
+    str,
+    typer.Option(
+        "--owner",
+        help="Person or office that answers for the data, named at the head of the report; default: the one given "
+        "before.",
+        show_default=False,
+    ),
+]
+ForceScores = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace scores.json, scores.csv and report.html in --out. Without it, the command stops if --out holds a "
+        "scores.json.",
+    ),
+]
 Known = Annotated[
     str,
     typer.Option(
         "--known",
         help="Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first "
-        "four other columns.",
+        "four columns that are neither the sensitive one nor the target.",
     ),
 ]
 
@@ -141,7 +167,7 @@ def evaluate(
     seed: ScoreSeed = 0,
     title: Title = "",
     owner: Owner = "",
-    force: Force = False,
+    force: ForceScores = False,
     json_: Json = False,
 ) -> None:
     r"""Score a synthetic table against the real rows.
@@ -211,15 +237,15 @@ def report(
             "--sensitive or --known is given.",
         ),
     ] = False,
-    title: Title = "",
-    owner: Owner = "",
+    title: KeptTitle = "",
+    owner: KeptOwner = "",
     json_: Json = False,
 ) -> None:
     r"""Write a report on a run's quality and privacy, as HTML.
 
     The report is one page, report.html in the run's folder, and needs no network. It describes how the synthetic rows
-    compare with the real ones, and is not private: do not publish it. A simulated run is first measured against the
-    rows of its sites, so its data file must still be in place.
+    compare with the real ones, and is not private: do not publish it. If the scores have to be computed, a simulated
+    run is measured against the rows of its sites, so its data file must still be in place.
 
     Examples:
 
@@ -242,7 +268,8 @@ def report(
     elif run.is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(run, progress, target, sensitive, _split(known))
-        evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
+        before = _head_of(run)
+        evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
         run.write_scores(evaluation)
     elif run.scores_file.is_file():
         raise errors.Unsupported(
@@ -274,7 +301,7 @@ def compare(
             "--repeats", min=2, help="How often everything is run, each time with another random split and other noise."
         ),
     ] = 5,
-    holdout: Holdout = 0.2,
+    holdout: ComparedHoldout = 0.2,
     test: Annotated[
         str,
         typer.Option(
@@ -293,7 +320,8 @@ def compare(
 
     A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
     of one site only (mean over the sites). All three run on the same random splits, and significant differences between
-    their scores are marked.
+    their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
+    trusted.
 
     Examples:
 
@@ -316,7 +344,9 @@ def compare(
     if test not in TESTS:
         raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
     if not 0 < holdout < 1:
-        raise click.UsageError("a comparison needs held-out rows: give a --holdout between 0 and 1.")
+        raise click.UsageError("a comparison needs held-out rows: give a --holdout above 0 and below 1.")
+    if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
+        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if partition.startswith("synthfs"):
@@ -444,8 +474,9 @@ def bench(
 
     The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
     combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips the
-    runs in results.csv, except those that a change of the specification affects. Nothing is private: scores come from
-    real rows, the noise from seeds. Exit codes: 0 all runs finished, 8 some failed; they are made again next time.
+    runs in results.csv, except those that a change of the specification or of their data file affects (a change of a
+    schema file is not noticed). Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all
+    runs finished, 8 some failed; they are made again next time.
 
     Examples:
 
@@ -502,8 +533,9 @@ def measure_run(
     ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
     predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
     the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
-    first four others). Raises :class:`~fedsynth.errors.FedsynthError` if the data file is missing or has changed, or if
-    real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for an unknown column.
+    first four that are neither the sensitive one nor the target). Raises :class:`~fedsynth.errors.FedsynthError` if the
+    data file is missing or has changed, or if real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for
+    an unknown column.
     """
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
@@ -518,6 +550,15 @@ def measure_run(
         progress=progress,
     )
     return replace(found, about=ReportTitle(data=data_name(run.job.data), date=_today()))
+
+
+def _head_of(run: RunFolder) -> ReportTitle:
+    """Return the title block of the scores in a folder; an empty one if there are none that this version can read."""
+    from fedsynth.evaluation.evaluate import ReportTitle
+
+    with contextlib.suppress(FileNotFoundError, errors.FedsynthError):
+        return run.scores().about
+    return ReportTitle()
 
 
 def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:

@@ -63,7 +63,8 @@ def deploy_run(
         typer.Option(
             "--without",
             help="With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in "
-            "job.toml) sites are left; repeat it for several. Default: all sites are waited for.",
+            "job.toml) sites are left; repeat it for several. Default: all sites are waited for, without --once up to "
+            "the deadline in job.toml.",
         ),
     ] = None,
     json_: JsonStream = False,
@@ -77,7 +78,7 @@ def deploy_run(
     it.
 
     Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until files are carried
-    (--exchange), 130 ended by Ctrl-C; docs/cli.md lists the others.
+    (--exchange), 130 ended by Ctrl-C or `deploy stop`; docs/cli.md lists the others.
 
     Examples:
 

@@ -57,6 +57,8 @@ ONCE_TEXT = (
     "With --exchange: do what can be done now, say which files to carry where, and exit. Without it, the command waits "
     "for further files."
 )
+_HOLDOUT_TEXT = "Share of the rows, %s, that no site gets and on which the result is scored, e.g. 0.1 for a tenth."
+_LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
 _OUT_FOLDER_TEXT = "Folder for the results, written whole or not at all; it must not exist yet, except with --force."
 
 MethodName = Annotated[str, typer.Option("--method", help=f"Method that makes the synthetic table: {_METHOD_TEXT}")]
@@ -98,7 +100,10 @@ StatedEpsilon = Annotated[
     ),
 ]
 Delta = Annotated[float, typer.Option("--delta", help=_DELTA_TEXT)]
-JobDelta = Annotated[float | None, typer.Option("--delta", help=f"{_DELTA_TEXT} Required, except with --config.")]
+JobDelta = Annotated[
+    float | None,
+    typer.Option("--delta", help=f"{_DELTA_TEXT} Required, except with --config or --epsilon inf."),
+]
 PlanDelta = Annotated[float | None, typer.Option("--delta", help=f"{_DELTA_TEXT} Required, except with --show.")]
 StatedDelta = Annotated[
     float | None,
@@ -126,6 +131,7 @@ JobSeed = Annotated[
     int | None,
     typer.Option(
         "--seed",
+        min=0,
         help="Whole number that fixes every random choice, the noise included, so that the run can be repeated. It is "
         "therefore not private: never publish such a run. Default: no seed; noise from the operating system.",
     ),
@@ -133,19 +139,24 @@ JobSeed = Annotated[
 SampleSeed = Annotated[
     int | None,
     typer.Option(
-        "--seed", help="Whole number that fixes which rows are drawn; default: no seed, other rows each time."
+        "--seed", min=0, help="Whole number that fixes which rows are drawn; default: no seed, other rows each time."
     ),
 ]
 ScoreSeed = Annotated[
     int,
     typer.Option(
-        "--seed", help="Whole number that fixes the random samples and splits from which scores are computed."
+        "--seed",
+        min=0,
+        max=_LARGEST_SEED,
+        help="Whole number that fixes the random samples and splits from which scores are computed.",
     ),
 ]
 CompareSeed = Annotated[
     int,
     typer.Option(
-        "--seed", help="Whole number that fixes the random splits and the noise; the same one gives the same figures."
+        "--seed",
+        min=0,
+        help="Whole number that fixes the random splits and the noise; the same one gives the same figures.",
     ),
 ]
 RowsFile = Annotated[
@@ -206,9 +217,10 @@ TrustSet = Annotated[
     typer.Option(
         "--trust-set",
         help="Parameter of the trust model as NAME=NUMBER; repeat it for several. Only secure has any: min_honest, the "
-        "number of sites assumed not to collude with the server (default: more than half), and dropouts, the number of "
-        "sites that may fail before a sum is complete (default: as many as min_honest allows; with more than 64 sites, "
-        "it can be as few as a twentieth of them).",
+        "number of sites assumed not to collude with the server (default: more than half of all), and dropouts, the "
+        "number of sites that may fail before a sum is complete: always fewer than half of min_honest (a larger number "
+        "counts as that limit). Default: that limit; with more than 64 sites, where sites share masks with some others "
+        "only, it may be just a twentieth of the sites: set dropouts if more may fail.",
     ),
 ]
 Partition = Annotated[
@@ -225,14 +237,8 @@ Partition = Annotated[
 ]
 TablePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % (_LABEL, "", "A is"))]
 AdvicePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % ("the last column", "", "A is"))]
-Holdout = Annotated[
-    float,
-    typer.Option(
-        "--holdout",
-        help="Share of the rows, from 0 to 1, that no site gets and on which the result is scored, e.g. 0.1 for a "
-        "tenth.",
-    ),
-]
+SimulatedHoldout = Annotated[float, typer.Option("--holdout", help=_HOLDOUT_TEXT % "at least 0 and below 1")]
+ComparedHoldout = Annotated[float, typer.Option("--holdout", help=_HOLDOUT_TEXT % "above 0 and below 1")]
 JobTarget = Annotated[
     str,
     typer.Option(
@@ -277,8 +283,8 @@ Workload = Annotated[
     typer.Option(
         "--workload",
         help="Sets of columns whose joint counts matter most, as ORDER[:COUNT[:SEED]]: 2 is all pairs, 3:64 is 64 sets "
-        "of three columns, drawn at random by SEED (default 0). For auto, aim and the flaim family; default: all "
-        "pairs, with equal weights.",
+        "of three columns, drawn at random by SEED (default 0). For auto, aim and the flaim family. Default: all "
+        "pairs, with equal weights; for auto no set in particular.",
     ),
 ]
 PublicSizes = Annotated[
@@ -327,8 +333,9 @@ DeviceName = Annotated[
     Device,
     typer.Option(
         "--device",
-        help="Where neural networks are computed: on cpu, on cuda (a GPU), or auto: on a GPU if there is one, except "
-        "for sums of clipped gradients (DP-SGD), which stay on the CPU. Methods without networks ignore it.",
+        help="Where neural networks are computed: on cpu, on cuda (a GPU), or auto: as the variable FEDSYNTH_DEVICE "
+        "says, without it on a GPU if there is one, except for sums of clipped gradients (DP-SGD), which stay on the "
+        "CPU. Methods without networks ignore it.",
     ),
 ]
 CheckedSite = Annotated[
@@ -356,13 +363,20 @@ Force = Annotated[
 Json = Annotated[
     bool,
     typer.Option(
-        "--json", help="Print one JSON object to standard output, and nothing else. Without it: text for people."
+        "--json", help="Print the result to standard output as JSON, and nothing else. Without it: text for people."
     ),
 ]
 JsonStream = Annotated[
     bool,
     typer.Option(
         "--json", help="Report each event as a JSON object on a line of its own. Without it: text for people."
+    ),
+]
+JsonLog = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.",
     ),
 ]
 
@@ -396,9 +410,9 @@ class JsonLines(logging.Formatter):
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
     """A context manager (for a ``with`` block) during which fedsynth's log is appended to ``file``; yields nothing.
 
-    Only the file's owner may read it (0600). The first line has the versions and the command's ``arguments``. Messages
-    may quote values of rows. Warnings go to standard error as well, as they do without a log file. Raises ``OSError``
-    if the file cannot be written.
+    Only the file's owner may read it (0600). The first line that is appended has the versions and the command's
+    ``arguments``. Messages may quote values of rows. Warnings go to standard error as well, as they do without a log
+    file, but those with a traceback do not. Raises ``OSError`` if the file cannot be written.
     """
     import fedsynth
 

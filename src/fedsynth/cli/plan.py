@@ -86,9 +86,9 @@ def plan(
         float,
         typer.Option(
             "--headroom",
-            help="Safety factor, at least 1. Where the questions of a method depend on the data, the plan allows this "
-            "factor times the largest number of questions, and times the highest privacy cost of a question, in the "
-            "trial runs on random rows.",
+            help="Safety factor, at least 1. Where trial runs ask different questions, since these depend on the data "
+            "or on sampled sites, the plan allows this factor times the highest privacy cost of a question in them (at "
+            "most the whole budget) and, if their numbers of questions differ, times the largest one.",
         ),
     ] = 2.0,
     out: PlanFile = None,
@@ -192,8 +192,9 @@ def advise(
         float | None,
         typer.Option(
             "--wanted",
-            help="Error on pairs of columns to aim for (0 to 2; at 0.1, 5 % of the rows have a wrong pair of values): "
-            "the epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.",
+            help="Error on pairs of columns to aim for (above 0 and below 2; at 0.1, 5 % of the rows have a wrong pair "
+            "of values): the epsilon that each method needs for it is searched as well. Without it, no epsilon is "
+            "searched.",
         ),
     ] = None,
     tables: Annotated[
@@ -369,8 +370,9 @@ def audit(
 ) -> None:
     """Verify a site's record of its charges and refusals.
 
-    The record, called the site's account, has one audit row for each question that was charged to the site's budget or
-    refused. The rows form a hash chain: every row must follow from the one before it. A chain alone cannot show that
+    The record, called the site's account, has an audit row for each question that was charged to the site's budget,
+    and rows for refused questions (many in one hour share a row), closed runs and restored backups. The rows form a
+    hash chain: every row must follow from the one before it. A chain alone cannot show that
     its last rows were cut off or that all of it was rewritten. So write down the head (last hash) that this command
     prints from time to time, and pass it as --noted later; the coordinator also remembers the last row that it saw of
     each site. Exit codes: 0 intact, 8 something is wrong.

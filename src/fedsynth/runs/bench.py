@@ -95,7 +95,7 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
         frame = frame.iloc[rng.permutation(len(frame))[: dataset.rows]]
     if isinstance(dataset.schema, str):
         return draft_schema(frame).schema.encode(frame), rng
-    if not dataset.schema.constants:
+    if not (dataset.schema.constants or dataset.schema.domain):
         frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]]
     frame = frame.reset_index(drop=True)
     return _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame), rng
@@ -145,7 +145,8 @@ def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> 
     """Return the training rows and the test rows of a data set, as a cell (one run) with this seed uses them.
 
     ``dataset`` is the data set's name in ``spec``, ``folder`` holds the data files. ``seed`` draws the split unless the
-    data set fixes a seed of its own. The test rows are ``None`` if the data set has no split. Raises
+    data set fixes a seed of its own; with ``train_rows``, the draw with replacement is another one than the cell's. The
+    test rows are ``None`` if the data set has no split. Raises
     :class:`~fedsynth.errors.FedsynthError` for an unknown name or a missing file.
     """
     described = msgspec.structs.replace(entry_named("data set", dataset, spec.datasets), metrics={}, note="")
@@ -243,8 +244,8 @@ def measure(case: Case, folder: Path) -> dict[str, float]:
 
     A cell is a combination of settings with one seed (:class:`~fedsynth.runs.bench_spec.Case`); ``folder`` holds the
     data files. A figure is named after its metric, or "metric: part" if the metric returns several numbers;
-    ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over the sites. Raises the
-    errors of data set, method and metrics.
+    ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over the sites that have rows.
+    Raises the errors of data set, method and metrics.
     """
     began = time.perf_counter()
     found: list[dict[str, float]] = []

@@ -94,7 +94,8 @@ class SampleEntry(SpecEntry, frozen=True):
 class Dataset(SpecEntry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
-    ``file`` is a CSV or Parquet file in the folder of the data, and ``target`` the column to predict. The columns in
+    ``file`` is a CSV or Parquet file in the folder of the data (or ``demo:rand-hie``, the table of the demo extra), and
+    ``target`` the column to predict. The columns in
     ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
     those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
     ``""`` to draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``,
@@ -184,7 +185,8 @@ class GridEntry(SpecEntry, frozen=True):
 
     An ``arm`` selects the rows that a method sees: those of all sites (``federated``), of all in one place
     (``pooled``), or of a site alone: each in turn, averaged (``local``), the ``first`` with rows, or the one with a
-    number, counted from 1 (``site:2``). Every arm is evaluated on the rows of all sites.
+    number, counted from 1 (``site:2``). Arms other than ``federated`` run with trust ``trusted``, whatever ``trust``
+    says. Every arm is evaluated on the rows of all sites.
     """
 
     data: Texts | None = None
@@ -294,7 +296,7 @@ class Cell(SpecEntry, frozen=True):
 
 
 class Case(SpecEntry, frozen=True):
-    """One run of a benchmark with everything that its figures depend on, except the content of the data file.
+    """One run of a benchmark with all of the specification that its figures depend on, but no content of files.
 
     ``cell`` names the run; the others are the entries of the specification that it refers to, with defaults filled in.
     """
@@ -313,8 +315,8 @@ class Case(SpecEntry, frozen=True):
         """Return the digest (16 hex digits) that identifies this run in the results.
 
         It changes with every setting and with the content of the data file, which lies in ``folder``;
-        :class:`~fedsynth.errors.FedsynthError` is raised if that is missing. The version of fedsynth does not change
-        it.
+        :class:`~fedsynth.errors.FedsynthError` is raised if that is missing. The version of fedsynth and the content of
+        a schema file or of a domain (:class:`SchemaRules`) do not change it.
         """
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content + _file_digest(data_file(self.dataset, folder)).encode()).hexdigest()[:16]
@@ -482,7 +484,7 @@ def parse_only(texts: Iterable[str]) -> dict[str, set[str]]:
         for part in re.split(r",(?=\w+=)", text):  # names of methods may hold commas
             axis, mark, value = part.partition("=")
             if not mark or axis not in AXES:
-                raise InvalidParameter(f"--only {part!r} is not AXIS=VALUE; {nearest(axis, AXES)}")
+                raise InvalidParameter(f"--only {part!r} is not SETTING=VALUE; {nearest(axis, AXES)}")
             found.setdefault(axis, set()).add(value)
     return found
 

@@ -201,7 +201,7 @@ def terms_of(
     infinite epsilon.
     """
     if job.budget.exact:
-        raise InvalidParameter("--epsilon inf releases rows without noise; only simulations run so")
+        raise InvalidParameter("--epsilon inf releases everything without noise; only simulations run so")
     return Terms(
         superlink,
         coordinator.hex(),

@@ -49,9 +49,9 @@ class RunFolder:
     ``path`` is the directory. A run writes ``run.toml`` (the job and, under ``[made]``, versions and digests),
     ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
     server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
-    (of a trusted server's exact counts the digest only). A simulated run has ``rows.key`` as well, the key of the
-    digest of its rows: anyone who has it can confirm a guess at a row. An evaluation writes ``scores.json``,
-    ``scores.csv`` and ``report.html``, and a directory may hold these alone.
+    (of exact counts for a trusted server only that the site answered, and the released sum). A simulated run has
+    ``rows.key`` as well, the key of the digest of its rows: anyone who has it can confirm a guess at a row. An
+    evaluation writes ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
     path: Path
@@ -78,7 +78,7 @@ class RunFolder:
 
     @property
     def transcript(self) -> Path:
-        """Path of ``transcript``: every question, and every answer (of exact counts the digest only)."""
+        """Path of ``transcript``: every question, and every answer except a site's exact counts."""
         return self.path / "transcript"
 
     @property
@@ -277,7 +277,7 @@ class RunFolder:
             **made,
         }
         said = job.relative_to(target)
-        if job.data or job.deployment is not None:  # demo data and generated rows have their own schema
+        if job.data or job.deployment is not None:  # generated rows have their own schema
             said = replace(said, schema=self.schema_file.name)
         self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 

@@ -55,7 +55,10 @@ class Deployment:
     def __post_init__(self) -> None:
         """Refuse invalid settings before any site is asked."""
         if not _RUN.fullmatch(self.run):
-            raise FedsynthError(f"{self.run!r} is not a valid run name; use up to 63 letters, digits, '.', '_' and '-'")
+            raise FedsynthError(
+                f"{self.run!r} is not a valid run name; use up to 63 letters, digits, '.', '_' and '-', first a letter "
+                "or digit"
+            )
         for name in (*self.sites, *self.peers):
             check_site_name(name)
         if not self.sites or len(set(self.sites)) < len(self.sites):
@@ -82,12 +85,13 @@ class Job:
     rows (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
-    table that comes with the demo extra; without a ``schema`` one is drafted from it. ``sites`` is the number of sites,
-    and ``partition`` says how the rows are split over them, as on the command line. ``seed`` fixes the partition, the
-    sampling and the noise; with ``None`` the noise comes from the operating system and a run cannot be repeated bit for
-    bit. If ``person`` names a column, at most ``rows_per_person`` rows of each person are used. ``holdout`` is the
-    share of rows that no site gets, kept for the evaluation, and ``target`` the column that classifiers learn to
-    predict there. If real sites hold the rows, ``deployment`` takes the place of these entries.
+    table of the demo extra, which has a schema of its own; from other data, a schema is drafted without ``schema``.
+    ``sites`` is the number of sites, and ``partition`` says how the rows are split over them, as on the command line.
+    ``seed`` (0 or more) fixes the partition, the sampling and the noise; with ``None`` the noise comes from the
+    operating system and a run cannot be repeated bit for bit. If ``person`` names a column, at most ``rows_per_person``
+    rows of each person are used, and none without a person. ``holdout`` is the share of rows that no site gets, kept
+    for the evaluation, and ``target`` the column that classifiers learn to predict there. If real sites hold the rows,
+    ``deployment`` takes the place of these entries.
 
     In a file, relative paths start at its folder.
     """
@@ -118,6 +122,8 @@ class Job:
         """Refuse invalid settings before rows are read or a site is asked."""
         if min(self.rows_per_person, self.sites_per_person) < 1:
             raise InvalidParameter("rows_per_person and sites_per_person must be at least 1")
+        if self.seed is not None and self.seed < 0:
+            raise InvalidParameter(f"seed must be a whole number of at least 0, not {self.seed}")
         if self.format not in FORMATS:
             raise InvalidParameter(f"format = {self.format!r}: {nearest(self.format, FORMATS)}")
         if self.deployment is None:
@@ -146,8 +152,9 @@ class Job:
 
         Without a ``schema``, options that name columns and the workload stay unset, which suffices to check the others.
         A method with an unset option ``target`` gets the job's target. Raises :class:`~fedsynth.errors.Unsupported` for
-        an unknown method or option and for a workload that the method cannot take, and
-        :class:`~fedsynth.errors.InvalidParameter` for an invalid value of an option.
+        an unknown method or option and for a workload that the method cannot take,
+        :class:`~fedsynth.errors.InvalidParameter` for an invalid value of an option, and
+        :class:`~fedsynth.errors.SchemaError` for an unknown column.
         """
         kind: type[Method] = find_method(self.method).kind
         options = dict(self.options)
@@ -254,12 +261,12 @@ def parse_workload(text: str, columns: int) -> Workload:
     """Return the marginals that a text such as ``3:64`` asks for, as tuples of column positions.
 
     The text is ``ORDER``, ``ORDER:COUNT`` or ``ORDER:COUNT:SEED``: all sets of ORDER columns, or COUNT of them drawn at
-    random by SEED (default 0). ``columns`` is the number of columns; a larger ORDER counts as ``columns``. Raises
-    :class:`~fedsynth.errors.Unsupported` for any other text.
+    random by SEED (default 0); all as well if COUNT is 0 or there are fewer. ``columns`` is the number of columns; a
+    larger ORDER counts as ``columns``. Raises :class:`~fedsynth.errors.Unsupported` for any other text.
     """
     try:
         order, count, seed = ([int(part) for part in text.split(":")] + [0, 0])[:3]
-        if order < 1 or count < 0 or text.count(":") > 2:
+        if order < 1 or min(count, seed) < 0 or text.count(":") > 2:
             raise ValueError
     except ValueError as error:
         raise Unsupported(

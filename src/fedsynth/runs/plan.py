@@ -56,8 +56,9 @@ class PlannedRun:
     limit, ``trust`` the trust model (who adds the noise), and ``unit`` who is protected: a person with at most so many
     rows at each of so many sites. ``public_sizes`` treats the sites' numbers of rows as public. ``partition`` says how
     rows are spread over sites, as ``--partition`` of ``fedsynth simulate`` does. Raises
-    :class:`~fedsynth.errors.InvalidParameter` for fewer rows than sites, and :class:`~fedsynth.errors.Unsupported` for
-    a budget without limit and a partition that cannot split a table.
+    :class:`~fedsynth.errors.InvalidParameter` for fewer rows than sites, :class:`~fedsynth.errors.Unsupported` for a
+    budget without limit and a partition that cannot split a table, and :class:`~fedsynth.errors.SchemaError` for one
+    that names an unknown column.
     """
 
     schema: Schema
@@ -93,7 +94,7 @@ class PlannedRun:
         """Return the partition object that splits a random table over the sites.
 
         Raises :class:`~fedsynth.errors.Unsupported` if ``partition`` generates its own rows (``synthfs``) or is
-        unknown.
+        unknown, and :class:`~fedsynth.errors.SchemaError` if it names an unknown column.
         """
         found = parse_partition(self.partition, self.schema)
         if isinstance(found, SynthFS):
@@ -190,16 +191,16 @@ def advise(
 
     Every method runs in a simulation over ``tables`` random tables of each kind in :data:`SHAPES`. After ``seconds`` no
     further run is started, and the advice uses the runs so far; every method runs on the first table anyway. ``wanted``
-    is an error of pairs of columns (a mean L1 distance, 0 to 2) for which the needed epsilon is searched; ``None``: no
-    search. ``progress(what, done, total)`` is called after each run. A method that cannot run is listed with the
-    reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
+    is an error of pairs of columns (a mean L1 distance, above 0 and below 2) for which the needed epsilon is searched;
+    ``None``: no search. ``progress(what, done, total)`` is called after each run. A method that cannot run is listed
+    with the reason. Raises :class:`~fedsynth.errors.InvalidParameter` for numbers out of range.
 
     If more rows are planned than a random table has, the noise relative to the rows is kept as planned
     (:meth:`PlannedRun.budget_at`). Fewer rows also have a larger sampling error, which falls with 1 / sqrt(rows): a
     second run over a quarter of the rows measures it, and the excess is subtracted.
     """
     if min(tables, seconds) <= 0 or (wanted is not None and not 0 < wanted < 2):
-        raise InvalidParameter("--tables and --seconds must be positive, and --wanted must lie between 0 and 2")
+        raise InvalidParameter("--tables and --seconds must be positive, and --wanted above 0 and below 2")
     deadline = time.monotonic() + seconds
     runs = {name: _Runs(planned, method) for name, method in methods.items()}
     made = [(shape, seed) for seed in range(tables) for shape in SHAPES]

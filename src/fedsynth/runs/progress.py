@@ -1,8 +1,9 @@
 """Progress of a deployed run for its operator: events that the run appends to a file, and the readers' view of them.
 
-Rule 1: an event holds names, steps, sizes in bytes, times and codes, but no counts, statistics or parts of answers.
-Rule 2: readers use the file alone, so that a run started elsewhere or by hand is shown like any other. Rule 3: a
-transport adds only what it alone knows: that a site is connected, away, or has answered.
+Rule 1: an event holds names, steps, sizes in bytes, times and codes, and the last one the result's headline and
+warnings or the error's message, but no counts, statistics or parts of answers. Rule 2: readers use the file alone, so
+that a run started elsewhere or by hand is shown like any other. Rule 3: a transport adds only what it alone knows: that
+a site is connected, away, or has answered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
-MOST_SITES = 5  # sites of a dry run that only counts rounds, at most: more sites do not change the number
+MOST_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
 _KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
 _VERBS = {
     "sum": "the sum over sites of {}",
@@ -140,7 +141,7 @@ class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
 
     After success, ``exit_code`` is 0, ``folder`` holds the result, ``headline`` and ``warnings`` are from its privacy
     statement, and ``lost`` names sites that missed a round. After an error, ``exit_code`` is that of the command line,
-    ``error`` the name of its class and ``message`` its text.
+    ``error`` the name of its class ("Fault" for a bug, "Stopped" if the operator stopped it) and ``message`` its text.
     """
 
     exit_code: int
@@ -433,6 +434,7 @@ class RunView:
     received: int = 0
     rounds: list[float] = field(default_factory=list)
     last: float = 0.0
+    _timed: int = field(default=0, repr=False)  # the round of the last entry of rounds
 
     def receive(self, event: Event) -> None:
         """Update the view with an event. The first :class:`AttemptEnded` counts; only a later success replaces it."""
@@ -474,11 +476,14 @@ class RunView:
         else:
             site.connected = True
         if self.asked is not None and not self.missing:
+            if self._timed == self.asked.round:  # replies of sites that the transport had reported before
+                self.rounds.pop()
             self.rounds.append(event.time - self.asked.time)
+            self._timed = self.asked.round
 
     @property
     def missing(self) -> list[SiteView]:
-        """The sites for whose replies the current round still waits."""
+        """The sites that the current round has asked and that have neither answered nor been given up as lost."""
         return [site for site in self.sites.values() if site.asked and not site.code]
 
     @property

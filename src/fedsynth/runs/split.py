@@ -24,7 +24,7 @@ class Split:
     """The data of a simulated run after it was split: one table per site, and the hold-out, which no site has.
 
     All tables are encoded under ``schema``. ``holdout`` is ``None`` if the job keeps no rows back. ``digest``
-    identifies all rows before the split; ``left_out`` counts rows that did not fit the schema.
+    identifies all rows that fit, before the split; ``left_out`` counts those that did not fit the schema.
     """
 
     schema: Schema
@@ -37,10 +37,11 @@ class Split:
 def load_rows(job: Job, split_seed: int) -> Split:
     """Read a job's table, keep the job's share of rows back as hold-out, and split the others over its sites.
 
-    ``split_seed`` fixes both draws, and the choice among the rows of one person. Without a schema in the job, one is
-    drafted from the table. Raises :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does
-    not fit it, and a hold-out share outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that does not
-    fit the schema.
+    ``split_seed`` fixes both draws, and the choice among the rows of one person. The demo's table and generated rows
+    (``synthfs``) have a schema of their own; for any other table, one is drafted if the job has none. Raises
+    :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
+    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that lacks a column of the schema or of the
+    job, or has one that cannot be read; rows that do not fit are left out.
     """
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):

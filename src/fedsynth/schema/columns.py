@@ -140,7 +140,9 @@ class Categorical:
         codes = _each(values, lambda value: positions.get(self._key(value), -1), -1, np.int64)
         unlisted = (codes < 0) & ~missing
         handled: Handling = "row left out"
-        mend = "add it to values, or set unknown = 'other'"
+        mend = "add it to values"
+        if self._text:  # integers cannot be counted as "other"
+            mend += ", or set unknown = 'other', which counts all unlisted values as 'other'"
         if self.unknown != "drop":
             mend = "add it to values if it is common"
             handled = "counted as 'other'" if self.unknown == "other" else "counted as missing"
