@@ -14,10 +14,13 @@ import pytest
 
 import fedsynth
 from fedsynth import FLAIM, Auto, InvalidParameter, OneShot, Unsupported
+from fedsynth.errors import SchemaError
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.registry import declared, options_of, read_options
+from fedsynth.methods.tda import FedTDA
+from fedsynth.schema import Categorical, Schema
 
 FOLDER = Path(fedsynth.__file__).parent / "methods"
 MODULES = sorted(f"fedsynth.methods.{path.stem}" for path in FOLDER.rglob("*.py") if path.stem != "__init__")
@@ -103,6 +106,17 @@ def test_options_are_written_by_name():
         made = one.kind(**read_options(one.name, one.kind, options, None))
         assert made == one.kind()
     assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}
+
+
+def test_none_is_no_column_unless_a_column_is_called_so():
+    columns = Categorical("a", ("x", "y")), Categorical("b", ("x", "y"))
+    assert read_options("auto", Auto, {"target": "none"}, Schema(columns)) == {"target": None}
+    assert read_options("auto", Auto, {"target": "b"}, Schema(columns)) == {"target": 1}
+    assert read_options("auto", Auto, {"target": "none"}, Schema((*columns, Categorical("none", ("x", "y"))))) == {
+        "target": 2
+    }
+    with pytest.raises(SchemaError, match="no column 'none'"):
+        read_options("tda", FedTDA, {"target": "none"}, Schema(columns))
 
 
 IMPOSSIBLE: dict[str, float] = {"negative": -3, "nan": math.nan, "inf": math.inf, "huge": 10**30}

@@ -22,7 +22,7 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Laplace
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Rule, Schema
-from fedsynth.schema.bins import Axis
+from fedsynth.schema.bins import MOST_CELLS, Axis
 
 BUDGET, NONE = Budget(1.0, 1e-6), Budget.none()
 SCHEMA = Schema(
@@ -202,6 +202,15 @@ def test_groups_stand_above_the_noise_of_a_pair():
     assert kind.size < 10
     rare = kind.groups == kind.size - 1
     assert np.ptp(kind.counts[rare]) == 0  # spread evenly
+
+
+def test_equally_frequent_values_are_merged_too_until_all_pairs_fit_into_one_sum():
+    schema = Schema(tuple(Categorical(name, tuple(f"v{value}" for value in range(5000))) for name in ("a", "b")))
+    columns = [replace(AdaptiveBins.of(one), counts=np.full(5000, 2.0)) for one in schema.stored]
+    grouped = noise_groups(schema, Survey(columns, 10_000.0, ("a",)), 0.0)
+    assert 1000 < grouped[0].size < 2000
+    Counts(tuple(one.axis(at) for at, one in enumerate(grouped)), ((0, 1),)).check(schema)
+    assert math.prod(one.size for one in grouped) <= MOST_CELLS
 
 
 def test_values_that_a_rule_speaks_of_stay_apart():

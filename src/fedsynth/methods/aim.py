@@ -66,7 +66,8 @@ class AIM:
     measure_share, size_share
         With a ``rate`` below 1, ``size_share`` of the budget pays for a noisy number of records of each site, unless
         these numbers are public: they scale the tables of a sample of sites to all sites. Of what is left after this
-        and ``bins_share``, the part ``measure_share`` is for measuring, and the rest for selection.
+        and ``bins_share``, the part ``measure_share`` is for measuring, and the rest for selection (without ``rounds``,
+        of each round's part; the 1-way tables that precede the first round need no selection).
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). The limit in a round is this number
         times the share of the budget that will have been spent at its end.
@@ -74,8 +75,8 @@ class AIM:
         Upper bounds on the steps of each round's fit and of the last one.
     bins_share
         Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts. AIM spends the rest, and the pairs' tables are denoised before each fit. 0: no
-        survey; the schema's own bins, as in the paper.
+        adaptive bins from the counts. AIM spends the rest, and the pairs' tables are denoised before each fit. Three
+        servers allow no survey. 0: no survey; the schema's own bins, as in the paper.
     """
 
     workload: Workload | None = None

@@ -55,14 +55,14 @@ class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
 
     It takes three rounds of one noisy sum over sites each, under any trust model (who adds the noise) except
-    "three-servers". (1) A survey counts single columns, and groups the values of each so coarsely that the mean count
-    in a cell of a pair's table exceeds the noise. (2) A pilot counts all pairs over unions of these groups. (3) A
-    spanning tree of the strongest pairs, and all other pairs that lower the expected error, are counted over the groups
-    themselves. If the target has few values, a spanning tree of the pairs that depend on it is counted separately for
-    each of its values. Noisy tables that contain the same counts, if only as sums of their cells, are averaged by
-    inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result. The model draws
-    groups; the values that correlated numeric columns take within their groups are drawn jointly, from a normal
-    distribution with the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
+    "three-servers". (1) A survey counts single columns, and groups the values of each, the more coarsely the more noise
+    the pairs' tables will have. (2) A pilot counts all pairs over unions of these groups. (3) A spanning tree of the
+    strongest pairs, and others that lower the expected error, as far as one model holds them, are counted over the
+    groups themselves. If the target has few values, a spanning tree of the pairs that depend on it is counted
+    separately for each of its values. Noisy tables that contain the same counts, if only as sums of their cells, are
+    averaged by inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result. The
+    model draws groups; the values that correlated numeric columns take within their groups are drawn jointly, from a
+    normal distribution with the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
     If the noise in a cell of the pilot would exceed a tenth of the number of rows, the pilot is skipped, and all pairs
     are counted once.
@@ -78,11 +78,12 @@ class Auto:
         others depend most.
     workload
         Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
-        and pairs with the target, enter the model before all others.
+        and pairs with the target, enter the model right after the spanning tree, before all others.
     survey_share, pilot_share
         Shares of the budget for the first two rounds; the third gets the rest.
     purpose_share
-        Share of the last round's budget that the pairs of interest (see ``workload``) get together, at least.
+        Share of the last round's budget that the pairs of interest (see ``workload``) get together, if they would get
+        less otherwise; the share spent can differ by a few per cent, since tables have whole-number weights.
     max_megabytes
         Largest size of the graphical model's tables, in MiB (8 bytes per cell). A larger one holds more pairs and takes
         longer to fit.

@@ -41,7 +41,8 @@ def grouped(columns: Sequence[AdaptiveBins], std: float, total: float, cells: in
     ``columns`` come from a survey (noisy counts of single columns, :func:`~fedsynth.methods.survey.survey`); they and
     the result have one entry per column. The tables will hold ``total`` records, with noise of standard deviation
     ``std`` per cell, in records. Every group holds at least 8 ``std`` records, and the mean cell of a table of two
-    columns at least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups.
+    columns at least 2 ``std``, as far as the records suffice. A numeric column has at most ``cells`` groups, besides
+    one for missing values.
     """
     most = max(2, math.floor(min(MOST, math.sqrt(total / (USEFUL * std)) if std else MOST)))
     return [one.grouped(CLEAR * std, min(cells, most) if one.grid is not None else most) for one in columns]
@@ -73,8 +74,9 @@ def measure_pairs(federation: Federation, survey_share: float, pair_share: float
     """Survey the columns, then measure all 2-way tables in one noisy sum over sites, and return both.
 
     The survey (noisy counts of single columns) costs ``survey_share`` of the budget. It merges each column's values
-    into groups, of a numeric column at most ``cells``, that are large enough for the noise of the 2-way tables. These
-    cost ``pair_share`` of the budget together. Raises :class:`SiteLost` if too few sites answer.
+    into groups, of a numeric column at most ``cells`` besides missing values, that are large enough for the noise of
+    the 2-way tables. These cost ``pair_share`` of the budget together. Raises :class:`SiteLost` if too few sites
+    answer.
     """
     from fedsynth.models.structure import dependences
 
@@ -137,14 +139,14 @@ def measure_network(
 class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents per column, optimal for the noisy pairwise tables.
 
-    It takes three rounds of one noisy sum over sites each: a survey of single columns, which gives adaptive bins, all
-    pairs of columns, and each column with its parents. The network is the one with the largest sum of the mutual
-    information of each column with each of its parents, estimated from the noisy tables of pairs. Grouping, structure
-    search and consistency are post-processing. The search is exact for up to 20 columns, and for ``degree = 1`` with
-    any number (:func:`~fedsynth.models.structure.best_structure`). Under a budget with delta = 0 the noise is Laplace
-    noise, which is larger than Gaussian noise: one record moves a vector of m tables by m in L1, but by sqrt(m) in L2.
-    Without noise the sums are those of the pooled rows, and more detail (degree = 4, cells = 20) pays off. Options out
-    of range raise :class:`InvalidParameter`.
+    It takes three rounds (or two, see ``pair_share``) of one noisy sum over sites each: a survey of single columns,
+    which gives adaptive bins, all pairs of columns, and each column with its parents. The network is the one with the
+    largest sum of the mutual information of each column with each of its parents, estimated from the noisy tables of
+    pairs. Grouping, structure search and consistency are post-processing. The search is exact for up to 20 columns, and
+    for ``degree = 1`` with any number (:func:`~fedsynth.models.structure.best_structure`). Under a budget with delta =
+    0 the noise is Laplace noise, which is larger than Gaussian noise: one record moves a vector of m tables by m in L1,
+    but by sqrt(m) in L2. Without noise the sums are those of the pooled rows, and more detail (degree = 4, cells = 20)
+    pays off. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -152,7 +154,7 @@ class FedChowLiu:
         Largest number of parents of a column. A table is used only if its mean cell stands out from the noise, so a
         small budget gives small tables, down to a tree.
     cells
-        Largest number of groups of a numeric column in any table.
+        Largest number of groups of a numeric column in any table, besides one for missing values.
     survey_share, pair_share
         Shares of the budget for the survey and for the pairs. If they add up to 1 (but for rounding), there is no third
         round: the tables of the pairs also give the parameters, and the degree must be 1.

@@ -322,8 +322,9 @@ class FLAIMState:
     def result(self, name: str) -> Synthesizer:
         """Return the synthesizer of a final fit to all measurements, with the schema's forbidden cells set to 0.
 
-        ``name`` is the method's name for the synthesizer's ``info``, which also lists the measured cliques. Earlier
-        fits ignore the schema's rules, since sites can only evaluate models whose factors are all measured tables.
+        ``name`` is the method's name for the synthesizer's ``info``, which also has the measured cliques of two or more
+        columns. Earlier fits ignore the schema's rules, since sites can only evaluate models whose factors are all
+        measured tables.
         """
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
@@ -481,9 +482,10 @@ class RandomFLAIM(FLAIMOptions):
 class FedNaiveBayes:
     """Measures only 1-way marginals, over one cohort of sites, and draws columns independently: a baseline.
 
-    A method that models dependence has to give better rows than this one. A cohort is a random sample of sites;
-    ``rate`` is the probability with which a site is in it. ``size_share`` is the share of the budget for the sites'
-    numbers of records, unless these are public. Options out of range raise :class:`InvalidParameter`.
+    Columns depend on each other only where the schema's rules forbid a combination of values. A method that models
+    dependence has to give better rows than this one. A cohort is a random sample of sites; ``rate`` is the probability
+    with which a site is in it. ``size_share`` is the share of the budget for the sites' numbers of records, unless
+    these are public. Options out of range raise :class:`InvalidParameter`.
     """
 
     rate: float = field(default=0.1, metadata=COHORT_RATE)

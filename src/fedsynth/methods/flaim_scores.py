@@ -95,13 +95,13 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
 
     D_q is the sum over all cells of the candidate's table of | G count - n S_q |. Here count is the number of the
     site's rows in the cell, and S_q the model's share of all rows in it as an integer, rint(G share). ``records`` (n)
-    is the site's public number of records, fixed whatever its rows. The integers ``weights`` (w_q) and ``penalties``
-    have one entry for each candidate; a penalty stands for the noise that measuring the candidate would add, in the
-    unit of u(q). tau_q stands for the site's deviation from all sites. It is computed from the shares of all sites'
-    rows, as integers in parts of 1 / G, which take the place of S: with ``by_column`` (tables of all columns, one after
-    another), tau_q is the sum over the candidate's columns j of v_q D_j, where v_q = max(1, w_q / |q| rounded) and |q|
-    is the number of columns of q; with ``by_candidate`` (tables of all candidates), it is w_q D_q; without either it is
-    zero. See arXiv 2310.06447, section 4.
+    is the site's number of records that is public or was released with noise, fixed whatever its rows. The integers
+    ``weights`` (w_q) and ``penalties`` have one entry for each candidate; a penalty stands for the noise that measuring
+    the candidate would add, in the unit of u(q). tau_q stands for the site's deviation from all sites. It is computed
+    from the shares of all sites' rows, as integers in parts of 1 / G, which take the place of S: with ``by_column``
+    (tables of all columns, one after another), tau_q is the sum over the candidate's columns j of v_q D_j, where v_q =
+    max(1, w_q / |q| rounded) and |q| is the number of columns of q; with ``by_candidate`` (tables of all candidates),
+    it is w_q D_q; without either it is zero. See arXiv 2310.06447, section 4.
 
     The model is the product of exp(``potentials``), one table for each clique of ``factors``, flattened and
     concatenated. With ``steps`` (selections in a round) above 1, ``measured`` holds the noisy tables that the model was
@@ -240,8 +240,7 @@ class FLAIMSelection(Selection, frozen=True, kw_only=True, dict=True):
             _check_model(sizes, self.measured.cliques)
 
     def _adapted(self, model: MarkovRandomField, looks: Sequence[SiteMeasurement]) -> MarkovRandomField:
-        """Return the model fitted, at this site, to the global measurements and to the site's own noisy tables
-        ``looks``.
+        """Return the model fitted, at this site, to the global measurements and its own noisy tables ``looks``.
 
         A table that would make the model too large is left out.
         """

@@ -60,10 +60,10 @@ class GUM:
 
 @dataclass(frozen=True)
 class PGM:
-    """Private-PGM (arXiv 1901.09136): fits a graphical model to the tables, in at most ``iterations`` steps.
+    """Private-PGM (arXiv 1901.09136): fits a graphical model to the noisy tables, in at most ``iterations`` steps.
 
     A table with which the model would need more than ``max_megabytes`` (MiB, 8 bytes per cell) is skipped; tables are
-    taken in the order given. Options that are not positive raise :class:`InvalidParameter`.
+    taken in the order given. Options out of range raise :class:`InvalidParameter`.
     """
 
     iterations: int = 500

@@ -63,8 +63,8 @@ def fit_noisy(
 
     ``sizes`` are all columns' numbers of bins, in order, ``measured`` the noisy tables
     (:class:`~fedsynth.models.estimate.Measurement`), ``total`` the number of records of all sites, and ``iterations``
-    the largest number of steps. ``warm_start`` is an earlier model to start from; each of its cliques must lie in a
-    measured one.
+    the largest number of steps. ``warm_start`` is an earlier model to start from; each of its cliques must be a single
+    column, or lie in a measured one or one of ``zeros``.
 
     If the tables come from several cohorts of sites (not ``one_cohort``), they disagree by more than their noise, and
     no model reaches the noise level: the fit then ends as soon as it slows. ``zeros`` masks, by clique, the table cells
@@ -166,7 +166,7 @@ def clean_pairs(
 
     ``pairs`` count rows in the bins of ``domain``, and so do ``ones``, the noisy 1-way tables of the same columns, from
     which the margins of the result are taken. ``total`` is the estimated number of rows, to which every table of the
-    result adds up. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
+    result adds up but for noise. The algorithm, a low-rank approximation, is in :mod:`fedsynth.models.pair_tables`.
     """
     from fedsynth.models.pair_tables import denoised
 
@@ -344,7 +344,7 @@ def measure_in_vault(
     """Release one noisy table for each of ``cliques`` from a vault, for ``share`` of the run's budget in total.
 
     ``vault`` (:class:`~fedsynth.federation.vault.Vault`) holds exact sums over the bins of ``domain``; sites were
-    charged a share of their budgets when they deposited their tables in it, and whatever the vault releases is paid
+    charged a share of the run's budget when they deposited their tables in it, and whatever the vault releases is paid
     from that share. Tables and noise are returned in records times ``factor``, the ratio of the records of all sites to
     those of the sites in the vault. Raises :class:`BudgetExceeded` if less than ``share`` is left of it, and
     :class:`Unsupported` for tables that were not deposited.
@@ -415,9 +415,9 @@ def pair_weights(
     """Return the weights (:func:`weights_for`) that divide a query's privacy cost between the tables of ``pairs``.
 
     The division minimises the total L1 error (:func:`table_shares`); cells are counted over the groups (bins) of
-    ``domain``. ``favoured`` has one entry for each pair: those marked True get at least the part ``share`` of the cost
-    together. Empty, as by default, or all True, it changes nothing. ``pairs`` may contain cliques of three columns.
-    ``budget`` says which noise is used.
+    ``domain``. ``favoured`` has one entry for each pair: if those marked True would get less than the part ``share`` of
+    the cost together, they get about this part (weights are rounded). Empty, as by default, or all True, it changes
+    nothing. ``pairs`` may contain cliques of three columns. ``budget`` says which noise is used.
     """
     prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)

@@ -2,8 +2,8 @@
 
 Source: the FedBN thesis, in which sites search; here the server does, for all of them; the search itself is in
 :mod:`fedsynth.models.evolution`. The fitness of a structure is the sum, over all columns, of the mutual information of
-a column with its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best structure of
-the same objective in a fraction of the time, exactly for up to 20 columns.
+a column with each of its parents. Kept for comparison: :class:`~fedsynth.methods.bayes.FedChowLiu` finds the best
+structure of the same objective in a fraction of the time, exactly for up to 20 columns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MigrationOptions:
     degree
         Number of candidate parents of a column in an individual.
     rounds, interval
-        Number of migrations between islands, and of generations between two migrations.
+        Number of rounds, between which islands exchange their fittest individuals, and of generations in a round.
     population, selection
         Number of individuals (candidate structures) of an island, and number of the fittest, which breed the next
         generation.
@@ -95,16 +95,16 @@ class FedMigration(MigrationOptions):
 
     The server runs as many islands (populations of a genetic algorithm, which exchange their fittest individuals) as
     there are sites, so that migration costs no privacy and no messages. An individual is an order of the columns with
-    candidate parents for each; its fitness is the sum of the mutual information of each column with its parents,
-    estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which maximises the
-    same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
+    candidate parents for each; its fitness is the sum of the mutual information of each column with each of its
+    parents, estimated from the noisy tables. The rest is as in :class:`~fedsynth.methods.bayes.FedChowLiu`, which
+    maximises the same sum exactly for up to 20 columns. Options out of range raise :class:`InvalidParameter`.
 
     The further options are those of :class:`MigrationOptions`.
 
     Parameters
     ----------
     cells
-        Largest number of groups of a numeric column in any table.
+        Largest number of groups of a numeric column in any table, besides one for missing values.
     survey_share, pair_share
         Shares of the budget for the survey of single columns, which gives adaptive bins, and for the tables of all
         pairs; the tables of the structure get the rest, so that the two must add up to less than 1.
@@ -151,10 +151,10 @@ class FedMigrationPaper(MigrationOptions):
 
     Each site has an island, a population of candidate structures of a Bayesian network that a genetic algorithm
     evolves; islands exchange their fittest individuals. An individual's fitness is the sum of the mutual information,
-    in the site's exact tables, of each column with its parents. The server runs all islands, for which sites send it
-    these tables. The result is the same as if sites ran them, and no less private than in the thesis, where sites send
-    fitness values and best individuals without noise. The thesis's clients average their conditional tables to agree on
-    parameters; here the parameters are those of all rows.
+    in the site's exact tables, of each column with each of its parents. The server runs all islands, for which sites
+    send it these tables. The result is the same as if sites ran them, and no less private than in the thesis, where
+    sites send fitness values and best individuals without noise. The thesis's clients average their conditional tables
+    to agree on parameters; here the parameters are those of all rows.
 
     The thesis gives 100 to 200 individuals, 5 to 15 of which breed, and 5 to 25 generations between migrations, but
     neither the degree nor the number of rounds. Options out of range raise :class:`InvalidParameter`.

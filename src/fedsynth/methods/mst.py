@@ -35,7 +35,8 @@ class MST:
 
     It needs a trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that
     are opened only with noise). The 1-way tables, the draws and the tree's tables each get a third of the budget. Rare
-    values of a column (``rare``) are merged into one group; generated rows of that group take its values equally often.
+    values of a column (``rare``) are merged into one group; without a survey (``bins_share``), generated rows of that
+    group take its values equally often.
 
     Source: McKenna, Miklau & Sheldon (arXiv 2108.04978). In the fit, the published code weights each group of a column
     by the variance of its own noise; here all groups of a column get their mean variance. Options out of range raise
@@ -50,7 +51,7 @@ class MST:
     bins_share
         Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
         adaptive bins from the counts; the thirds are then thirds of what is left, and the survey's groups are merged
-        instead of values. 0: no survey; the schema's own bins, as in the paper.
+        instead of values. Three servers allow no survey. 0: no survey; the schema's own bins, as in the paper.
     """
 
     rare: float = 3.0

@@ -86,10 +86,11 @@ def pilot(
     """Count all ``pairs`` of columns over coarse unions of groups in one noisy sum, to find the dependent pairs.
 
     The sum costs ``share`` of the budget. ``pairs`` are pairs of column positions. The groups of ``domain`` are united
-    into bins so large that the mean cell of a table of two numeric columns holds at least as many records as one
-    standard deviation of the noise. ``columns`` are the noisy 1-way tables over the groups, in order, of ``total``
-    records. The result estimates each pair's L2 distance from independence; if its correlation stands out from the
-    noise, the estimate is at least the distance of a Gaussian copula with this correlation.
+    into bins so large that the mean cell of a table of two numeric columns holds about one standard deviation of the
+    noise or more, in records, as far as two bins per column allow. ``columns`` are the noisy 1-way tables over the
+    groups, in order, of ``total`` records. The result estimates each pair's L2 distance from independence; if its
+    correlation stands out from the noise, the estimate is at least the distance of a Gaussian copula with this
+    correlation.
     """
     from fedsynth.models.pair_tables import Margin, dependence
 

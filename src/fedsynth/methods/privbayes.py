@@ -43,13 +43,13 @@ class PrivBayes:
 
     Runs under any trust model (who adds the noise) with a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums
     that are opened only with noise). The score is PrivBayes's own R, the L1 distance of a table from independence of
-    column and parents, in records and not halved. Independence is computed from *released* numbers (the column's own
-    table, and the parents' joint table in the network so far), so that one record moves a score by 1 (by 3 against
-    exact tables, as published). Mutual information, the first choice of the paper and of the FedBN thesis, moves by
-    about ln n nats per record while its range is a small multiple of n: its noise relative to its range is an order of
-    magnitude larger. DataSynthesizer, a published implementation, uses a sensitivity that belongs to another definition
-    of neighbouring tables, and does not charge the budget for its 1-way tables. Options out of range raise
-    :class:`InvalidParameter`.
+    column and parents, in records and not halved (with three servers the L2 distance). Independence is computed from
+    *released* numbers (the column's own table, and the parents' joint table in the network so far), so that one record
+    moves a score by 1 (by 3 against exact tables, as published). Mutual information, the first choice of the paper and
+    of the FedBN thesis, moves by about ln n nats per record while its range is a small multiple of n: its noise
+    relative to its range is an order of magnitude larger. DataSynthesizer, a published implementation, uses a
+    sensitivity that belongs to another definition of neighbouring tables, and does not charge the budget for its 1-way
+    tables. Options out of range raise :class:`InvalidParameter`.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ class PrivBayes:
     select_share
         Share of that rest for the draws.
     useful
-        A table is a candidate only if its mean count is at least this many standard deviations of the noise (theta in
-        the paper).
+        A column's table with parents is a candidate only if its mean count is at least this many standard deviations of
+        the noise (theta in the paper).
     bins_share
         Share of the budget for an extra first round, the survey, which counts single columns with noise and derives
-        adaptive bins from the counts; the other shares are then shares of what is left. 0: no survey; the schema's own
-        bins, as in the paper.
+        adaptive bins from the counts; the other shares are then shares of what is left. Three servers allow no survey.
+        0: no survey; the schema's own bins, as in the paper.
     """
 
     degree: int = 2
@@ -127,7 +127,7 @@ class PrivBayes:
 
 
 def _deposited(domain: Domain, degree: int, most: float) -> list[Clique]:
-    """Return the maximal cliques of up to ``degree + 1`` columns and ``most`` cells: their tables are deposited.
+    """Return the maximal cliques, of one column or of up to ``degree + 1`` with at most ``most`` cells, to deposit.
 
     Raises :class:`Unsupported` if the tables would not fit in memory.
     """

@@ -94,7 +94,7 @@ class PrivSynOptions:
     seed
         Seed of the public projection, from 0 to 2^63 - 1.
     bound
-        Largest number of released pairs, as a share of all pairs of columns.
+        Largest number of released pairs, as a share of all pairs of columns; one pair in any case.
     generator
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).
@@ -211,13 +211,14 @@ class AdaFedPrivSyn(PrivSynOptions):
     dependence is below the noise are not released. After each batch, rows are generated, and the dependence of a
     remaining pair that shares a column with a released one is lowered to the estimated distance of its table from these
     rows, if that is smaller. Every pair's table costs the same part of the budget, so that the pairs that ``bound``
-    allows would use it up. If fewer are released, the rest pays for measuring all released tables once more. Source:
-    HeteroFedSyn, algorithms 4 and 5. Options out of range raise :class:`InvalidParameter`.
+    allows would use it up. If fewer are released, the rest pays for measuring all released tables once more (without
+    any, the 1-way tables). Source: HeteroFedSyn, algorithms 4 and 5. Options out of range raise
+    :class:`InvalidParameter`.
 
     Parameters
     ----------
     batch
-        Number of pairs released in one round.
+        Largest number of pairs released in one round.
     one_share, sketch_share, width, seed, bound, generator, bins_share
         As in :class:`FedPrivSyn`.
     """
@@ -281,7 +282,7 @@ class PrivSyn:
     one_share, score_share
         Shares of the budget for the 1-way tables and for the dependence scores; the released pairs get the rest.
     bound
-        Largest number of released pairs, as a share of all pairs of columns.
+        Largest number of released pairs, as a share of all pairs of columns; one pair in any case.
     generator
         How the released tables become rows: an instance of :class:`~fedsynth.methods.generators.GUM` or
         :class:`~fedsynth.methods.generators.PGM` ("gum" or "pgm" on the command line).

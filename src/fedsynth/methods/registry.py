@@ -2,8 +2,8 @@
 
 A method declares what it needs of the trust model and which promises (:data:`Promise`) of the test suite it does not
 keep where it is defined (:func:`method`), besides its name; there is no second list of methods. Fedsynth's own methods
-are the decorated classes of this package's modules, which import models only inside ``fit``. Other packages register
-theirs as entry points of the group ``fedsynth.methods``.
+are the decorated classes of this package's modules, which import most models only inside ``fit``, and PyTorch only when
+it is used. Other packages register theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -266,9 +266,10 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 
     ``method`` is the method's name, for messages. ``options`` maps names to values as read from a command line or a
     file: columns and objects are written by name (``target=income``, ``generator=pgm``), ``none`` is ``None`` where the
-    option allows it, and numbers and true or false stand for themselves. ``schema`` turns names of columns into
-    positions; without one, options that name a column are left out. Raises :class:`Unsupported` for an unknown option,
-    :class:`InvalidParameter` for an invalid value, and :class:`SchemaError` for an unknown column.
+    option allows it (unless it names a column), and numbers and true or false stand for themselves. ``schema`` turns
+    names of columns into positions; without one, options that name a column are left out. Raises :class:`Unsupported`
+    for an unknown option, :class:`InvalidParameter` for an invalid value, and :class:`SchemaError` for an unknown
+    column.
     """
     known = options_of(kind)
     if unknown := sorted(set(options) - set(known)):
@@ -277,15 +278,17 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
     found: dict[str, Any] = {}
     for name, value in options.items():
         objects: Mapping[str, type] = fields[name].metadata.get(_OBJECTS, {})
+        column = COLUMN.items() <= fields[name].metadata.items()
+        called_none = column and schema is not None and "none" in schema.names
         if objects and isinstance(value, str):
             if value not in objects:
                 raise InvalidParameter(f"{name} = {value!r}: {nearest(value, objects)}")
             found[name] = objects[value]()
-        elif COLUMN.items() <= fields[name].metadata.items() and isinstance(value, str):
+        elif value == "none" and "None" in _types(fields[name]) and not called_none:
+            found[name] = None
+        elif column and isinstance(value, str):
             if schema is not None:
                 found[name] = schema.index(value)
-        elif value == "none" and "None" in _types(fields[name]):
-            found[name] = None
         else:
             found[name] = _of_type(fields[name], value)
     return found

@@ -65,11 +65,11 @@ def project(table: NDArray[Any], pair: Sequence[int], width: int, seed: int) -> 
 
 
 def project_counts(table: NDArray[np.int64], pair: Sequence[int], width: int, seed: int) -> Integers:
-    """Return :func:`project` of a pair's flat table of counts as integers, in time that depends on public numbers only.
+    """Return :func:`project` of a pair's flat table of counts as integers; its time depends on no value of a row.
 
     If the rows are at most half as many as the cells, only the non-empty cells are multiplied, padded to as many as
-    there are rows; otherwise, all cells are. The running time is therefore the same whichever rows are equal to each
-    other. The arguments are those of :func:`project`.
+    there are rows; otherwise, all cells are. The running time therefore depends on the number of rows and on public
+    numbers, not on which rows are equal to each other. The arguments are those of :func:`project`.
     """
     rows = int(table.sum())
     if table.size <= width or rows * 2 > table.size:
@@ -109,10 +109,11 @@ class Sketches(Query, frozen=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_SEED)]
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for pairs that the schema does not have, and for tables too large to project.
+        """Raise :class:`InvalidParameter` for invalid pairs of columns, and for tables too large to project.
 
-        A table may have at most 2^23 cells, and a projection 2^25 signs (cells times ``width``), 2^32 for all pairs
-        together. The federation and every site run this check before any privacy cost is charged.
+        A pair needs two different columns that the schema has. A table may have at most 2^23 cells, and a projection
+        2^25 signs (cells times ``width``), 2^32 for all pairs together. The federation and every site run this check
+        before any privacy cost is charged.
         """
         for first, second in self.pairs:
             if max(first, second) >= len(schema.stored) or first == second:
@@ -121,10 +122,16 @@ class Sketches(Query, frozen=True):
                     f"{len(schema.stored)}"
                 )
         sizes = self._sizes(schema)
-        signs = [size * self.width for size in sizes if size > self.width]
-        if max(sizes) > _MOST_CELLS or max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
+        if max(sizes) > _MOST_CELLS:
+            one, other = (schema.names[at] for at in self.pairs[sizes.index(max(sizes))])
             raise InvalidParameter(
-                f"projecting such large tables to {self.width} numbers takes too long; set a smaller width"
+                f"the table of columns {one!r} and {other!r} has {max(sizes)} cells, too many to project (at most "
+                f"{_MOST_CELLS}); give these columns fewer values or bins in the schema"
+            )
+        signs = [size * self.width for size in sizes if size > self.width]
+        if max(signs, default=0) > _MOST_SIGNS or sum(signs) > _ALL_SIGNS:
+            raise InvalidParameter(
+                f"projecting such large tables to {self.width} numbers takes too long; set a smaller --set width=..."
             )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
@@ -151,7 +158,7 @@ class Sketches(Query, frozen=True):
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
 
         The record adds 1 or -1 to each number of a projection, and isqrt(width) to one cell of a table that is not
-        projected. The server rejects answers that no rows could give.
+        projected. The server rejects answers that no rows could give, unless they are masked (secure sums).
         """
         projected = [size > self.width for size in self._sizes(schema)]
         return -1 if any(projected) else 0, 1 if all(projected) else math.isqrt(self.width)
@@ -225,7 +232,7 @@ def sketch(federation: Federation, pairs: Sequence[Clique], share: float, width:
     """Return noisy sketches of the tables of ``pairs`` from one sum over sites, for ``share`` of the budget in total.
 
     ``pairs`` are pairs of column positions, ``width`` and ``seed`` the projection's (see :class:`Sketches`). The result
-    is in the order of ``pairs``. Raises :class:`InvalidParameter` for tables too large for the width.
+    is in the order of ``pairs``. Raises :class:`InvalidParameter` for tables too large to project to that width.
     """
     query = Sketches(tuple((first, second) for first, second in pairs), width, seed)
     released = federation.sum(query, share)

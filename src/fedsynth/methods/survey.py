@@ -1,9 +1,9 @@
 """The survey: adaptive bins of every column, found from noisy counts alone.
 
-The survey is the first step of the Bayesian networks, the copulas and the default method, and an option of others.
-Every numeric column is counted over coarse cells of its range, over their parts and over the parts of these, in one
-sum; the server replaces a cell by its parts where its count stands out from the noise. Tables of several columns are
-counted over groups of the resulting cells.
+The survey is the first step of the default method, of FedChowLiu, FedMigration and FedTDA, and of the methods that
+train networks, and an option of others. A numeric column of many values is counted over coarse cells of its range, over
+their parts and over the parts of these, in one sum; the server replaces a cell by its parts where its count stands out
+from the noise. Tables of several columns are counted over groups of the resulting cells.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
 
-FINEST = 256.0  # a cell with more than one row in so many is cut
-CLEAR = 8.0  # a cell below this many standard deviations of the noise joins its neighbour
-CUT = 4.0  # a cell is cut only above this many standard deviations of the noise
+FINEST = 256.0  # a cell with at least one row in so many is cut
+CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
+CUT = 4.0  # a cell is cut only from this many standard deviations of the noise on
 MOST = 24  # groups of a numeric column, at most
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
@@ -62,11 +62,11 @@ def survey(federation: Federation, share: float) -> Survey:
     """Find adaptive bins for every stored column by one noisy sum over sites, for ``share`` of the budget.
 
     Stored columns are described at :class:`Survey`. A categorical one is counted in one table. A numeric one is counted
-    in three: about 32 cells, each of these cut into 32, and each of those cut into 32. A record is in one cell of every
-    table, so a table's cost does not depend on its number of cells. Finer tables get a smaller share, since they only
-    have to show what stands out. A cell with more than one in ``FINEST`` (256) of the rows, and more than ``CUT`` (4)
-    standard deviations of the noise, is cut. Rows are spread evenly over neighbouring cells unless their counts differ
-    by more than the noise (:mod:`fedsynth.models.piecewise`).
+    in up to three: about 32 cells (or one per value, up to 128 values), each of these cut into 32, and each of those
+    cut into 32. A record is in one cell of every table, so a table's cost does not depend on its number of cells. Finer
+    tables get a smaller share, since they only have to show what stands out. A cell with at least one in ``FINEST``
+    (256) of the rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. Rows are spread evenly over
+    neighbouring cells unless their counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
 
     A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
     """
@@ -115,10 +115,11 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBin
     """Merge a survey's bins into groups, for 2-way tables whose noise has the standard deviation ``std`` per cell.
 
     ``found`` is the survey's result; the returned tuple has one entry for each column. Groups of numeric columns are so
-    large that the mean cell of a table of two such columns holds ``HELD`` (3) times ``std``; finer detail would be lost
-    in the noise. Values of a categorical column with fewer than ``std`` estimated rows are merged into one group, and
-    share its rows evenly if they have no order; more values are merged if all pairs' tables would not fit into one sum.
-    Categorical columns in a rule of the ``schema`` (a combination of values that no row has) keep all their values.
+    large that the mean cell of a table of two such columns holds about ``HELD`` (3) times ``std`` or more, as far as
+    two groups per column allow; finer detail would be lost in the noise. Values of a categorical column with fewer than
+    ``std`` estimated rows are merged into one group, and share its rows evenly if they have no order; more values are
+    merged if all pairs' tables would not fit into one sum. Categorical columns in a rule of the ``schema`` (a
+    combination of values that no row has) keep all their values.
     """
     from fedsynth.models.adaptive_bins import rare_together
 
@@ -128,18 +129,26 @@ def noise_groups(schema: Schema, found: Survey, std: float) -> tuple[AdaptiveBin
     largest = _largest([cells.size for cells in columns])
     for at, cells in enumerate(columns):
         if cells.grid is None and at not in ruled:
-            least = max(std, float(np.sort(cells.counts)[-largest]) if cells.size > largest else 0.0)
-            rare = cells.counts < least
+            frequent = _of_most_frequent(cells.counts, largest)
+            rare = frequent < std
             if rare.sum() > 1:
                 counts = cells.counts
                 if not cells.in_order:
                     counts = np.where(rare, counts[rare].mean(), counts)
-                columns[at] = replace(cells, groups=rare_together(cells.counts, least), counts=counts)
+                columns[at] = replace(cells, groups=rare_together(frequent, std), counts=counts)
     return tuple(columns)
 
 
+def _of_most_frequent(counts: Floats, most: int) -> Floats:
+    """Return ``counts`` with all but the ``most`` largest set to -1; of equal counts the first are the largest."""
+    found = np.full(len(counts), -1.0)
+    kept = np.argsort(-counts, kind="stable")[:most]
+    found[kept] = counts[kept]
+    return found
+
+
 def _largest(sizes: Sequence[int]) -> int:
-    """Return the largest number of groups per column for which the tables of all pairs fit into one sum."""
+    """Return about the largest number of groups per column (at least 2) whose tables of all pairs fit into one sum."""
     largest = max(sizes)
     while sum(min(size, largest) for size in sizes) ** 2 > 2 * _LARGEST and largest > 2:
         largest = largest * 3 // 4

@@ -53,9 +53,10 @@ class FedTDA:
         Share of the budget for the histograms of single columns, in one sum. The products get what ``survey_share`` and
         ``order_share`` leave.
     order_share
-        Share of the budget for ordering the values of categorical columns that have more than two values and no order:
-        values are neighbours if they have similar conditional distributions in the column's noisy 2-way tables with the
-        other categorical columns. Nothing is spent without such a column.
+        Share of the budget for ordering the values of categorical columns that have more than two values (missing ones
+        count as one) and are not declared ordered: values are neighbours if they have similar conditional distributions
+        in the column's noisy 2-way tables with the other categorical columns. Nothing is spent without such a column,
+        or without another categorical one.
     target
         Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the other
         columns' values are ordered; -1: by those of all.
@@ -114,9 +115,9 @@ class FedTDA:
 def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
     """Return the pairs of categorical columns whose 2-way tables order the values of an unordered column.
 
-    Unordered means categorical without an order and with more than two values. ``target`` is the position of the one
-    column that others are paired with, or -1: each unordered column is paired with all. Raises
-    :class:`InvalidParameter` for a target that is not a categorical column.
+    Unordered means categorical, not declared ordered, and with more than two values (missing ones count as one).
+    ``target`` is the position of the one column that others are paired with, or -1: each unordered column is paired
+    with all. Raises :class:`InvalidParameter` for a target that is not a categorical column.
     """
     require_category(schema, target)
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]

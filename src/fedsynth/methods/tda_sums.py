@@ -71,8 +71,8 @@ class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     def check(self, at: int, column: Column) -> None:
         """Raise :class:`InvalidParameter` unless every value of ``column`` has a score of at most 8 in absolute value.
 
-        A score of 8 standard deviations is the integer ``LONGEST`` (8192). ``at`` is the column's position, for the
-        message.
+        A score of 8 standard deviations is the integer ``LONGEST`` (8192). Invalid cut points and mixtures are refused.
+        ``at`` is the column's position, for the message.
         """
         if self.mixture is None:
             axis = Axis(at, self.cuts)
@@ -242,7 +242,7 @@ class ProductSums(EncodedRows, frozen=True):
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
 
         A product of two different numbers is bounded by half the sum of their squares. The server rejects answers that
-        no rows could give.
+        no rows could give, unless they are masked (secure sums).
         """
         most = min(self.bound // 2, LONGEST**2)
         return -most, most
@@ -312,7 +312,7 @@ class MomentSums(EncodedRows, frozen=True):
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
 
         A square is bounded by the sum of all; integers are no larger than their squares. The server rejects answers
-        that no rows could give.
+        that no rows could give, unless they are masked (secure sums).
         """
         most = min(self.bound, LONGEST**2)
         return -most, most
@@ -428,7 +428,7 @@ class MixtureSums(Query, frozen=True):
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
 
         They are -``FIXED`` and ``FIXED``, which no integer of a row exceeds. The server rejects answers that no rows
-        could give.
+        could give, unless they are masked (secure sums).
         """
         return -FIXED, FIXED
 

@@ -3,8 +3,8 @@
 There are two mechanisms, never mixed. DP-FedSGD asks for one clipped gradient sum per step (:class:`GradientSum`),
 noised like any other sum (the trust model says who adds the noise); it gives the better rows at equal epsilon. In
 FedAvg (McMahan et al., arXiv 1602.05629) sites take several steps on their own (:class:`LocalTraining`), each with the
-site's own noise, and the server averages the results. Without privacy both run without noise, on gradients or weights
-rounded to the same grid of multiples of a power of 2.
+site's own noise, and the server averages the results. Without privacy both run without noise; gradient sums, or the
+changes of the weights, are rounded to multiples of a power of 2 then, too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 GRID = 10
 """Bits of the grid below the clip norm, at least: 2^grid C >= 2^GRID sqrt(d), so that rounding adds 1/1000 at most."""
-_FINEST = 2.0**30  # 2^grid C at most: sums over 2^28 rows stay below 2^58
+_FINEST = 2.0**30  # 2^grid C at most: sums over 2^28 rows stay below 2^59
 _UPDATE = 2**31 - 1  # grid steps by which a weight changes in a round, at most
 _HEAVIEST = 2**12  # weight of the largest site in an average; the others in proportion
 _PLAIN_GRID = 24  # bits of the grid without clipping: steps of 6e-8, changes of up to 128 in a round
@@ -88,7 +88,7 @@ Sizes = Annotated[
     ],
     msgspec.Meta(max_length=2**14),
 ]
-"""Public numbers of rows, by site."""
+"""Numbers of rows by site, declared public or released with noise before: pairs (site, rows)."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -100,9 +100,10 @@ class NetworkTraining(Training, frozen=True):
 
     A site computes, from its own rows, clipped gradients of ``network`` (its public hyperparameters) on rows encoded by
     ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`), one for each column. The gradient of each row is clipped
-    to the L2 norm ``clip`` (0: not clipped, and no noise is possible), and sums are rounded to multiples of
-    ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step, and ``weights`` the SHA-256 digest
-    of the network's weights, which are sent beside the query (see :class:`~fedsynth.federation.query.Training`).
+    to the L2 norm ``clip`` (0: not clipped, and no noise is possible). Sums of clipped gradients, and changes of
+    weights, are rounded to multiples of ``2^-grid``. ``rate`` is the probability with which a row is sampled in a step
+    (not used in batches), and ``weights`` the SHA-256 digest of the network's weights, which are sent beside the query
+    (see :class:`~fedsynth.federation.query.Training`).
     """
 
     network: Network
@@ -144,8 +145,8 @@ class NetworkTraining(Training, frozen=True):
 
         These are encoders that do not cover the schema's columns and values, a ``grid`` so coarse that rounding would
         exceed a thousandth of ``clip`` or so fine that sums might overflow, and networks whose layers hold more than
-        65,536 numbers per row. The memory for an answer depends on these public numbers alone, not on the rows. The
-        federation and every site call this before any privacy cost is charged.
+        65,536 numbers per row. These public numbers also bound the memory for gradients, however many rows are drawn.
+        The federation and every site call this before any privacy cost is charged.
         """
         check_encoders(self.encoders, schema)
         cells = self.cells(schema)
@@ -201,8 +202,8 @@ class NetworkTraining(Training, frozen=True):
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
 
-        Each entry of a clipped gradient is bounded by its norm, plus one for rounding; without clipping the bound is
-        2^31 - 1. The server rejects answers that no rows could give.
+        Each entry of a clipped gradient is bounded by its norm, plus what rounding adds; without clipping the bound is
+        2^31 - 1. The server rejects answers that no rows could give, unless they are masked (secure sums).
         """
         most = math.ceil(math.ldexp(self.clip, self.grid) * (1 + 2.0**-5)) + 1 if self.clip else _UPDATE
         return -most, most
@@ -227,7 +228,7 @@ class NetworkTraining(Training, frozen=True):
         return max(_LEAST_PART, min(_PART, _ENCODED // (16 * len(self.encoders))))
 
     def _step_sum(self, rows: Table, parameters: Sequence[Any], draws: SiteRandomness, step: int) -> Integers:
-        """Return the noisy integer sum of the clipped gradients of the rows that one step draws."""
+        """Return the integer sum of clipped gradients of the rows that a step draws, plus noise if the site adds it."""
         from fedsynth.privacy import dpsgd
 
         rng = _generator(draws.bits(f"rows {step}"))
@@ -274,14 +275,14 @@ class GradientSum(NetworkTraining, frozen=True):
 class LocalTraining(NetworkTraining, frozen=True):
     """Query for a round of FedAvg: how ``updates`` steps of Adam on a site's own rows change the network's weights.
 
-    The answer is this change of the network's weights, multiplied by an integer proportional to the site's number of
-    rows, its weight in the average (:meth:`weights_of`). Each step adds up the clipped gradients of randomly sampled
-    rows, adds the site's own noise, and divides by ``rate`` times the site's number of rows in ``sizes`` (pairs of a
-    site's name and its number of rows), which is a number released before, never the site's own count; a site that
-    ``sizes`` does not name does not train. Adam's moments start anew each round; ``learning_rate`` and the weight
-    ``decay`` are Adam's. With a ``batch`` above 0, as in the papers, a step takes that many rows in random order
-    without clipping (``clip = 0``), which only a release without noise allows. The other fields are described at
-    :class:`NetworkTraining`.
+    The answer is this change times the site's integer weight in the average (:meth:`weights_of`). ``sizes`` (pairs of a
+    site's name and its number of rows) holds numbers that are public or were released before; weights and steps use
+    these, never a site's own count, and a site that it does not name does not train, but answers 0. Exactly one of
+    ``batch`` and ``clip`` is above 0. With ``clip``, each step adds up the clipped gradients of randomly sampled rows,
+    adds the site's own noise (none in a release without noise), and divides by ``rate`` times the site's number in
+    ``sizes``. With ``batch``, as in the papers, a step takes that many rows in random order without clipping, which
+    only a release without noise allows. Adam's moments start anew each round; ``learning_rate`` and the weight
+    ``decay`` are Adam's. The other fields are described at :class:`NetworkTraining`.
     """
 
     kind: ClassVar[str] = "local-training"
@@ -299,11 +300,11 @@ class LocalTraining(NetworkTraining, frozen=True):
         return self.updates
 
     def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` unless exactly one of ``batch`` and ``clip`` is set, and for too much work.
+        """Raise :class:`InvalidParameter` unless just one of ``batch`` and ``clip`` is above 0, and for too much work.
 
         Limits on the work are 2^27 updates times weights times a share of rows (``rate``, or ``batch`` / 2^16; at least
         1/16), 2^24 rows in the batches of a round, and 2^26 numbers in all layers for a batch. A site that ``sizes``
-        names twice is also refused, and so is what :meth:`NetworkTraining.check` refuses.
+        names twice and a ``decay`` of -0.0 are also refused, and so is what :meth:`NetworkTraining.check` refuses.
         """
         super().check(schema)
         if (self.batch > 0) == self.clipped:
@@ -336,14 +337,15 @@ class LocalTraining(NetworkTraining, frozen=True):
         """Return the smallest and the largest possible number in a site's answer, its noise included.
 
         They are minus and plus 2^31 - 1 grid steps, to which a site clips each weight's change, times the largest
-        weight of a site in the average (2^12). ``rows`` and ``noise`` are not used. The server rejects other answers.
+        weight of a site in the average (2^12). ``rows`` and ``noise`` are not used. The server rejects other answers,
+        unless they are masked (secure sums).
         """
         return -_UPDATE * _HEAVIEST, _UPDATE * _HEAVIEST
 
     def weights_of(self, sites: Sequence[str]) -> list[int]:
         """Return the integer weight of each of ``sites`` in the average; 0 for a site that ``sizes`` does not name.
 
-        Weights are in proportion to the numbers of rows, rounded up; that of the largest site is 2^12.
+        Weights are in proportion to the numbers in ``sizes``, rounded up; the largest of these has the weight 2^12.
         """
         sizes = dict(self.sizes)
         most = max(sizes.values(), default=1)
@@ -406,9 +408,9 @@ def tokens_of(found: Survey, most: int, modes: int = 1) -> list[AdaptiveBins]:
     """Return, for each column, a survey's bins merged into the groups that networks read as tokens (integer codes).
 
     ``found`` is the result of :func:`~fedsynth.methods.survey.survey`. A categorical column keeps the ``most`` most
-    frequent values, as far as their counts exceed 8 standard deviations of the noise; all others form one more group. A
-    numeric column has at most ``modes`` groups, besides one for missing values; if ``modes`` is above 1, a single value
-    that many rows share is a group of its own.
+    frequent values, as far as they count at least 8 standard deviations of the noise, and the most frequent one in any
+    case; all others form one more group. A numeric column has at most ``modes`` groups, besides one for missing values;
+    if ``modes`` is above 1, a single value that many rows share is mostly a group of its own.
     """
     from fedsynth.models.adaptive_bins import rare_together
 
@@ -440,9 +442,9 @@ class TrainingOptions:
     rounds, updates, batch, learning_rate
         Without privacy, FedAvg as published: in each of ``rounds`` rounds, every site takes ``updates`` steps of Adam
         on ``batch`` rows, with new moments (``updates = 0``: gradient sums, as under a budget, but without noise). The
-        learning rate falls to zero over the rounds along half a cosine; otherwise averages of heterogeneous sites do
-        not converge (Li et al., arXiv 1907.02189). At most 4096 updates, batches of at most 65,536 rows, and a learning
-        rate of at most 1.
+        learning rate falls towards zero over the rounds along half a cosine; otherwise averages of heterogeneous sites
+        do not converge (Li et al., arXiv 1907.02189). At most 4096 updates, batches of at most 65,536 rows, and a
+        learning rate of at most 1.
     steps, rate, clip, server_rate
         Under a budget, DP-FedSGD: ``steps`` steps of Adam at the server with the learning rate ``server_rate``, at most
         1. Each uses one noisy sum of gradients over rows sampled with probability ``rate``, from 1e-4 to 1, each
@@ -493,9 +495,9 @@ class TrainingOptions:
         """Train ``network`` at the sites for the budget left after the survey, and return its weights, flat, float32.
 
         ``encoders`` (:class:`~fedsynth.models.encoders.Encoder`) turn a row into the network's input, one for each
-        column; ``total`` is the released number of records. Raises :class:`InvalidParameter` for training that the
-        check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses, and :class:`SiteLost` if too few
-        sites answer.
+        column; ``total`` is the released number of records. Raises the errors of all verbs
+        (:class:`~fedsynth.federation.federation.Federation`), :class:`InvalidParameter` also for training that the
+        check of the query (:class:`GradientSum` or :class:`LocalTraining`) refuses.
         """
         task = TrainingTask(network, tuple(encoders), total)
         weights = network.initial(task.layout, federation.rng)
@@ -516,7 +518,7 @@ class TrainingOptions:
     def _averaged(
         self, federation: Federation, task: TrainingTask, weights: Weights, share: float, sizes: Sizes
     ) -> Weights:
-        """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows."""
+        """Run FedAvg: the average of the sites' own training, weighted by their numbers of rows in ``sizes``."""
         private = not federation.budget.exact
         clip, batch = (float(self.clip), 0) if private else (0.0, self.batch)
         grid = grid_for(clip, len(weights))
@@ -591,9 +593,9 @@ class TrainingTask(NamedTuple):
 def require_training(federation: Federation) -> None:
     """Raise :class:`Unsupported`, before budget is spent, if this federation cannot train networks.
 
-    The reasons are a missing PyTorch, a budget with delta = 0 (the noise is Gaussian), and sites' numbers of rows that
-    are declared public, also in runs without privacy: neighbouring tables then differ by a replaced record, for which
-    no accountant covers the random sampling of rows.
+    The reasons are a missing PyTorch, or GPU that the operator named, a budget with delta = 0 (the noise is Gaussian),
+    and sites' numbers of rows that are declared public, also in runs without privacy: neighbouring tables then differ
+    by a replaced record, for which no accountant covers the random sampling of rows.
     """
     NetworkTraining.require()
     if federation.budget.pure:
@@ -609,11 +611,12 @@ def require_training(federation: Federation) -> None:
 
 
 def require_size(schema: Schema, network: Network, tokens: int, modes: int = 1) -> None:
-    """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for a message.
+    """Raise :class:`InvalidParameter`, before budget is spent, for a network that may become too large for sites.
 
-    The network's size depends on the number of tokens (distinguished values) of all columns, which is known only after
-    the survey. The check therefore assumes the largest: ``tokens`` per categorical column and one for all its other
-    values, ``modes`` per numeric column and one for missing values.
+    Too large are weights that exceed a message, and layers of more than 65,536 numbers per row. The network's size
+    depends on the number of tokens (distinguished values) of all columns, which is known only after the survey. The
+    check therefore assumes the largest: ``tokens`` per categorical column and one for all its other values, ``modes``
+    per numeric column and one for missing values.
     """
     numbers = tuple(at for at, column in enumerate(schema.stored) if column.is_number)
     most = tuple(
@@ -645,7 +648,7 @@ def mean_slope(
 
     ``task`` has the network, and ``weights`` are its weights, at which the gradient is taken. Rows are sampled with
     probability ``rate`` and each gradient is clipped to the L2 norm ``clip``; the sum costs ``share`` of the budget,
-    for which its noise is smaller than it would be without sampling.
+    for which its noise is the smaller the lower ``rate`` is.
     """
     grid = grid_for(clip, len(weights))
     query = GradientSum(float(rate), weights_digest(weights), task.network, task.encoders, float(clip), grid)
@@ -658,7 +661,7 @@ def grid_for(clip: float, cells: int) -> int:
     """Return the exponent b of the grid, the multiples of 2^-b, to which gradients are rounded before summing.
 
     It is the smallest b, from 0 on, with which rounding a gradient of ``cells`` weights, clipped to the L2 norm
-    ``clip``, adds less than a thousandth to that norm. Without clipping (``clip = 0``) it is 24.
+    ``clip``, adds at most 1/1024 to that norm. Without clipping (``clip = 0``) it is 24.
     """
     return max(0, math.ceil(GRID + math.log2(math.sqrt(cells) / clip))) if clip else _PLAIN_GRID
 
