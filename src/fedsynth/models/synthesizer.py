@@ -256,8 +256,8 @@ class Synthesizer:
 
         The table is encoded under the synthesizer's own schema, like that of :meth:`sample_table`, or under
         ``schema.plain()``, which holds the values of derived columns. In both cases the probability is that of the
-        row's codes as sites encode it. ``None`` unless the model is a graphical model over the schema's own bins or
-        over groups of them.
+        row's codes as sites encode it; correlations of numbers within groups (:class:`RankedGroups`) are not in it.
+        ``None`` unless the model is a graphical model over the schema's own bins or over groups of them.
         """
         model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]

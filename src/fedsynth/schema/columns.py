@@ -86,13 +86,15 @@ def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[
 
 @dataclass(frozen=True)
 class Categorical:
-    """A categorical column: one of a list of ``values``, all text or all integers. Text keeps leading zeros.
+    """A categorical column: one of a list of ``values``, all text or all integers.
 
-    ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
-    determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
-    ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
-    list, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for integers.
+    Text keeps leading zeros. Integers are read as doubles, so one beyond 2^53 may be counted as its neighbour in the
+    list; write such values as text. ``missing`` admits missing values. ``ordered`` declares that the order of
+    ``values`` is meaningful. ``unknown`` determines the handling of a value that is not listed: its row is left out
+    (``"drop"``), or the value is counted as ``"other"``, or as missing (``"missing"``, only if the column admits
+    missing values). A ``computed`` column is looked up from another column (:class:`~fedsynth.schema.forms.Computed`).
+    Raises :class:`SchemaError` for an empty list, mixed types, duplicates, ``unknown="missing"`` without ``missing``,
+    and ``unknown="other"`` for integers.
     """
 
     name: str
