@@ -18,6 +18,7 @@ from tests.tables import contingency
 from fedsynth.errors import SchemaError
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
+from fedsynth.schema.bins import Grid
 
 MIXED = Schema(
     (
@@ -346,6 +347,28 @@ def test_problems_lists_every_column_not_only_the_first():
 
 
 @pytest.mark.parametrize(
+    "column",
+    [Categorical("c", ("a", "7"), missing=True), Numeric("c", 0, 9, integer=True, missing=True, outside="drop")],
+)
+def test_spellings_of_missing_values_are_missing_in_pandas_categories_too(column):
+    texts = pd.Series(["7", "NA", "", "7"])
+    schema = Schema((column,))
+    plain, categories = (schema.encode(pd.DataFrame({"c": values})) for values in (texts, texts.astype("category")))
+    assert plain.left_out == categories.left_out == 0
+    np.testing.assert_array_equal(plain.codes[0], categories.codes[0])
+
+
+@pytest.mark.parametrize(
+    "cells", [lambda c: Grid.fine(c.bin_edges, 10, 16), lambda c: Grid.coarse(c.bin_edges, 10, 16, 128)]
+)
+def test_cells_hold_no_value_outside_of_bounds_that_are_not_rounded_themselves(cells):
+    grid = cells(Numeric("a", 0.25, 9.87, decimals=1, bins=8))
+    ends = np.array([0, len(grid) - 1])
+    assert grid.values(ends, np.array([0.0, 1.0])).tolist() == [0.3, 9.8]
+    np.testing.assert_allclose(grid.lower[1:], grid.upper[:-1])
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Schema(()), "no columns"),
@@ -355,11 +378,14 @@ def test_problems_lists_every_column_not_only_the_first():
         (lambda: Categorical("a", (1, 2), unknown="other"), "other"),
         (lambda: Categorical("a", ("x",), unknown="missing"), "missing = true"),
         (lambda: Datetime("a", "2020", "2021", timezone="Nowhere/Else"), "IANA"),
+        (lambda: Datetime("a", "2020-01-01T00:00Z", "2021-01-01T00:00Z", timezone="Nowhere/Else"), "IANA"),
         (lambda: Datetime("a", "2020-01-01T00:00Z", "2021"), "with a time zone"),
         (lambda: Numeric("a", 5, 1), "'a'"),
         (lambda: Numeric("a", 0, np.inf), "finite"),
         (lambda: Numeric("a", 0, 10, edges=(0, 5)), "edges"),
         (lambda: Numeric("a", 0, 10, edges=(0, 7, 5, 10)), "increase"),
+        (lambda: Numeric("a", 0, 10, edges=(0, np.nan, 10)), "increase"),
+        (lambda: Numeric("a", 5, 5, edges=(5, 7, 5)), "increase"),
         (lambda: Numeric("a", 0, 1, bins=0), "bins"),
         (lambda: Numeric("a", 0, 1, bins=32, decimals=1), "no value between"),
         (lambda: Numeric("a", 0, 1, integer=True, decimals=1), "decimals"),

@@ -13,7 +13,7 @@ from scipy.stats import chisquare, kstest
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork, GivenNetwork
-from fedsynth.models.conditions import parse_conditions
+from fedsynth.models.conditions import Between, parse_conditions, read_conditions
 from fedsynth.models.copula import Copula, OneAxis, TwoAxes
 from fedsynth.models.evidence import CodeEvidence, RejectionSampler
 from fedsynth.models.gum import GradualRows, GradualUpdate
@@ -359,6 +359,13 @@ def test_conditions_written_as_text():
         parse_conditions(SCHEMA, ["age=1..2", "age=3"])
     with pytest.raises(SchemaError, match="no column 'x'"):
         parse_conditions(SCHEMA, ["x=1"])
+
+
+def test_an_end_left_out_is_the_bound_in_the_columns_own_time_zone():
+    schema = Schema((Datetime("at", "2024-01-01", "2024-01-03", unit="h", timezone="Asia/Tokyo"),))
+    found = read_conditions(schema, parse_conditions(schema, ["at=..2024-01-02T00:00Z"]))[0]
+    assert isinstance(found, Between)
+    assert found.low == schema.stored[0].bin_edges[0]  # type: ignore[union-attr]
 
 
 def test_no_conditions_are_the_same_rows():

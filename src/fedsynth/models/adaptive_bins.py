@@ -2,9 +2,9 @@
 
 Bins of equal width describe a number badly if nine rows of ten are zero, or if it has few distinct values: this alone
 explains the propensity MSE of 0.249 on Adult in the FedBN thesis (at 0.25, a tree tells every synthetic row from the
-real ones). Here a number starts with intervals (cells) that depend only on its public bounds. Released (published,
-usually noisy) counts of these cells, never rows, decide which cells to split further and which to merge into groups.
-Within a group, rows are drawn in proportion to the counts of its fine cells.
+real ones). Here a number starts with intervals (cells) that depend only on its public bounds and bins. Released
+(published, usually noisy) counts of these cells, never rows, decide which cells to split further and which to merge
+into groups. Within a group, rows are drawn in proportion to the counts of its fine cells.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-START = 32  # cells of a number's range before anything is known about the rows
+START = 32  # cells of a number's range before anything is known about the rows, unless the schema has 33 to 128 bins
 SINGLE = 128  # if a number has at most this many values, each is a cell from the start
 PARTS = 32  # largest number of parts of a heavy cell
 LEVELS = 3  # levels of ever finer cells: 32, 32^2 and 32^3, besides the bounds and zero
@@ -98,9 +98,9 @@ class AdaptiveBins:
     def of(cls, column: Column) -> AdaptiveBins:
         """Return the fine cells (:class:`AdaptiveBins`) of ``column`` before its rows are counted, with unknown counts.
 
-        Each cell is its own group. A number or time gets about 32 cells between its public bounds, or one for each
-        value if there are at most 128 values; a category one cell per code. Unknown counts are 1 with infinite
-        variance.
+        Each cell is its own group. A number or time gets about 32 cells between its public bounds (about as many as the
+        schema's bins, if these are 33 to 128), or one for each value if there are at most 128 integers or rounded
+        values; a category one cell per code. Unknown counts are 1 with infinite variance.
         """
         grid = None
         if isinstance(column, Numeric | Datetime):
@@ -214,9 +214,9 @@ class AdaptiveBins:
         """Return how many of the groups, from the first, are in an order in which a correlation has a meaning.
 
         The result is 0 for none. Ordered are the groups of numbers and times, and those of a category whose values are
-        integers or declared ordered. An unordered category with two groups counts as ordered. Missing values are not
-        ordered, nor is the group of merged rare values unless it holds the highest values. ``column`` is the schema's
-        column that the cells belong to.
+        ascending integers or declared ordered. Any other category counts as ordered if it has two groups, even if one
+        is of missing values. Otherwise, missing values are not ordered, nor is the group of merged rare values unless
+        it holds the highest values. ``column`` is the schema's column that the cells belong to.
         """
         if self.grid is not None:
             return self.size - (len(self.groups) > len(self.grid))
@@ -236,7 +236,8 @@ class AdaptiveBins:
         cell. First, the sum of ``counts`` over each former cell is averaged, by inverse variance, with the former
         cell's previous count; these averages are projected on the simplex (made non-negative, of sum ``total``). Then
         the counts within each former cell are made non-negative and of the sum found for it, in the same way. With
-        ``even``, differences between neighbouring ordered cells are smoothed out unless they exceed the noise.
+        ``even``, differences between neighbouring cells are smoothed out unless they exceed the noise: within each
+        former cell and, if no count was released before and no cell was split, between all ordered cells.
         """
         noise = np.maximum(np.broadcast_to(variance, len(counts)), _EXACT)
         many = np.bincount(self.whole)

@@ -79,8 +79,9 @@ class BayesianNetwork:
         leaves in rare cells adds up in the counts of single columns; where ``tables`` holds the 1-way table of a
         column, larger tables are therefore scaled to its counts. ``zeros`` maps cliques to boolean masks of their
         tables, true in cells that no row can be in (:data:`~fedsynth.models.estimate.Zeros`); such cells get
-        probability 0 if their clique lies within a column and its parents. Raises :class:`InvalidParameter` if some
-        column and its parents are not together in any table.
+        probability 0 if their clique lies within a column and its parents, unless that would leave no value of the
+        column for some codes of the parents. Raises :class:`InvalidParameter` if some column and its parents are not
+        together in any table.
         """
         zeros = zeros or {}
         held = {clique: simplex(without(table, clique, zeros), total) for clique, table in tables.items()}
@@ -110,11 +111,11 @@ class BayesianNetwork:
     def given(self, evidence: Mapping[int, Evidence]) -> GivenNetwork | RejectionSampler | None:
         """Return a sampler of rows given ``evidence`` (by column number); ``None`` if such rows have probability 0.
 
-        Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). It changes only the
-        distribution of its column and that column's ancestors. The columns with evidence and their ancestors form a
-        graphical model, with the evidence as additional factors; the other columns are then sampled from the network.
-        If the junction tree of that model would have more than 2^23 cells, rejection sampling
-        (:class:`~fedsynth.models.evidence.RejectionSampler`) is used.
+        Evidence is a condition on a column's codes (:class:`~fedsynth.models.evidence.Evidence`). The columns with
+        evidence and their ancestors form a graphical model, with the evidence as additional factors. The other columns
+        are then sampled from the network: given the former, evidence does not change their distribution. If the
+        junction tree of that model would have more than 2^23 cells, rejection sampling
+        (:class:`~fedsynth.models.evidence.RejectionSampler`) is used, whatever the probability.
         """
         above = set(evidence)
         for column in reversed(self.structure.order):
@@ -228,10 +229,10 @@ class GivenNetwork:
 
 
 def _raked(table: Array, margins: Sequence[Array | None]) -> Array:
-    """Scale a non-negative table along its axes, in turn, until its sums equal the given margins (``None``: not given).
+    """Scale a non-negative table along its axes, in turn, towards the sums ``margins`` (``None``: not given).
 
-    This is iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829). Parts of the table
-    without mass stay empty.
+    This is iterative proportional fitting (Deming & Stephan 1940, doi 10.1214/aoms/1177731829), in 10 rounds. Parts of
+    the table without mass stay empty; a 1-way table is returned as it is.
     """
     for _ in range(_RAKES):
         for axis, margin in enumerate(margins):

@@ -97,9 +97,10 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
     """Parse the ``--where`` options of the command line, for :func:`read_conditions` or ``Synthesizer.sample``.
 
     Each of ``texts`` is ``column=value``, or ``column=low..high`` for a numeric or datetime column; an end left out is
-    the column's bound. Returns the condition by column name: the value as text, or the pair (low, high). Values are not
-    checked here. Raises :class:`InvalidParameter` for a text without ``=`` and for a repeated column, and
-    :class:`SchemaError` for a column that is unknown or stored as a difference from or ratio to another column.
+    the column's bound. Returns the condition by column name: the value as text, or the pair (low, high), of text or,
+    for an end left out, of the bound. Values are not checked here. Raises :class:`InvalidParameter` for a text without
+    ``=`` and for a repeated column, and :class:`SchemaError` for a column that is unknown or stored as a difference
+    from or ratio to another column.
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -112,7 +113,11 @@ def parse_conditions(schema: Schema, texts: Sequence[str]) -> dict[str, Any]:
         low, dots, high = value.partition("..")
         found[name] = value
         if dots and isinstance(column, Numeric | Datetime):
-            found[name] = (low or column.low, high or column.high)
+            first, last = column.low, column.high
+            if isinstance(column, Datetime) and column.timezone is not None:
+                # as times, since text without a zone is in the column's zone in bounds, but in UTC in values
+                first, last = column.series(column.bin_edges[[0, -1]])
+            found[name] = (low or first, high or last)
     return found
 
 

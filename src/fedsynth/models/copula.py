@@ -34,8 +34,8 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
     variable. ``scores[j]`` holds a number for each of these cells, by which the cell's rows are encoded. ``products``
     are the means over rows of the product of two columns' scores, flat, for the pairs of columns
     ``(1, 0), (2, 0), (2, 1), (3, 0)`` and so on; each has noise of standard deviation ``std``. The result is corrected
-    for the correlation that encoding by cells loses (:func:`latent_correlation`), shrunk towards zero according to the
-    noise, and positive definite.
+    for the correlation that encoding by cells loses (:func:`latent_correlation`, at most 0.995 in absolute value),
+    shrunk towards zero according to the noise, and positive definite.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))
@@ -255,7 +255,8 @@ class TwoAxes:
     def values(self, points: Array) -> Array:
         """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
 
-        A point is a place within a mixture component and the component's own variable (:class:`TwoAxes`).
+        The first coordinate of a point is the place within a component, the second selects the component
+        (:class:`TwoAxes`).
         """
         component, _ = self.axis.cells(points[:, 1])
         held = np.minimum(component, len(self.mixture.means) - 1)
@@ -263,9 +264,10 @@ class TwoAxes:
         return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
 
     def given(self, column: Column, condition: Condition) -> tuple[ConditionEvidence, TwoAxes]:
-        """Return ``condition`` as evidence that is evaluated at points of both axes, and these axes, unchanged.
+        """Return ``condition`` as evidence on points of both axes, and this same object.
 
-        ``column`` is the schema's column; it is not needed here.
+        A point determines the number, so that nothing is left to narrow down. ``column`` is the schema's column; it is
+        not needed here.
         """
         return ConditionEvidence(self, condition), self
 

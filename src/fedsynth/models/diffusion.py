@@ -62,10 +62,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
     values) each column of an encoded row has, and which columns are numbers. Diffusion adds noise to a row's point: a
     fixed random vector for each token, and a normal score for each number (the standard normal quantile of its place
     within its token). The network has ``depth`` hidden layers of ``width``. There are ``steps`` steps of diffusion,
-    with noise variances from 1e-4 to 0.02, times 1000 / steps if ``scaled`` (otherwise the last step keeps some signal,
-    which sampling ignores). Token vectors have ``embedding`` numbers each and are drawn from ``seed``. The token of the
-    column at position ``label`` is given to the network instead of being denoised (-1: no label). The network
-    ``predicts`` the "row", or the "noise" as published. It implements :class:`~fedsynth.models.networks.Network`.
+    with noise variances from 1e-4 to 0.02, times 1000 / steps and at most 0.999 if ``scaled`` (otherwise, with fewer
+    than 1000 steps, the last one keeps some signal, which sampling ignores). Token vectors have ``embedding`` numbers
+    each and are drawn from ``seed``. The token of the column at position ``label`` is given to the network instead of
+    being denoised (-1: no label). The network ``predicts`` the "row", or the "noise" as published. It implements
+    :class:`~fedsynth.models.networks.Network`.
     """
 
     width: Annotated[int, msgspec.Meta(ge=8, le=2048)] = 256
@@ -390,8 +391,8 @@ def draw(
     draw: one for each row to sample. For a network without a label, ``labels`` is the number of rows. Returns the rows
     as tokens and, for numbers, places within them. ``device`` "auto" is the configured device
     (:mod:`fedsynth.privacy.device`). ``precision`` "auto" evaluates the network in bfloat16 if that is at least twice
-    as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine. Raises
-    :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
+    as fast, "float32" never does. The same ``rng`` gives the same rows on the same machine, in the same precision.
+    Raises :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
     """
     from fedsynth.privacy.dpsgd import Tape, split  # imported first: its error tells what to install
 

@@ -36,9 +36,10 @@ class CellPlaces(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """What sites need to compute a number's place within its token (code): part of an :class:`Encoder`.
 
     A token is a group of fine cells (intervals). A number's place in it, from 0 to 1, is the share of the token's rows
-    below the number. All arrays have one entry for each cell, ascending. Cell i holds the values above ``lower[i]``, up
-    to and including its cut point ``upper[i]``. Of the rows of its token, the share ``begin[i]`` lies below the cell
-    and the share ``share[i]`` within it, estimated from released (published, usually noisy) counts.
+    below the number. All arrays have one entry for each cell, ascending. Cell i begins at ``lower[i]`` and holds the
+    values above the cut point ``upper[i - 1]``, up to and including its own, ``upper[i]``. Of the rows of its token,
+    the share ``begin[i]`` lies below the cell and the share ``share[i]`` within it, estimated from released (published,
+    usually noisy) counts.
     """
 
     lower: Floats

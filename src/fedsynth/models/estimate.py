@@ -142,10 +142,11 @@ def estimate(
 
 
 def forbidden(zeros: Zeros, clique: Clique, shape: Sequence[int]) -> Mask | None:
-    """Return a boolean mask of the cells of a clique's table in which no row can lie; ``None`` if there are none.
+    """Return a boolean mask of the cells of a clique's table in which no row can lie; ``None`` if none is given.
 
     ``zeros`` maps cliques (sorted tuples of column positions) to masks of such cells; those of cliques within
-    ``clique`` apply. ``shape`` is that of the clique's table, and of the mask.
+    ``clique`` apply, and ``None`` is returned if there is no such clique. ``shape`` is that of the clique's table, and
+    of the mask.
     """
     parts = [spread(mask, other, clique) for other, mask in zeros.items() if set(other) <= set(clique)]
     return np.broadcast_to(np.logical_or.reduce(np.broadcast_arrays(*parts)), shape) if parts else None
@@ -301,12 +302,12 @@ def _proximal_points(
 
         minimise over u    tau/2 |u|^2 - u.values + total * log Z(centre + u/std),
 
-    smooth and strictly convex, with gradient tau u + marginals - values; :class:`_Secants` gives directions.
-    Then the centre moves to the point reached. tau shrinks after blocks that lower the loss with full steps,
-    and grows after other blocks. It starts at ``weight`` times the largest ratio of count to variance, where its
-    damping equals the curvature of the largest cell. After some blocks without progress, the method restarts
-    from the best point; it ends if a restart does not help. It also ends at a loss of at most ``enough`` and, if
-    ``enough`` is positive, after ``quiet_blocks`` blocks of little progress.
+    smooth and strictly convex, with gradient tau u + marginals - values; :class:`_Secants` gives directions. Then the
+    centre moves to the point reached. tau shrinks after blocks that lower the loss with at most one cut step, and grows
+    after blocks that raise it or have more than two. It starts at ``weight`` times the largest ratio of count to
+    variance, where its damping equals the curvature of the largest cell. After some blocks without progress, the method
+    restarts from the best point; it ends if a restart does not help. It also ends at a loss of at most ``enough`` and,
+    if ``enough`` is positive, after ``quiet_blocks`` blocks of little progress.
     """
     peak = max(
         float((objective.values[part]).max()) / std for part, std in zip(objective.slices, objective.stds, strict=True)

@@ -1,9 +1,9 @@
 """Federated CTGAN: sites train only the critic; the generator stays at the server (FLAIM, arXiv 2310.06447, corrected).
 
 The critic learns to distinguish rows from fakes by binary cross-entropy, one row at a time. Sites sum its clipped
-gradients over their own rows. The server adds the gradients of fakes, which depend on rows only through the released
-weights, and updates both networks. A site's answer is a sum over Poisson-sampled rows of gradients that are clipped row
-by row, so the accounting of sampled Gaussian noise applies.
+gradients over their own rows. The server adds the gradients of fakes, which depend on rows only through released
+weights and counts, and updates both networks. A site's answer is a sum over Poisson-sampled rows of gradients that are
+clipped row by row, so the accounting of sampled Gaussian noise applies.
 
 CTGAN (Xu et al., arXiv 1907.00503) differs where this would be impossible. Its WGAN-GP penalises gradients at mixtures
 of rows and fakes, and its critic reads ten rows at once (pac 10), so no gradient belongs to a single row. Its
@@ -150,7 +150,7 @@ class Generator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ge
     def outputs(self, tape: Tape, noise: Tensor, condition: Tensor) -> Tensor:
         """Return fakes as vectors of scalars before their tanh, followed by logits, shape ``(rows, width)``.
 
-        A vector has one scalar per number and one logit per token of each column
+        A vector has one scalar per number and one logit per token of each column with more than one
         (:class:`~fedsynth.models.one_hot.OneHot`). ``noise`` are standard normal, shape ``(rows, noise)``;
         ``condition`` are one-hot vectors over all tokens; ``tape`` holds the parameters of the forward pass.
         """

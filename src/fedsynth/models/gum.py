@@ -27,8 +27,9 @@ _WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 def simplex(noisy: Floats, total: float) -> Floats:
     """Return the non-negative array of sum ``total`` that is nearest (L2) to the ``noisy`` counts; same shape.
 
-    ``total`` must be positive. Unlike clipping and rescaling, this projection adds no mass to empty cells on average
-    (Duchi et al., ICML 2008, doi 10.1145/1390156.1390191).
+    ``total`` must be positive. The projection (Duchi et al., ICML 2008, doi 10.1145/1390156.1390191) lowers all counts
+    by one amount before it clips them, if clipping alone would exceed ``total``: fewer empty cells get mass than by
+    clipping and rescaling.
     """
     flat = np.sort(noisy.ravel())[::-1]
     excess = np.cumsum(flat) - total
@@ -41,7 +42,7 @@ def simplex(noisy: Floats, total: float) -> Floats:
 def consistent(
     measured: Sequence[Measurement], total: float, rounds: int = 10, *, zeros: Zeros | None = None
 ) -> dict[Clique, Floats]:
-    """Return noisy tables by clique, made non-negative, of common sum ``total`` (rows) and with equal 1-way marginals.
+    """Return noisy tables by clique, made non-negative, of sum ``total`` (rows) and with nearly equal 1-way marginals.
 
     ``measured`` are the noisy tables. In each of at most ``rounds`` rounds, each column's 1-way counts are set, in all
     tables that contain it, to the inverse-variance mean of these tables' own; the differences are spread evenly over a

@@ -139,7 +139,7 @@ def _triangulate(sizes: tuple[int, ...], neighbours: dict[int, int], known: Iter
 
     Simplicial columns, whose neighbours are pairwise adjacent, are eliminated first (this loses no optimal
     triangulation). The rest is eliminated greedily in two ways, by clique cells and by added edges, and the smaller
-    result is returned. Empties ``neighbours``.
+    result is returned. Modifies ``neighbours``.
     """
     easy = list(_eliminate_simplicial(neighbours, list(neighbours)).values())
     if not neighbours:
@@ -184,7 +184,10 @@ def _eliminate_simplicial(neighbours: dict[int, int], suspects: Iterable[int]) -
 
 
 def _eliminate(sizes: tuple[int, ...], neighbours: dict[int, int], by_fill: bool) -> list[int]:
-    """Eliminate every column greedily (ties: lowest column), by its clique's cells or (``by_fill``) added edges."""
+    """Eliminate every column greedily (ties: lowest column), by its clique's cells or (``by_fill``) added edges.
+
+    An added edge costs the number of codes of both its columns.
+    """
     found: list[int] = []
     costs: dict[int, int] = {}
     changed = _mask(neighbours)

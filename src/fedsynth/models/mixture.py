@@ -41,7 +41,7 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class SufficientStatistics:
-    """What an E step adds up over rows: all that the sites of a federation need to send to fit mixtures.
+    """What an E step adds up over rows: all that the sites of a federation need to send for the next M step.
 
     ``counts``, ``first`` and ``second`` are the sums of r, r x and r x^2, where r is the probability that a row's value
     x belongs to a component, shape ``(columns, T)`` for T components. ``evidence``, shape ``(columns,)``, is the sum of

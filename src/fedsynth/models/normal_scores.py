@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FARTHEST = 3.719  # largest score: normal values exceed it with probability 1e-4, the paper's lambda
-TERMS = 300  # terms of the series in r: r^300 is 5e-8 at r = 0.945, and the coefficients decrease as well
+TERMS = 300  # terms of the series in r: r^300 is 4e-8 at r = 0.945, and the coefficients decrease as well
 _NARROW = 1e-12  # intervals of smaller probability are treated as points
 
 
@@ -135,7 +135,8 @@ def correspondence_order(table: Array, rows: Array, columns: Array, std: float) 
     columns, side by side. ``rows`` and ``columns`` are estimated counts of these values, in the table's order, from
     other measurements; ``std`` is the standard deviation of the noise in each cell of the table. Returns the values'
     codes in their new order, shape ``(values,)``: along the first axis of a correspondence analysis (Benzécri 1973)
-    that weights cells by the sum of their sampling and noise variances and shrinks rare values towards the middle.
+    that divides each cell's deviation from independence by its standard deviation, from sampling and noise, and shrinks
+    rare values towards the middle.
     """
     expected = np.outer(rows, columns) / max(rows.sum(), 1.0)
     residual = (table - expected) / np.sqrt(expected + std**2 + _NARROW)

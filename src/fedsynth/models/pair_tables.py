@@ -36,8 +36,8 @@ _FREE = 4.0  # degrees of freedom of a copula table: its correlation, and what t
 class Margin:
     """The distribution of one column of a pair over its groups (bins), and how many of them are in a meaningful order.
 
-    ``shares``, shape ``(groups,)``, sum to 1. The first ``ordered`` groups are ordered. The other groups are missing
-    values, or all groups of an unordered category, for which ``ordered`` is 0.
+    ``shares``, shape ``(groups,)``, sum to 1. The first ``ordered`` groups are ordered. The other groups are those of
+    missing or of merged rare values, or all groups of an unordered category, for which ``ordered`` is 0.
     """
 
     shares: Array

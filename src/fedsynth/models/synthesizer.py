@@ -5,7 +5,8 @@ published frame. Synthesizers differ only in their model and axes, such as a gra
 a Bayesian network over groups of cells, or a copula over normal scores.
 
 Rows that break a rule of the schema, or a bound of a derived column, are redrawn up to ``REDRAWS`` times: the result is
-the model's distribution given that rows are valid. Most models exclude most invalid rows beforehand.
+the model's distribution given that rows are valid, unless some are still invalid then. Most models exclude most invalid
+rows beforehand.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Model(Sampler, Protocol):
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
         """Restore the model, exactly, from both results of :meth:`to_arrays`: JSON values ``meta`` and ``arrays``.
 
-        Missing or invalid entries raise ``KeyError``, ``TypeError`` or ``ValueError``.
+        Missing or invalid entries raise ``KeyError``, ``TypeError``, ``ValueError`` or :class:`FedsynthError`.
         """
 
 
@@ -191,11 +192,13 @@ class Synthesizer:
         conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
         :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and
         for conditions that cannot be met: such rows have probability 0, some of them still break a rule after 100
-        draws, or fewer than one in 10,000 drawn rows is kept.
+        draws, or fewer than one in 10,000 drawn rows is kept. Neural networks need PyTorch; without it, they raise
+        :class:`~fedsynth.errors.Unsupported`.
 
         If the schema has rules (forbidden combinations of values) or columns derived from others,
-        ``frame.attrs["redrawn"]`` is the share of rows (0 to 1) that broke one and were redrawn. A share above a fifth,
-        and rows that still break a rule, cause a warning in the log.
+        ``frame.attrs["redrawn"]`` is the share of rows (0 to 1) that broke a rule or a derived column's bound and were
+        redrawn. A share above a fifth causes a warning in the log, and so do rows that are still invalid after 100
+        draws, which are kept if there are no conditions.
         """
         generator = np.random.default_rng(rng)
         drawn = self._drawn(rows, generator, conditions)
@@ -210,8 +213,8 @@ class Synthesizer:
         """Return synthetic rows as integer codes of the columns as sites encode them, for metrics on codes.
 
         The columns are ``schema.stored``; a code is a bin or the position in a list of values. Arguments and errors are
-        those of :meth:`sample`. The table also holds the numbers of columns whose axes are finer than the schema's
-        bins.
+        those of :meth:`sample`. The table also holds the numbers of columns whose axes draw numbers instead of the
+        schema's bins and, if the schema derives columns, of all numeric and datetime columns.
         """
         return self._drawn(rows, np.random.default_rng(rng), conditions).table
 
@@ -231,10 +234,10 @@ class Synthesizer:
     ) -> pd.DataFrame:
         """Return shuffled rows in which all values of the category ``target`` are equally frequent (up to one row).
 
-        ``target`` is the column's name; ``rows`` and ``rng`` are those of :meth:`sample`, and so is the data frame.
-        Values to which the model gives no probability are left out, since nothing is known about their rows. Raises
-        :class:`InvalidParameter` for a numeric or datetime column and for fewer than one row, and :class:`SchemaError`
-        for an unknown column.
+        ``target`` is the column's name; ``rows`` and ``rng`` are those of :meth:`sample`, and so is the data frame. A
+        missing value counts as one of them. Values to which the model gives no probability are left out, since nothing
+        is known about their rows. Raises :class:`InvalidParameter` for a numeric or datetime column, and otherwise what
+        :meth:`sample` raises with each value as condition.
         """
         at, generator, count = self.schema.index(target), np.random.default_rng(rng), self._count(rows)
         column = self.schema.stored[at]
@@ -253,8 +256,8 @@ class Synthesizer:
 
         The table is encoded under the synthesizer's own schema, like that of :meth:`sample_table`, or under
         ``schema.plain()``, which holds the values of derived columns. In both cases the probability is that of the
-        row's codes as sites encode it. ``None`` unless the model is a graphical model over the schema's own bins or
-        over groups of them.
+        row's codes as sites encode it; correlations of numbers within groups (:class:`RankedGroups`) are not in it.
+        ``None`` unless the model is a graphical model over the schema's own bins or over groups of them.
         """
         model = self.model.groups if isinstance(self.model, RankedGroups) else self.model
         parts = [_of_codes(axis, column) for axis, column in zip(self.axes, self.schema.stored, strict=True)]

@@ -113,8 +113,8 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         """Decode latent codes: return vectors of scalars before their tanh, followed by logits of tokens.
 
         ``code`` has shape ``(rows, latent)``. The result, shape ``(rows, width)``, has one scalar per number and one
-        logit per token of each column (:class:`~fedsynth.models.one_hot.OneHot`); ``tape`` holds the parameters of the
-        forward pass.
+        logit per token of each column with more than one (:class:`~fedsynth.models.one_hot.OneHot`); ``tape`` holds the
+        parameters of the forward pass.
         """
         many = len(self.hidden)
         return tape.linear(4 * many + 4, perceptron(tape, 2 * many + 4, code, many, lambda z: z.relu()))

@@ -63,7 +63,7 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         )
 
     def check(self, codes: int, admits_missing: bool, is_number: bool) -> None:
-        """Raise :class:`InvalidParameter` unless every value of the column falls into exactly one group of this axis.
+        """Raise :class:`InvalidParameter` unless each value of the column falls into one group, from 0 to 2^24 - 1.
 
         ``codes`` is the number of codes (encoded values) of the axis' column, ``admits_missing`` says whether the
         column may have missing values, and ``is_number`` whether it is numeric or datetime: only such a column may be
@@ -99,12 +99,13 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int) -> NDArray[np.float64]:
-    """Return the ascending edges of ``bins`` bins of equal width from ``low`` to ``high``: shape ``(bins + 1,)``.
+    """Return the edges, in ascending order, of ``bins`` bins of equal width from ``low`` to ``high``.
 
-    ``whole`` says that the column's values are whole numbers; if there are at most ``bins`` of them, each gets a bin of
-    its own, and there are fewer edges. Equal bounds give one bin of width zero. Values are multiples of
-    ``1 / per_unit``, or arbitrary real numbers if ``per_unit`` is 0. An edge that differs from such a multiple only by
-    rounding (25.000000000000004) is set to it, so that this value is the lower end of a bin.
+    The shape is ``(bins + 1,)``, with two exceptions. Equal bounds give one bin of width zero. ``whole`` says that the
+    column's values are whole numbers; if there are at most ``bins`` of them, each gets a bin of its own, and the last
+    edge, ``high``, occurs twice. Values are multiples of ``1 / per_unit``, or arbitrary real numbers if ``per_unit`` is
+    0. An edge that differs from such a multiple only by rounding (25.000000000000004) is set to it, so that this value
+    is the lower end of a bin.
     """
     if low == high:
         return np.array([low, high], dtype=np.float64)
@@ -118,7 +119,7 @@ def equal_bins(low: float, high: float, bins: int, *, whole: bool, per_unit: int
 
 
 def bin_of(edges: Floats, numbers: Floats) -> Integers:
-    """Return the bin (from 0, int64) of each number, for ascending bin ``edges``.
+    """Return the bin (from 0, int64) of each number, for bin ``edges`` in ascending order.
 
     Numbers below the first edge or above the last one go to the nearest bin. Bins include their lower edge, and the
     last bin also its upper edge.
@@ -129,9 +130,9 @@ def bin_of(edges: Floats, numbers: Floats) -> Integers:
 def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None, bins: int) -> None:
     """Raise :class:`SchemaError` for an invalid range, number of bins or list of edges of the column ``name``.
 
-    ``edges``, where the bins begin and end, must run from ``low`` to ``high`` and increase; ``None`` stands for bins of
-    equal width, ``bins`` of them. ``bins`` must always be from 1 to 1,000,000, even if edges are given, which do not
-    depend on it.
+    ``edges``, where the bins begin and end, must run from ``low`` to ``high`` and increase (equal bounds: be just these
+    two); ``None`` stands for bins of equal width, ``bins`` of them. ``bins`` must always be from 1 to 1,000,000, even
+    if edges are given, which do not depend on it.
     """
     if low > high:
         raise SchemaError(f"column {name!r} has low = {low} above high = {high}; swap them")
@@ -141,7 +142,7 @@ def check_bins(name: str, low: float, high: float, edges: Sequence[float] | None
         return
     if len(edges) < 2 or edges[0] != low or edges[-1] != high:
         raise SchemaError(f"column {name!r}: edges must run from low = {low} to high = {high}")
-    if low < high and any(b <= a for a, b in itertools.pairwise(edges)):
+    if (low < high or len(edges) > 2) and not all(a < b for a, b in itertools.pairwise(edges)):
         raise SchemaError(f"column {name!r}: edges must increase")
 
 
@@ -153,6 +154,13 @@ def _steps(edges: Floats, bins: int) -> tuple[float, float, Floats]:
     parts = max(1, bins // own)
     cuts: Floats = (edges[:-1, None] + np.diff(edges)[:, None] * np.arange(parts) / parts).ravel()[1:]
     return float(edges[0]), float(edges[-1]), cuts
+
+
+def _multiples(low: float, high: float, per_unit: int) -> tuple[float, float]:
+    """Return the least and the greatest multiple of ``1 / per_unit`` from ``low`` to ``high``, both included."""
+    first, last = np.round(low * per_unit, 6), np.round(high * per_unit, 6)
+    low = low if np.ceil(first) == first else float(np.ceil(first) / per_unit)
+    return low, high if np.floor(last) == last else float(np.floor(last) / per_unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +197,9 @@ class Grid:
 
         Each bin is divided into equal cells, or neighbouring bins are merged if there are more than ``bins`` of them.
         The column admits multiples of ``1 / per_unit``, or all numbers if that is 0. Values often accumulate at a lower
-        bound (no loss, no visit, no gain). The first cell is therefore halved repeatedly, and the lower bound is an
-        atom (a cell of a single value). If all numbers are admitted, the upper bound is an atom, too.
+        bound (no loss, no visit, no gain). The first cell is therefore halved repeatedly, ``2 log2(bins)`` times. If
+        all numbers are admitted, both bounds are atoms (cells of a single value). With multiples, the lower bound is
+        one unless the last of these halves still holds several multiples.
         """
         low, high, cuts = _steps(edges, bins)
         first = (cuts[0] if len(cuts) else high) - low
@@ -198,6 +207,7 @@ class Grid:
         if per_unit:
             # Cuts are moved halfway between two values, below the first value above the cut: no value lies on a cut.
             cuts = (np.ceil(np.round(np.concatenate([halves, cuts]) * per_unit, 6)) - 0.5) / per_unit
+            low, high = _multiples(low, high, per_unit)
             low, high = low - 0.5 / per_unit, high + 0.5 / per_unit
             upper = np.unique(np.append(cuts[(cuts > low) & (cuts < high)], high))
             return cls(np.append(low, upper[:-1]), upper, per_unit)
@@ -217,6 +227,8 @@ class Grid:
         bin does: real numbers accumulate at round numbers, which are often cell ends.
         """
         low, high, cuts = _steps(edges, max(bins, len(edges) - 1) if len(edges) - 1 <= single else bins)
+        if per_unit:
+            low, high = _multiples(low, high, per_unit)
         points = np.array([low, 0.0, high] if low < 0 < high else [low, high])
         if per_unit:
             half = 0.5 / per_unit

@@ -1,7 +1,7 @@
 """Column types of a schema: encoding of values as integer codes, and decoding of codes to values.
 
 Columns are public: they are written down before anybody looks at rows, and encoding never fits anything to the rows.
-Encoding is total: no single value raises an error, and the code of a value depends on that value and the column alone.
+Encoding is total: no single value raises an error, and the code of a value depends on that value and the schema alone.
 A row can therefore neither stop a site nor change how another row is encoded.
 """
 
@@ -86,13 +86,15 @@ def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[
 
 @dataclass(frozen=True)
 class Categorical:
-    """A categorical column: one of a list of ``values``, all text or all integers. Text keeps leading zeros.
+    """A categorical column: one of a list of ``values``, all text or all integers.
 
-    ``missing`` admits missing values. ``ordered`` declares that the order of ``values`` is meaningful. ``unknown``
-    determines the handling of a value that is not listed: its row is left out (``"drop"``), or the value is counted as
-    ``"other"``, or as missing (``"missing"``, only if the column admits missing values). A ``computed`` column is
-    looked up from another column (:class:`~fedsynth.schema.forms.Computed`). Raises :class:`SchemaError` for an empty
-    list, mixed types, duplicates, ``unknown="missing"`` without ``missing``, and ``unknown="other"`` for integers.
+    Text keeps leading zeros. Integers are read as doubles, so one beyond 2^53 may be counted as its neighbour in the
+    list; write such values as text. ``missing`` admits missing values. ``ordered`` declares that the order of
+    ``values`` is meaningful. ``unknown`` determines the handling of a value that is not listed: its row is left out
+    (``"drop"``), or the value is counted as ``"other"``, or as missing (``"missing"``, only if the column admits
+    missing values). A ``computed`` column is looked up from another column (:class:`~fedsynth.schema.forms.Computed`).
+    Raises :class:`SchemaError` for an empty list, mixed types, duplicates, ``unknown="missing"`` without ``missing``,
+    and ``unknown="other"`` for integers.
     """
 
     name: str
@@ -131,8 +133,8 @@ class Categorical:
         """Return the codes (integers) of ``values``, and the faults found: values that do not fit the column.
 
         ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
-        missing values have the last code. Raises :class:`SchemaError` if the schema lists integers and the values have
-        a dtype of times, durations, periods, intervals or complex numbers.
+        missing values have the last code, or -1 if the column admits none. Raises :class:`SchemaError` if the schema
+        lists integers and the values have a dtype of times, durations, periods, intervals or complex numbers.
         """
         if not self._text:
             _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to integers, or list its values as text")
@@ -217,8 +219,8 @@ class Boolean:
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found, values that do not fit.
 
-        ``missing`` (bool, same length) marks the missing values. Raises :class:`SchemaError` for values with a dtype of
-        times, durations, periods, intervals or complex numbers.
+        ``missing`` (bool, same length) marks the missing values, with code -1 if the column admits none. Raises
+        :class:`SchemaError` for values with a dtype of times, durations, periods, intervals or complex numbers.
         """
         _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to booleans")
 
@@ -247,8 +249,8 @@ class Numeric:
     """A numeric column between public bounds ``low`` and ``high``, discretised into bins.
 
     ``edges`` are bin edges from ``low`` to ``high``. Without them the range is divided into ``bins`` bins of equal
-    width; an ``integer`` column with fewer values gets one bin per value. Bins include their lower edge and exclude
-    their upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with
+    width; an ``integer`` column with at most that many values gets one bin per value. Bins include their lower edge and
+    exclude their upper edge; the last bin includes both. A code decodes to a value drawn uniformly from its bin, with
     ``decimals`` digits after the point (default: no rounding). ``missing`` admits missing values. ``outside``
     determines the handling of a number outside the bounds, infinity included: it is moved to the nearer bound
     (``"clip"``), or its row is left out (``"drop"``). ``stored`` declares that the number is stored as its difference
@@ -311,7 +313,10 @@ class Numeric:
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins, float64, ascending, shape ``(bins + 1,)``; a constant column has one bin of width zero."""
+        """Edges of the bins, float64, in ascending order, one more than there are bins.
+
+        The last edge occurs twice if the column is constant, or has a bin for each integer.
+        """
         if self.edges is not None:
             return np.array(self.edges)
         return equal_bins(self.low, self.high, self.bins, whole=self.integer, per_unit=self.per_unit)
@@ -324,9 +329,9 @@ class Numeric:
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return ``values`` in encoded form: bins as codes, the values as float64 numbers, and faults.
 
-        ``missing`` (bool, same length) marks the missing values, which have the last code. Numbers are clipped to the
-        bounds. Faults are values that do not fit. Raises :class:`SchemaError` for values with a dtype of times,
-        durations, periods, intervals or complex numbers.
+        ``missing`` (bool, same length) marks the missing values, which have the last code, or -1 if the column admits
+        none. Numbers are clipped to the bounds. Faults are values that do not fit. Raises :class:`SchemaError` for
+        values with a dtype of times, durations, periods, intervals or complex numbers.
         """
         if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
             numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
@@ -362,8 +367,8 @@ class Numeric:
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
     """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
 
-    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, which has a
-    cell of its own.
+    The cells are those of :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`: fine near the lower bound, which mostly
+    has a cell of its own.
     """
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
@@ -381,12 +386,12 @@ class Datetime:
     """A datetime column between public bounds ``low`` and ``high`` (ISO 8601 text), discretised into bins.
 
     ``unit`` (us, ms, s, min, h, D) is the resolution, to which values are rounded down. ``timezone`` is an IANA name;
-    times are then time-zone aware, and binned in UTC. ``edges`` (ISO 8601 text) are the bin edges from ``low`` to
-    ``high``; without them there are ``bins`` bins of equal width. A code decodes to a time drawn uniformly from its
-    bin. ``missing`` admits missing values. A time outside the bounds is moved to the nearer bound, or its row is left
-    out (``outside``: ``"clip"`` or ``"drop"``). ``stored`` declares that the column is stored as its difference from
-    another one (:class:`~fedsynth.schema.forms.Stored`). Raises :class:`SchemaError` for invalid bounds, edges, units
-    or options.
+    times are then time-zone aware, and binned in UTC. Bounds and edges written without a zone are in ``timezone``, but
+    values without one are in UTC. ``edges`` (ISO 8601 text) are the bin edges from ``low`` to ``high``; without them
+    there are ``bins`` bins of equal width. A code decodes to a time drawn uniformly from its bin. ``missing`` admits
+    missing values. A time outside the bounds is moved to the nearer bound, or its row is left out (``outside``:
+    ``"clip"`` or ``"drop"``). ``stored`` declares that the column is stored as its difference from another one
+    (:class:`~fedsynth.schema.forms.Stored`). Raises :class:`SchemaError` for invalid bounds, edges, units or options.
     """
 
     name: str
@@ -408,6 +413,8 @@ class Datetime:
             object.__setattr__(self, "edges", tuple(self.edges))
         _one_of(self.name, "unit", self.unit, tuple(UNITS))
         _one_of(self.name, "outside", self.outside, ("clip", "drop"))
+        if self.timezone is not None:
+            self._zone(self.timezone)
         edges = None if self.edges is None else [self._bound(edge) for edge in self.edges]
         check_bins(self.name, self._bound(self.low), self._bound(self.high), edges, self.bins)
 
@@ -431,7 +438,10 @@ class Datetime:
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
-        """Edges of the bins, float64, ascending, shape ``(bins + 1,)``: times in the column's unit from 1970 (UTC)."""
+        """Edges of the bins, float64, in ascending order, one more than bins: times in the unit from 1970 (UTC).
+
+        The last edge occurs twice if the column is constant, or has a bin for each unit of time.
+        """
         if self.edges is not None:
             return np.array([self._bound(edge) for edge in self.edges])
         return equal_bins(self._bound(self.low), self._bound(self.high), self.bins, whole=True, per_unit=1)
@@ -445,9 +455,9 @@ class Datetime:
         """Return ``values`` in encoded form: bins as codes, the times as float64 numbers, and faults.
 
         A time's number counts the column's unit from 1970 (UTC). ``missing`` (bool, same length) marks the missing
-        values, which have the last code. Times are clipped to the bounds. Faults are values that do not fit. Raises
-        :class:`SchemaError` for values with a dtype of numbers, durations, periods, intervals or complex numbers, and
-        for a dtype with a time zone if ``timezone`` is not set.
+        values, which have the last code, or -1 if the column admits none. Times are clipped to the bounds. Faults are
+        values that do not fit. Raises :class:`SchemaError` for values with a dtype of numbers, durations, periods,
+        intervals or complex numbers, and for a dtype with a time zone if ``timezone`` is not set.
         """
         _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
         zoned_dtype = getattr(values.dtype, "tz", None) is not None
@@ -493,13 +503,16 @@ class Datetime:
         if self.timezone is None and time.tzinfo is not None:
             raise SchemaError(f"column {self.name!r} has the bound {text!r} with a time zone; set timezone or drop it")
         if self.timezone is not None and time.tzinfo is None:
-            try:
-                time = time.replace(tzinfo=ZoneInfo(self.timezone))
-            except (KeyError, ValueError, OSError) as error:
-                raise SchemaError(
-                    f"column {self.name!r} has timezone = {self.timezone!r}; give an IANA name such as Europe/Zurich"
-                ) from error
+            time = time.replace(tzinfo=self._zone(self.timezone))
         return float(_since_1970(time) // self.microseconds)
+
+    def _zone(self, name: str) -> ZoneInfo:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError) as error:
+            raise SchemaError(
+                f"column {self.name!r} has timezone = {name!r}; give an IANA name such as Europe/Zurich"
+            ) from error
 
 
 Column = Categorical | Boolean | Numeric | Datetime
@@ -522,9 +535,10 @@ _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express,
 def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any]]:
     """Return, for each value of a column, its index among the distinct values (int64), and the list of these values.
 
-    Times with a time zone are converted to UTC. The index is -1 for a missing value, except in a column of mixed types,
-    in which missing values are among the distinct values. There, values are also distinguished by type: ``1`` equals
-    ``True`` in Python, and which of them comes first must not decide how both are read.
+    Times with a time zone are converted to UTC. The index is -1 for a missing value, except in an object column that
+    holds not only text (or a NUL character), where missing values are in the list. There, values are also distinguished
+    by type: ``1`` equals ``True`` in Python, and which of them comes first must not decide how both are read. And only
+    text, integers, floats and booleans of Python are listed once; other objects may be listed repeatedly.
     """
     import pandas as pd
 
@@ -552,14 +566,17 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
     """Return ``read(value)`` for each value as ``dtype``, and ``nothing`` for missing values.
 
-    In a column of mixed types, ``read`` is called on missing values as well. It is called once for equal values.
+    It is called once for each entry of the list of :func:`distinct_values`, which may include missing values.
     """
     which, distinct = distinct_values(values)
     return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
 
 
 def is_text(values: pd.Series[Any]) -> bool:
-    """Return whether a column holds only text and missing values; true for a column without values."""
+    """Return whether a column of text or objects holds only text and missing values; true if it has no values.
+
+    False for pandas categories, even of text.
+    """
     import pandas as pd
 
     try:
@@ -648,7 +665,7 @@ def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
 
 
 def _check_type(column: Column, dtype: Any, admitted: set[str], mend: str) -> str:
-    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` for any other type."""
+    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` for what is not admitted."""
     import pandas as pd
 
     api = pd.api.types

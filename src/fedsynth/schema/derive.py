@@ -226,8 +226,8 @@ class Link:
         """Return the column's published values, given the stored differences or ratios and the other column's values.
 
         ``held`` are the stored differences or ratios and ``other`` the values of the other column. The results are
-        float64 values that the column admits, within the bounds of its form (difference or ratio). If the column's own
-        bounds exclude all such values, the result violates the form (see :meth:`breaks`).
+        float64 values that the column admits, within the bounds of its form (difference or ratio). If the column admits
+        no such value, the result lies outside these bounds (see :meth:`breaks`).
         """
         low, high = self._limits(other)
         raw = held * other if self.form.ratio is not None else other + self.sign * self.step * held
@@ -267,8 +267,9 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
     """Return a :class:`Link` for each column stored as its difference from, or ratio to, another; by position.
 
     Positions are those in ``asked``, the columns that sites read from their rows (:attr:`Schema.asked
-    <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` if
-    the other column does not exist, is itself stored in this way and comes later, or cannot be subtracted or divided.
+    <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` for
+    a form that does not fit its columns: for example, the other column does not exist, is itself stored in this way and
+    comes later, cannot be subtracted or divided, or may be zero or missing although this column may not be missing.
     """
     found: dict[int, Link] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
@@ -326,7 +327,7 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
 
 
 def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:
-    """Check that two operands can be subtracted; return the form's unit in units of the operands (1 for numbers)."""
+    """Check that the form can combine two operands; return its unit in units of the operands (1 for numbers)."""
     times = [operand for operand in (first, second) if isinstance(operand, Datetime)]
     if form.difference is None or not times:
         if times:
@@ -499,7 +500,8 @@ def broken(schema: Schema, values: Values) -> dict[str, Mask]:
     The keys are sentences that state the rule or bound. ``values`` are published values (:func:`published`), of a model
     or of real rows. A derived column is one that is computed, or stored as a difference or ratio. A row violates the
     bounds of a computed column if the value computed from its other columns lies outside them, or differs from the
-    row's own value in that column. Missing numbers, and computed columns that are not in ``values``, violate nothing.
+    row's own value in that column. Missing numbers, and computed columns that (or whose operands) are not in
+    ``values``, violate nothing.
     """
     found: dict[str, Mask] = {}
     for rule in schema.rules:
@@ -532,7 +534,7 @@ def breaking(counts: Mapping[str, int]) -> list[str]:
     ``counts`` has that number by rule or bound, with the keys of :func:`broken`. A derived column is one that is
     computed from other columns, or stored as a difference or ratio.
     """
-    handled = "they are still encoded, with stored forms clipped to their bounds, but no synthetic row breaks it"
+    handled = "they are still encoded (stored forms are clipped), but synthetic rows that break it are redrawn"
     return [f"rows that break '{sentence}': {count}; {handled}" for sentence, count in counts.items() if count]
 
 

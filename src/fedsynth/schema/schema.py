@@ -65,7 +65,8 @@ class Schema:
     covers neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists
     come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows.
     It is not part of the digest either; a person deletes it after editing. Raises :class:`SchemaError` for no or
-    duplicate columns, invalid derivations of columns, and rules that forbid everything.
+    duplicate columns, if sites would hold none of them, for invalid derivations of columns, and for rules that do not
+    fit the columns or forbid everything.
     """
 
     columns: tuple[Column | Identifier, ...]
@@ -74,7 +75,7 @@ class Schema:
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise :class:`SchemaError` for no or duplicate columns, invalid forms, or rules that forbid everything."""
+        """Raise :class:`SchemaError` for no or duplicate columns, invalid forms, or invalid rules."""
         object.__setattr__(self, "columns", tuple(self.columns))
         object.__setattr__(self, "missing_values", tuple(self.missing_values))
         object.__setattr__(self, "rules", tuple(self.rules))
@@ -232,7 +233,7 @@ class Schema:
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
         out. If all columns can be read, rows that violate a rule, or a bound of a derived column (computed, or stored
         as a difference or ratio), are also counted. An empty list means that :meth:`encode` clips and recodes no value
-        and leaves out no row.
+        and leaves out no row, except that a difference or ratio is missing where its other column is missing or zero.
         """
         from fedsynth.schema.derive import breaking
 
@@ -360,7 +361,9 @@ class Schema:
         return {**content, "column": [_entry(column) for column in columns]}
 
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return which values are missing: pandas' missing values, and text in one of the agreed spellings."""
+        """Return which values are missing: pandas', and text in an agreed spelling that the column does not list."""
+        import pandas as pd
+
         listed = column.values if isinstance(column, Categorical) else ()
         spelled = [text for text in self.missing_values if text not in listed]
         missing: NDArray[np.bool_]
@@ -368,7 +371,8 @@ class Schema:
             gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
             return np.fromiter(gone, dtype=bool, count=len(values))
         missing = values.isna().to_numpy(dtype=bool)
-        return missing | values.isin(spelled).to_numpy() if is_text(values) else missing
+        texts = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
+        return missing | values.isin(spelled).to_numpy() if texts else missing
 
 
 def _plain(column: Column) -> Column:
