@@ -33,7 +33,7 @@ Pair = tuple[int, int]
 
 
 def classic_rho(epsilon: float, delta: float) -> float:
-    """Return rho by the classic conversion of (epsilon, delta) to zCDP (arXiv 1605.02658, proposition 3)."""
+    """Return rho by the classic conversion of (epsilon, delta) to zCDP (arXiv 1605.02065, proposition 1.3)."""
     return (math.sqrt(math.log(1 / delta) + epsilon) - math.sqrt(math.log(1 / delta))) ** 2
 
 

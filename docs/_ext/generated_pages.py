@@ -221,7 +221,7 @@ def exit_codes() -> dict[str, str]:
     )
     lines = [f"| {code} | `{name}` | {text} |" for code, name, text in rows]
     head = (
-        "# Errors and exit codes\n\nEvery error that fedsynth raises on purpose is one of these, and ends a command "
+        "# Errors and exit codes\n\nEvery error that fedsynth raises for its users is one of these, and ends a command "
         "with the code beside it. The other codes are 0 (done), 1 (a fault of fedsynth's own) and 130 (stopped by the "
         "user); "
         "[the page about the command line](../cli.md#exit-codes) says what each code means for single commands. With "

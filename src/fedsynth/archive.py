@@ -1,12 +1,13 @@
 """Zip archives of JSON and arrays: the format of saved models and of a site's copies of encoded rows (never a pickle).
 
-The bytes depend on the content alone (fixed time stamps, sorted names), so equal content has equal digests.
+Time stamps are fixed and names sorted, so equal content has equal bytes if arrays have the same memory order.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import lzma
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,6 +18,17 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError
 
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,  # of bz2
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _META = "meta.json"
 
@@ -54,7 +66,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
                 for name in archive.namelist()
                 if name != _META
             }
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError, RuntimeError, ValueError) as error:
+    except _DAMAGE as error:
         raise FedsynthError(
             f"not a fedsynth archive ({error}); pass a file written by fedsynth, such as model.fedsynth of a run"
         ) from error

@@ -100,7 +100,7 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupCon
     moves them to their places. ``kind`` is ``site`` or ``server``. ``beside`` should be on the disk of the restored
     files, and is created if missing. On exit the folder is deleted, and so is ``beside`` if this function created it
     and it is empty. Raises :class:`FedsynthError` unless ``archive`` is a complete backup of this kind and this format
-    version, with the right digest of every file.
+    version, with the right digest of every file, and ``OSError`` if it cannot be read.
     """
     made = not beside.exists()
     partial = Path(tempfile.mkdtemp(prefix=".restore.", dir=private_folder(beside)))

@@ -42,7 +42,7 @@ def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
     """Split ``pairs`` of columns into those of a spanning forest (Kruskal 1956) and the others, in the given order.
 
     Pairs are taken in the given order unless they close a cycle. If they are ordered from the strongest to the weakest,
-    the forest is the one of maximum weight (doi 10.1090/S0002-9939-1956-0078686-7).
+    the forest is one of maximum weight (doi 10.1090/S0002-9939-1956-0078686-7).
     """
     root = {column: column for pair in pairs for column in pair}
     tree, others = [], []

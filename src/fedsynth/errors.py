@@ -1,4 +1,4 @@
-"""All exceptions that fedsynth raises on purpose; every message ends with the next step for the user."""
+"""The exceptions that fedsynth raises for its users; a message says what is wrong and how to go on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTED = 40  # most names listed in a message; a table may have a thousand colu
 
 
 class FedsynthError(Exception):
-    """Base class of all errors that fedsynth raises on purpose; the message ends with the next step for the user."""
+    """Base class of the errors that fedsynth raises for its users; a message says what is wrong and how to go on."""
 
 
 class SchemaError(FedsynthError):

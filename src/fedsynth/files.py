@@ -24,7 +24,8 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write a file atomically: an old file is replaced only after the new one is complete and on the disk.
 
     Text is written as UTF-8. ``mode`` (permission bits) is reduced by the process's umask, and applies even if an old
-    file had another mode. Raises ``OSError``; the old file is then unchanged.
+    file had another mode. Raises ``OSError``; the old file is then unchanged, unless only the last step failed, the
+    sync of its folder.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
@@ -43,7 +44,7 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
 def write_private(path: Path, content: str | bytes) -> None:
     """Write a file atomically (:func:`write_whole`), readable and writable by its owner only (mode 0600).
 
-    ``content`` is text (written as UTF-8) or bytes. Raises ``OSError``; an old file is then unchanged.
+    ``content`` is text (written as UTF-8) or bytes. Raises ``OSError`` as :func:`write_whole` does.
     """
     write_whole(path, content, 0o600)
 

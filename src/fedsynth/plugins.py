@@ -1,7 +1,8 @@
 """Plugins: objects of other packages, found as entry points (group and name) or given as ``package.module:name``.
 
-Only runs and evaluations look plugins up. A message never makes a site look up a plugin: sites import only the modules
-that their policy names (:func:`fedsynth.federation.query.query_class`).
+A message never makes a site look up a plugin: of other packages, a site imports only what its own configuration names,
+a source of rows (:func:`fedsynth.data.sources.open_source`) and the kinds of questions in its policy
+(:func:`fedsynth.federation.query.query_class`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def named(place: str) -> Any:
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # TypeError: a relative name, such as .module
         raise Unsupported(f"cannot import {place!r} ({error}); write it as package.module:name") from error
 
 

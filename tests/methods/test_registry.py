@@ -100,6 +100,12 @@ def test_a_decorated_class_of_another_package_has_no_name_without_an_entry_point
         find_method("of-a-test")
 
 
+@pytest.mark.parametrize("place", [".module:Class", "..:Class", ":Class", "module:", "tests:Nothing"])
+def test_a_class_that_cannot_be_imported_is_no_method(place):
+    with pytest.raises(Unsupported, match=r"write it as package\.module:name"):
+        find_method(place)
+
+
 def test_options_are_written_by_name():
     for one in all_methods():
         options = {name: "none" if value is None else value for name, value in options_of(one.kind).items()}

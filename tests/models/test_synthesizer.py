@@ -70,6 +70,12 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "z").write_bytes(pack({"format": FORMAT, "kind": "copula", "axes": ["bins"], "model": {}}, {}))
     with pytest.raises(FedsynthError, match="not a complete model"):
         load(tmp_path / "z")
+    damaged = bytearray(pack({"format": 99}, {}))
+    for signature, at in ((b"PK\x03\x04", 8), (b"PK\x01\x02", 10)):
+        damaged[damaged.index(signature) + at] = zipfile.ZIP_BZIP2  # one flipped bit from ZIP_DEFLATED
+    (tmp_path / "w").write_bytes(damaged)
+    with pytest.raises(FedsynthError, match="not a fedsynth archive"):
+        load(tmp_path / "w")
     smuggled = np.array([print], dtype=object)
     with pytest.raises(ValueError, match=r"[Oo]bject arrays"):
         pack({}, {"a": smuggled})

@@ -687,6 +687,22 @@ def test_an_account_that_went_on_from_a_backup_is_noticed_too(path):
     assert sound(account)
 
 
+@pytest.mark.parametrize("row", [1, 3, 4, 50])
+def test_a_restored_account_with_refusals_of_a_past_hour_is_written_off(row):
+    clock = Clock()
+    account = Account(clock=clock, free_an_hour=2)
+    account.begin(charge())
+    for _ in range(5):
+        account.note("refused")
+    assert account.head()[0] == 3
+    clock.moment += timedelta(hours=2)
+    account.restored(row)
+    assert [one["outcome"] for one in rows(account)[3:]] == ["rejected", "restored", "written off", "closed"]
+    assert rows(account)[4]["row"] == max(row, 4) + 1
+    assert account.holds(row, b"x" * 32)
+    assert sound(account)
+
+
 def test_a_row_that_cannot_be_is_not_held(account):
     account.begin(charge())
     for row in (-1, 0, 2, 2**62, 2**80):

@@ -6,12 +6,13 @@ records one event, such as a charge or a refusal. The salt of a question is 32 r
 
 Rule 1: a question is charged once, in the transaction that also stores its salt, its terms and its audit row. This is
     durable before anything is computed (``synchronous = EXTRA``).
-Rule 2: a second transaction stores the reply, unless there is one already; only stored replies leave the site. A crash
-    between the two transactions leaves a charged question without a reply. The reply is then computed again from the
-    same salt, under the same terms and on the same rows, or not at all.
+Rule 2: a second transaction stores the reply, unless there is one already; only stored answers leave the site (except
+    large ones in a simulation). A crash between the two transactions leaves a charged question without a reply. The
+    reply is then computed again from the same salt, under the same terms and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
-Rule 4: an audit row consists of the request, its cost and the running totals, without any value or row of the table.
-    Audit rows form a hash chain (`audit`).
+Rule 4: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
+    without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
+    of theirs. Audit rows form a hash chain (`audit`).
 
 A charge at audit row r means that an answer *may* have left the site since then.
 """
@@ -114,9 +115,9 @@ class OpenedQuestion:
     """A question's entry in the site's privacy account, from :meth:`Account.begin`; the question may now be answered.
 
     ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
-    the hash of its audit row, the account's record of the charge. ``charged`` says whether the question has been
-    charged. It is false at the start of a secure sum, which takes several messages: the message that makes the site
-    read its rows charges it.
+    the hash of its audit row, the account's record of the charge (before it: of the opening). ``charged`` says whether
+    the question has been charged. It is false at the start of a secure sum, which takes several messages: the message
+    that makes the site read its rows charges it.
     """
 
     salt: bytes
@@ -136,10 +137,10 @@ class Account:
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
     operating system. ``clock()`` returns the time, with a time zone. Messages without cost are those that the site
-    refuses, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them in an
-    hour get an audit row each. After that, refused messages share one row, and the other messages without cost are
-    refused, too. A reply of more than ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as
-    in a simulation, where the same question gives the same bytes again.
+    does not answer, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them
+    in each hour of the clock get an audit row each. After that, unanswered messages share one row, and the other
+    messages without cost are refused, too. A reply of more than ``largest_kept`` bytes is not stored; use this only if
+    the rows cannot change, as in a simulation, where the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
     returns the fault.
@@ -189,9 +190,10 @@ class Account:
 
         Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
         :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a plan with costs in
-        another measure (epsilon or rho) than the run's, if the approved plan has no unused question left that covers
-        this cost, if a session to be resumed does not exist, and for too many questions without cost in one hour.
-        Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
+        another measure (epsilon, rho, or for sampled rows rho at another order) than the run's, if the approved plan
+        has no unused question left that covers this cost, if a session to be resumed does not exist, and for too many
+        questions without cost in one hour. Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these
+        cases.
         """
         with self._file.transaction() as records:
             run = records.one(RunRecord, "run = ?", charge.run)
@@ -330,7 +332,7 @@ class Account:
         The chain value is a hash (32 bytes). ``outcome`` is what happened, such as "refused". ``facts`` (run, step,
         kind, reason, ...) are only for the site's data steward, who decides what the site answers; long texts are
         truncated. The first ``free_an_hour`` messages without cost in an hour get an audit row each. The others share
-        one row, with their number and a hash of them, which is written when the hour is over.
+        one row, with their number and a hash of them, which is written before the first entry of a later hour.
         """
         shortened = {name: short(value) for name, value in facts.items()}
         with self._file.transaction() as records:
@@ -402,7 +404,8 @@ class Account:
     def copy_to(self, path: Path) -> None:
         """Write a consistent copy of the account to a new file, even while other processes use the account.
 
-        Raises ``FileExistsError`` if the file exists, and :class:`FedsynthError` if copying fails.
+        An account in memory cannot be copied in this way. Raises ``FileExistsError`` if the file exists, and
+        :class:`FedsynthError` if copying fails.
         """
         copy_database(Path(self._file.path), path)
 
@@ -430,7 +433,7 @@ class Account:
 
         Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
         and of the site; ``replays`` counts how often the reply was sent again. The charges that :meth:`restored` makes
-        for lost audit rows are included.
+        for lost audit rows are included; these describe no question, but name the run.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -484,12 +487,14 @@ class Account:
         ``row``, and :meth:`holds` accepts what servers have seen up to there. If the account has ever charged a release
         on random samples of rows, lost charges may be such releases, too. The unspent rest of a run's limit is then
         charged as the bound that it sets on their Renyi divergence, at the order of this limit; the site's total may
-        then exceed its own limit if that has another order. Raises :class:`InvalidParameter` for a row number that
-        cannot exist.
+        then exceed its own limit if that has another order. If the account has no such charge, the lost ones are
+        assumed to have none either; if they do, what is charged need not cover them. Raises :class:`InvalidParameter`
+        for a row number that cannot exist.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
+            self._close_hour(records, self._clock())  # it may append a row, which would take the number chosen here
             head = records.head()
             number = max(row, head.row) + 1
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)

@@ -1,8 +1,10 @@
-"""The file of a site's privacy account: one SQLite database, with checks that detect damage before content is used.
+"""The file of a site's privacy account: one SQLite database, with checks that detect damage.
 
 The account (:mod:`fedsynth.privacy.account`) records what the site was asked, charged and replied. Every row has a
-checksum, except audit rows, which form a hash chain (`audit`). The writes of a transaction are durable when it ends
-(``synchronous = EXTRA``), and deleted content is overwritten.
+checksum, except audit rows, which form a hash chain (`audit`), and the list of restored backups, which must agree with
+them. Checksums are verified where whole records are read; the counts of a plan's used slots and of repeated replies are
+read without. The writes of a transaction are durable when it ends (``synchronous = EXTRA``), and deleted content is
+overwritten.
 """
 
 from __future__ import annotations
@@ -102,9 +104,10 @@ class RunRecord(NamedTuple):
         on random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at one order
         (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is left), and
         the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at every lower
-        order; nothing is known at higher orders. A site whose own limit has a higher order is then charged more than
-        that limit. (Curves have values at the orders :data:`~fedsynth.privacy.cost.ORDERS` only: D stands for the
-        unknown value at the first of them that is not below the limit's order.)
+        order; nothing is known at higher orders. (Curves have values at the orders
+        :data:`~fedsynth.privacy.cost.ORDERS` only: D stands for the unknown value at the first of them that is not
+        below the limit's order.) A site whose own limit has an order above that one is then charged more than that
+        limit; one whose order lies between the two is charged by D, which need not bound the divergence there.
         """
         limit = self.limit
         if limit.pure:
@@ -266,7 +269,7 @@ class Records:
 
         The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
         :class:`~fedsynth.privacy.audit.ChainCheck`, which follows the audit rows during the check. Raises
-        :class:`FedsynthError` for a file that is damaged as a database.
+        :class:`FedsynthError` for a wrong checksum and for a file that is damaged as a database.
         """
         sound = self.execute("PRAGMA integrity_check").fetchone()[0]
         for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
@@ -304,7 +307,8 @@ class AccountFile:
     """The database of a site's privacy account at ``path``, for several threads and processes.
 
     ``":memory:"`` is a database that lives as long as the object. A missing file is created, accessible to its owner
-    only. Raises :class:`FedsynthError` for a file that is not an account of this version, or cannot be used.
+    only. Raises :class:`FedsynthError` for a file that is not an account of this version, or cannot be used, and
+    ``OSError`` if it cannot be created.
     """
 
     def __init__(self, path: str) -> None:
@@ -411,7 +415,7 @@ def damaged(path: str, fault: str) -> FedsynthError:
 
 
 def _seal(values: tuple[Any, ...]) -> bytes:
-    """Return the checksum of a table's row; it detects damage, not forgery, which the audit chain detects."""
+    """Return the checksum of a table's row; it detects damage, not forgery by those who can write the file."""
     return hashlib.blake2b(msgspec.msgpack.encode(tuple(values)), digest_size=16).digest()
 
 

@@ -1,7 +1,7 @@
 """The audit of one site, a log of its charges and refusals: a hash chain of rows, and its verification.
 
 A row is JSON: the request, its cost, the running totals, and the SHA-256 hash of the previous row. Editing, removing or
-moving a row breaks the chain. The chain alone cannot show that its end was cut off or that it was rewritten entirely;
+moving a row breaks the chain. The chain alone cannot show that its end was cut off or rewritten from some row on;
 therefore servers remember the last row that they saw, and the site's data steward (the person who decides what the site
 answers) can note the hash of the last row elsewhere.
 """
@@ -139,9 +139,10 @@ class ChainCheck:
         if (row.total, row.exact) != before.plus(row.cost):
             return "has another total than the sum of all charges"
         if row.cost is not None:
-            self.runs[row.run] = self.runs.get(row.run, Cost()) + row.cost
-            if row.run_total != self.runs[row.run]:
+            run_total = self.runs.get(row.run, Cost()) + row.cost
+            if row.run_total != run_total:
                 return "has another total for its run than the sum of the run's charges"
+            self.runs[row.run] = run_total
         if row.outcome == "charged":
             self.charged[row.key] = row.row
         if row.outcome == "restored":

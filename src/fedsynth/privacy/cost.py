@@ -1,6 +1,6 @@
 """Privacy costs: budgets, costs that add up, and the effect of one person's rows on a sensitivity.
 
-Costs are in zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02658) and in pure differential
+Costs are in zero-concentrated differential privacy (zCDP; Bun & Steinke, arXiv 1605.02065) and in pure differential
 privacy. Both add up under composition. :func:`epsilon_of` converts a zCDP total to (epsilon, delta) by the tight
 conversion of Canonne, Kamath & Steinke (arXiv 2004.00010, proposition 12). The Renyi divergences of noise on random
 samples of rows (:mod:`~fedsynth.privacy.sampling`) are not linear in the order: such a cost has a curve, a bound for
@@ -125,10 +125,13 @@ def times_charged(unit: Unit, *, pooled: bool) -> int:
     bounds the number of a person's sites. If releases are charged that often, the cost of all releases to any person is
     at most the total charged at the most charged site. Proof: let a person be at s = ``unit.sites`` sites, of which j
     take part in a release of cost c. If noise is pooled, it is sized for s sites, so the person pays at most c (j /
-    s)^2 of zCDP or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean
-    charge of the person's sites. If each site adds its own noise, the person pays c j; since each of the j sites is
-    charged c s, the release adds c j to that mean. So the mean, hence the largest charge, bounds what the person pays,
-    even if the person's sites take part in different sums. (For a person at fewer sites the mean is larger still.)
+    s)^2 of zCDP or of a curve (log A(a) of :mod:`~fedsynth.privacy.sampling` is convex in r, 0 at r = 0, and grows with
+    q) or c j / s of pure DP; since each of the j sites is charged c, the release adds c j / s to the mean charge of the
+    person's sites. (The bound of :func:`~fedsynth.privacy.noise.gumbel_scale` has a constant term: a draw of three
+    servers is proved to cost c j / s of zCDP, but of pure DP only up to 0.3% more.) If each site adds its own noise,
+    the person pays c j; since each of the j sites is charged c s, the release adds c j to that mean. So the mean, hence
+    the largest charge, bounds what the person pays, even if the person's sites take part in different sums. (For a
+    person at fewer sites the mean is larger still.)
     """
     return 1 if pooled else unit.sites
 
@@ -257,7 +260,7 @@ class Budget:
 
     @cached_property
     def order(self) -> float:
-        """The real order of Renyi divergence at which :attr:`rho` gives the budget's epsilon; infinite for delta 0.
+        """The real order of Renyi divergence at which :attr:`rho` gives the budget's epsilon, or infinity if none does.
 
         A limit refuses what would take the total Renyi divergence at this one order, fixed together with the limit,
         above it: it is a privacy filter. The next question may depend on all previous answers, including answers to
@@ -352,7 +355,8 @@ def group_epsilon(budget: Budget, times: int) -> float:
     d(e))-DP for every e, with log d(e) = (a - 1) (a rho + log(1 - 1/a) - e) - log a (arXiv 2004.00010, proposition 12
     solved for delta), and over k steps (k e, d(e) (1 + exp(e) + ... + exp((k - 1) e))). The logarithm of that delta is
     convex in e, and its slope tends to k - a: for k < a it decreases, and e is the smallest number at which that delta
-    is the budget's; the result is k e. For k >= a nothing is known, and the result is infinite.
+    is the budget's; the result is k e. For k >= a nothing is known, and the result is infinite; so it is for a budget
+    without limit or with delta 0, whose order is infinite.
     """
     order = budget.order
     if times >= order or math.isinf(order):

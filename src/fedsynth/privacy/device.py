@@ -1,7 +1,7 @@
 """The device on which networks are evaluated: one setting for sites, simulations and samplers.
 
-This module imports PyTorch only when a GPU is requested. The setting is the environment variable ``FEDSYNTH_DEVICE``,
-which the threads and processes of a run share; the option ``--device`` sets it for one command.
+This module imports PyTorch only to look for a GPU. The setting is the environment variable ``FEDSYNTH_DEVICE``, which
+the threads and processes of a run share; the option ``--device`` sets it for one command.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ Sums and matrix products in float32 may be evaluated in any order: a sum of n pr
 n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
 
 1. *A row's contribution* is s a^T, with s = f g rounded to float32, and g and a as the floats that were computed. The
-   factor f = min(1, C / norm) is computed from norms in float32. Layers hold at most 2^16 numbers of a row, so the
-   computed product of norms is too small by a relative error of at most 2^-9 (1 + 2^-6), and underflow is compensated.
-   So the contribution is at most C (1 + 2^-8), whatever weights a hostile server sent. Rows with any non-finite number,
-   or with a norm above 2^64, have f = 0; for all others f is a normal number, and underflow in s adds less than
-   2^-40 C.
+   factor f = min(1, C / norm) is computed from norms in float32. The inputs and outputs of all layers are at most 2^16
+   numbers of a row, so the computed product of norms is too small by a relative error of at most 2^-9 (1 + 2^-6), and
+   underflow is compensated. So the contribution is at most C (1 + 2^-8), whatever weights a hostile server sent. Rows
+   with any non-finite number, or with a norm above 2^64, have f = 0; for all others f is a normal number, and underflow
+   in s adds less than 2^-40 C.
 2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: all products are of
    two matrices of the same shape, with ``CHUNK`` rows (the last ones padded), none mixes rows, and one thread computes
    them all. (Several threads split a layer's outputs between them and may round the last numbers of a part differently,

@@ -1,9 +1,10 @@
 """Exact accounting for runs with discrete Gaussian noise only, which gives a smaller epsilon than zCDP.
 
 Setting: releases 1, 2, ..., each an integer vector that one person changes by an integer vector D_i of |D_i|_2 <= l_i,
-with independent discrete Gaussian noise of variance w_i = l_i^2 / (2 r_i) in each cell (number of the vector), which
-costs r_i of zCDP. The choice of the next release, and of its cost r_i, may depend on everything released before, as
-long as r_i <= y and the sum of all r_i stays within r. It is fixed beforehand that only such releases will be made.
+with independent discrete Gaussian noise of parameter w_i = l_i^2 / (2 r_i), P(k) proportional to exp(-k^2 / 2w_i), in
+each cell (number of the vector), which costs r_i of zCDP. The choice of the next release, and of its cost r_i, may
+depend on everything released before, as long as r_i <= y and the sum of all r_i stays within r. It is fixed beforehand
+that only such releases will be made.
 
 1. Continuous noise. Let noise be normal with variances v_i, and m_i^2 = l_i^2 / v_i. Given the past, the log-likelihood
 ratio of a release moves like a Brownian motion with drift 1/2 (under one table, P; -1/2 under the other, Q) for a time
@@ -17,8 +18,8 @@ and every set S of outcomes,
 (Balle & Wang, arXiv 1805.06530, theorem 8; for adaptive choices Smith & Thakurta, arXiv 2210.17520). An integer answer
 plus rounded noise is the rounded sum, so this is post-processing: the same holds for noise R = round(N(0, v)).
 
-2. One cell. With v = w - 1/12 > 0, the laws of X (discrete Gaussian of variance w) and R nearly agree: for |k| <= K and
-s = K^2 / v,
+2. One cell. With v = w - 1/12 > 0, the laws of X (discrete Gaussian of parameter w) and R nearly agree: for |k| <= K
+and s = K^2 / v,
 
     |log P(X = k) - log P(R = k)| <= B = (s^2 / 2880 + s (1/288 + 1/480) + 1/128) / v^2 + 3 exp(-2 pi^2 v).
 
@@ -68,9 +69,9 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
     ``rho`` is the zCDP of all releases together, and ``largest`` is the most zCDP that a single release may cost
     (default: ``rho``). The proof of this module allows the choice and the cost of a release to depend on earlier ones.
 
-    The result is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and below it unless the
-    noise is tiny: 0.93 instead of 1 at delta = 1e-6. It is infinite for infinite ``rho``. ``delta`` must lie strictly
-    between 0 and 1; 0 raises ``ValueError``.
+    The result is never above the epsilon of zCDP (:func:`~fedsynth.privacy.cost.epsilon_of`), and usually below it:
+    0.93 instead of 1 at delta = 1e-6. It is not below if ``rho`` or ``largest`` is large, as 0.1 is at delta = 1e-10.
+    It is infinite for infinite ``rho``, and for a ``delta`` of 0 unless ``rho`` is 0.
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)

@@ -249,14 +249,14 @@ class LookupTable:
         return cells
 
 
-@lru_cache(maxsize=64)  # at most 1.2 MB each
+@lru_cache(maxsize=64)  # at most 3.4 MB each
 def table(law: Law) -> LookupTable:
     """Return the look-up table from which :mod:`~fedsynth.privacy.noise` samples a ``law``; 64 tables are cached.
 
     A law (:data:`Law`) is one of the discrete distributions of this module.
     """
     low, high = (np.array(bound, dtype=np.int64) for bound in cumulative_bounds(law, DIGITS))
-    leading = min(16, max(8, (16 * low.size).bit_length()))  # about one in 16 patterns, or fewer, contains a threshold
+    leading = min(16, max(8, (16 * low.size).bit_length()))  # at most one in 16 patterns (Polya: 4) has a threshold
     shift = DIGITS - leading
     first = np.arange(1 << leading, dtype=np.int64) << shift
     sure = np.searchsorted(high, first, side="right")

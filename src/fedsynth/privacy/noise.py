@@ -2,8 +2,9 @@
 
 Rule 1: noise is generated only in this file; its arithmetic is in `inversion`, which no other module uses.
 Rule 2: no rounded number decides a draw. A double or a 62-digit word decides only if an interval that
-    provably contains the true threshold leaves no doubt. Otherwise (less than once in 2^34 draws of noise)
-    more bits are drawn and compared at a higher precision. Given ideal bits, draws have exactly the stated law.
+    provably contains the true threshold leaves no doubt. Otherwise (less than once in 2^34 draws of Gaussian or
+    Laplace noise) it is computed at a higher precision, if need be with more bits. Given ideal bits, draws have exactly
+    the stated law.
 Rule 3: parameters are the exact rational values of the doubles; noise is added to integers, never to floats.
 Rule 4: bits come from a secret key, never from a statistical generator. The context of a `KeyedBits` identifies one
     request: two requests under one key and context share their noise.
@@ -43,7 +44,7 @@ GEOMETRIC_SCALE = 256.0  # largest scale of one geometric table: 43 cells per un
 GEOMETRIC_BASE = 1 << 10
 POLYA_SCALE = 4096.0  # largest scale of its table: 43 cells per unit of scale, 0.4 s
 EXP_MARGIN = 2.0**-36  # relative; derived in _accept_gaussian
-GUMBEL_SCALE = 2.0**50  # a draw leaves int64 (halved twice) beyond 1024 scales, with probability exp(-1024)
+GUMBEL_SCALE = 2.0**50  # a draw leaves int64 (halved three times) beyond 1024 scales, with probability exp(-1024)
 
 
 class RandomBits(Protocol):

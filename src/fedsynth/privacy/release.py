@@ -1,8 +1,8 @@
 """Releases: which noise a statistic gets before it leaves a site, and what that costs one person, as data.
 
-A release states its privacy cost (rho or epsilon), and its noise follows from that cost. The noise is sized by the
-sensitivity that the site itself derives from query, schema and unit of protection, so the cost holds for every
-question. Other modules decide who adds the noise.
+A release states its privacy cost (rho or epsilon), and its noise follows from that cost; for samples of rows it states
+the noise, and the cost follows. The noise is sized by the sensitivity that the site itself derives from query, schema
+and unit of protection, so the cost holds for every question. Other modules decide who adds the noise.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Laplace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="lapl
         """Return the cost to one person: ``epsilon`` of pure DP, and the zCDP that the noise implies.
 
         ``norms`` says how far the person can change the vector (:class:`~fedsynth.privacy.cost.Norms`). An entry that
-        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02658, proposition 4). Entries have
-        independent noise, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question costs
-        less than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
+        changes by d has pure epsilon d / b, hence d^2 / (2 b^2) of zCDP (arXiv 1605.02065, proposition 1.4). Entries
+        have independent noise, so together they cost l2^2 / (2 b^2), at most epsilon^2 / 2 since l2 <= l1. No question
+        costs less than ``SMALLEST_RHO`` (1e-6), so that an account bounds the number of questions.
         """
         scale = self.scale(norms.l1)
         return Cost(self.epsilon, max(SMALLEST_RHO, norms.l2**2 / (2 * scale**2)) if scale else SMALLEST_RHO)
@@ -110,8 +110,8 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
         ``norms`` says how far the person can change one step's sum (:class:`~fedsynth.privacy.cost.Norms`); only its
         number of rows matters. The cost is a curve, a bound for each order of Renyi divergence, proved in
-        :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) it is the rho of the noise. If a step costs almost
-        nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` (1e-6) at any order. (If each
+        :mod:`~fedsynth.privacy.sampling`; without sampling (rate 1) it is the rho of the noise. If all steps cost
+        almost nothing, rho is added, so that no question costs less than ``SMALLEST_RHO`` (1e-6) at any order. (If each
         log-moment is at least r a (a - 1) at the orders of the curve, so is the line between them, because r a (a - 1)
         is convex.)
         """
@@ -258,8 +258,8 @@ def sampled_for(
     ``rate`` is the probability that a step's sample contains a row. ``rows_of_person`` is the number of a person's rows
     in a noisy sum (:attr:`Norms.rows <fedsynth.privacy.cost.Norms>`). ``times`` is the number of charges per release
     (:func:`~fedsynth.privacy.cost.times_charged`); each gets an equal part of the share. The noise multiplier is the
-    smallest at which the cost stays within that part, to one part in 10,000; a budget without guarantee gives no noise
-    (:class:`Exact`).
+    smallest (at least 0.3) at which the cost stays within that part, to one part in 10,000; a budget without guarantee
+    gives no noise (:class:`Exact`).
 
     A budget counts all costs at one order of Renyi divergence, at which they add up: a method that trains for R rounds
     gives each round ``share`` / R. Raises :class:`Unsupported` for delta = 0, and :class:`InvalidParameter` for an

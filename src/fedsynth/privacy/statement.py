@@ -1,7 +1,8 @@
 """The statement of a run's privacy guarantee, as data from which all texts about it are generated.
 
-The (epsilon, delta) of a statement is the limit that was set for the run before it started. The cost that was actually
-spent depends on the course of the run; it is reported as a fact next to the guarantee and is not a guarantee itself.
+The (epsilon, delta) of a statement is fixed before the run starts: its limit, or a smaller epsilon by exact accounting
+of the plan that the sites approved. The cost that was actually spent depends on the course of the run; it is reported
+as a fact next to the guarantee and is not a guarantee itself.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Statement:
     limit
         The (epsilon, delta) limit on all releases of the run together.
     spent
-        Their actual cost to one person.
+        An upper bound on what they cost one person.
     exact_releases
         Number of releases without noise; if it is not 0, nothing is guaranteed.
     unit
@@ -74,8 +75,8 @@ class Statement:
     Raises
     ------
     InvalidParameter
-        If ``spent`` exceeds the limit, or ``exact`` is not positive, is above the limit's epsilon, or is given for
-        delta = 0.
+        If ``spent`` exceeds the limit of a private run, or ``exact`` is not positive, is above the limit's epsilon, or
+        is given for delta = 0.
     """
 
     limit: Budget
@@ -91,7 +92,7 @@ class Statement:
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for an exceeded limit, or an exact epsilon above it or for pure privacy."""
+        """Raise :class:`InvalidParameter` for an exceeded limit, or an ``exact`` that the class refuses."""
         if self.exact is not None and not (0 < self.exact <= self.limit.epsilon and self.limit.delta):
             raise InvalidParameter(
                 f"exact epsilon = {self.exact} must be positive and at most the limit's, and the limit {self.limit} "
@@ -220,7 +221,7 @@ class Statement:
 
         It is infinite if the run is not private. Let ``rows`` be at most k times the rows of the unit of protection.
         They change every answer by up to k times as much, at the same noise. This costs k^2 times the rho of zCDP, or k
-        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02658). It does not hold for noise on random
+        times a pure epsilon (group privacy; Bun & Steinke, arXiv 1605.02065). It does not hold for noise on random
         samples of rows. The result is then :func:`~fedsynth.privacy.cost.group_epsilon` of the limit, which is infinite
         if k reaches the limit's order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`). Raises
         :class:`InvalidParameter` for less than one row.

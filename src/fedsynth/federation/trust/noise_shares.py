@@ -23,7 +23,7 @@ discrete Gaussian of their total V is reached within odds of exp(tau / 2), since
     tau = 10 sum_{k >= 1} exp(-2 pi^2 / (1 / (v_1 + ... + v_k) + 1 / v_{k+1})).
 
 An integer shift D of one cell is then a step of tau / 2 to that law, one of |D| / sqrt(V) within it, and one of tau / 2
-back; these add up (Bun & Steinke, arXiv 1605.02658, proposition 27; as in arXiv 2102.06387, proposition 14): for every
+back; these add up (Bun & Steinke, arXiv 1605.02065, proposition 27; as in arXiv 2102.06387, proposition 14): for every
 real order a >= 1 the Renyi divergence is at most a/2 (|D| / sqrt(V) + tau)^2. Cells are independent, those that do not
 move add nothing, and at most l1 integer cells move (each by at least 1), so the sum is rho-zCDP for
 
