@@ -73,7 +73,8 @@ class Policy:
         to training leave at whole multiples of another time: that which a slow machine needs to train on
         ``timed_rows`` rows, a public bound on the number of rows at the site.
     keep_runs_days
-        Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers.
+        Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers, salts and
+        copy of the rows: at another run's next question, and within an hour while ``fedsynth site serve`` waits.
 
     Raises :class:`InvalidParameter` for unknown verbs, for kinds that fedsynth defines itself, for ``methods`` or
     ``min_cohort`` without plans, and for an approved plan that contradicts the rest.

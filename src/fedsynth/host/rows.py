@@ -81,10 +81,12 @@ class RunRows:
     def require(self, run: str) -> None:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
-        ``run`` is the run's name. Raises :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source,
-        or one that lacks a column. No row is read: the result depends on files and column names alone. Rows that cannot
-        be opened for another reason fail after the charge.
+        ``run`` is the run's name. Idle runs are closed first (:func:`close_idle_runs`), never this one. Raises
+        :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source, or one that lacks a column. No
+        row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
+        fail after the charge.
         """
+        close_idle_runs(self.config, self.account, asking=run)
         if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 
@@ -117,7 +119,6 @@ class RunRows:
             if _read_copy(_copy(self.config, name), self.schema) is None:
                 _write_copy(_copy(self.config, name), {}, table)
             self.account.pin(run, name)
-            self.account.expire(self.config.policy.keep_runs_days, keep=run)
             delete_copies(self.config, self.account)
         return table
 
@@ -157,9 +158,9 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
-    another run shares it. ``run`` is its name, and ``account`` the site's record of spent budget. What the run has
-    spent stays charged; a run that was closed before gives 0. Raises :class:`~fedsynth.errors.InvalidParameter` for a
-    run that the account does not know.
+    another open run uses the same copy. ``run`` is its name, and ``account`` the site's record of spent budget. What
+    the run has spent stays charged; a run that was closed before gives 0. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
@@ -167,6 +168,22 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
             _copy(config, copy).unlink(missing_ok=True)
     return questions
+
+
+def close_idle_runs(config: SiteConfig, account: Account, asking: str = "") -> list[str]:
+    """Close the runs that asked nothing for ``keep_runs_days`` (in the site's policy), except the run named ``asking``.
+
+    ``account`` is the site's record of spent budget, whose audit gets a row for each closed run. The copies of rows
+    that no open run reads are deleted, too (:func:`delete_copies`); with ``asking``, only if a run was closed. Returns
+    the names of the closed runs.
+    """
+    closed = account.expire(config.policy.keep_runs_days, keep=asking)
+    for run in closed:
+        _log.info("run %s has asked nothing for %g days and is closed", run, config.policy.keep_runs_days)
+    if (closed or not asking) and config.copies.is_dir():
+        with _locked(config.copies):
+            delete_copies(config, account)
+    return closed
 
 
 def _copy(config: SiteConfig, name: str) -> Path:
