@@ -1,10 +1,10 @@
-"""A site's rows for its questions: one encoded copy for each run, or counts by the database.
+"""A site's rows for its questions: one encoded copy for each run, or the source itself, counted or streamed.
 
-Rule 1: every file with rows is readable by its owner only. Rule 2: a run reads only the copy of the rows that is made
-for its first question, after the question's privacy cost was charged. A missing or damaged copy ends the run at this
-site; it is never compared with the current source, so that no run learns whether a row has changed since. Rule 3:
-copies are named by their content. Runs over the same rows share one, so that a server that invents run names cannot
-fill the disk.
+Rule 1: every file with rows that is written here is readable by its owner only. Rule 2: where copies are made, a run
+reads only the one made for its first question, after the question's privacy cost was charged. While it is missing or
+damaged, the run's questions fail for good; it is never compared with the current source, so that no run learns whether
+a row has changed since. Rule 3: copies are named by their content. Runs over the same rows share one, so that a server
+that invents run names cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class RunRows:
 
         The block may count the yielded rows (:class:`~fedsynth.rows.Rows`), or read them if they are from the run's
         copy (:class:`~fedsynth.rows.Table`). The first call for a run makes its copy. Raises
-        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged or of another version, and all errors of
-        :func:`load_rows`.
+        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged, readable by others or of another schema
+        or version, and all errors of :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -205,11 +205,11 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
     Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
-    and inode, or else its SHA-256, are unchanged, and the schema is the same. Otherwise, or if it is damaged, it is
-    made anew. If ``config`` names a column of persons, at most as many rows of each as its ``[policy] unit`` says are
-    used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises :class:`~fedsynth.errors.SchemaError` if
-    a column is missing or unreadable, and :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being
-    written to.
+    and inode, or else its SHA-256, are unchanged, and so are the schema and the limit on a person's rows. Otherwise, or
+    if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows of each as its
+    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises
+    :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
+    :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
     """
     file = config.data.file
     if file is None:

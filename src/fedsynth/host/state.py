@@ -135,7 +135,7 @@ def make_node_key(path: Path) -> str:
     """Return the public key (OpenSSH text) of a site's Flower node; create its private key if ``path`` is missing.
 
     ``path`` is the file of the private key (P-384, OpenSSH format); the public key is also written beside it, as
-    ``NAME.pub``. Raises ``ValueError`` for a key of a type that Flower does not accept.
+    ``NAME.pub``. Raises the errors of :func:`public_part` for an existing key that Flower does not accept.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
