@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +32,7 @@ from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message, Recorded, records
+from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
@@ -392,3 +393,33 @@ def test_records_of_a_file_that_is_no_transcript(tmp_path):
     (tmp_path / "t").write_bytes(b"something else")
     with pytest.raises(FedsynthError, match="not a transcript"):
         list(records(tmp_path / "t"))
+
+
+def test_a_record_of_an_unknown_kind_does_not_hide_those_after_it(tmp_path):
+    federation = start(Network(), tables(2), LocalNoise(), transcript=tmp_path / "t")
+    federation.sum(counts((SEX,)), 0.5)
+    before = list(records(tmp_path / "t"))
+    with (tmp_path / "t").open("ab") as file:
+        file.write(_record(9, b"of a later version"))
+    found = records(tmp_path / "t")
+    assert [next(found) for _ in before] == before
+    with pytest.raises(FedsynthError, match="another version of fedsynth wrote parts"):
+        next(found)
+
+
+def test_a_sum_keeps_no_answer_once_it_is_added(monkeypatch):
+    living: list[int] = []
+    answers: list[weakref.ref[Any]] = []
+    read = Message.reply
+
+    def reply(message: Message, data: bytes) -> Any:
+        found = read(message, data)
+        assert isinstance(found.answer, PlainAnswer)
+        answers.append(weakref.ref(found.answer.values))
+        living.append(sum(answer() is not None for answer in answers))
+        return found
+
+    monkeypatch.setattr(Message, "reply", reply)
+    start(None, tables(8), LocalNoise(), transport=InProcess).sum(counts((SEX, REGION)), 0.5)
+    assert len(living) == 8
+    assert max(living) <= 3

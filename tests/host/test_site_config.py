@@ -35,6 +35,7 @@ from fedsynth.host.checks import check_site
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import close_run, load_rows
 from fedsynth.host.state import (
+    IdleRuns,
     answer,
     create_state,
     make_node_key,
@@ -44,6 +45,7 @@ from fedsynth.host.state import (
     wait_until_due,
 )
 from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.account_file import AccountFile, RunRecord
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -51,6 +53,7 @@ from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.transports import flower
+from fedsynth.transports.files.site import FileAnswerer
 
 TEMPLATES = Path(flower.__file__).parent / "templates"
 COORDINATOR = Coordinator(bytes(range(32)))
@@ -452,6 +455,89 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
     assert [run for run, _ in open_account(config).open_runs()] == ["second"]
     assert not copy.exists()
     assert ask(config, "first").code == "refused"
+
+
+def grow_old(config: SiteConfig, run: str, days: float) -> None:
+    """Let the last question of a run, and all copies of rows, be so many days old."""
+    with AccountFile(str(config.account)).transaction() as records:
+        found = records.one(RunRecord, "run = ?", run)
+        assert found is not None
+        records.put(found._replace(used=time.time() - days * 86400))
+    for copy in config.copies.glob("*.rows"):
+        os.utime(copy, (1, 1))
+
+
+def open_runs(config: SiteConfig) -> list[str]:
+    """Return the names of a site's open runs."""
+    return [run for run, _ in open_account(config).open_runs()]
+
+
+@pytest.mark.parametrize("way", [{}, {"streamed": True}])
+def test_every_question_closes_the_other_runs_that_are_idle(tmp_path, way):
+    config = ready_site(tmp_path / "site", source={**CONTENT["source"], **way})
+    for run in ("old", "young", "asking"):
+        assert ask(config, run).code == "answered"
+    for run, days in (("old", 91), ("young", 89), ("asking", 91)):
+        grow_old(config, run, days)
+    assert ask(config, "asking").code == "answered"  # a repetition is no new question
+    assert open_runs(config) == ["old", "young", "asking"]
+    grow_old(config, "asking", 92)
+    assert ask(config, "asking", step=1).code == "answered"
+    assert open_runs(config) == ["young", "asking"]
+    assert ask(config, "old").code == "refused"
+    (closed,) = (row for row in map(json.loads, open_account(config).export()) if row["outcome"] == "closed")
+    assert (closed["run"], closed["questions"]) == ("old", 1)
+
+
+def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``fedsynth site serve`` look for a message once, where there is none."""
+    if transport == "once":
+        FileAnswerer(config.folder, config.folder).answer_once()
+        return
+    if transport == "flower":
+        pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+        from fedsynth.transports.flower.client import FlowerAnswerer
+
+        answerer: Any = FlowerAnswerer(config.folder, "127.0.0.1:9", None, KEY)
+    else:
+        answerer = FileAnswerer(config.folder, config.folder)
+    monkeypatch.setattr(answerer._stopped, "wait", lambda timeout: answerer.stop())
+    answerer.serve()
+
+
+@pytest.mark.parametrize("transport", ["flower", "files", "once"])
+@pytest.mark.parametrize("way", [{}, {"streamed": True}])
+def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_path, monkeypatch, way, transport):
+    config = ready_site(tmp_path / "site", source={**CONTENT["source"], **way})
+    assert ask(config, "old").code == "answered"
+    rows(config.folder, 50, seed=1)
+    assert ask(config, "young").code == "answered"
+    kept = open_account(config).pinned("young")
+    grow_old(config, "old", 91)
+    assert len(list(config.copies.glob("*.rows"))) == 2 * (not way)
+    serve_nothing(config, transport, monkeypatch)
+    assert open_runs(config) == ["young"]
+    assert [copy.stem for copy in config.copies.glob("*.rows")] == [kept] * (not way)
+
+
+def test_idle_runs_are_looked_for_once_an_hour_and_errors_end_nothing(tmp_path, caplog):
+    config = ready_site(tmp_path / "site")
+    assert ask(config, "old").code == "answered"
+    now = [0.0]
+    idle = IdleRuns(config.folder, lambda: now[0])
+    idle.close()
+    grow_old(config, "old", 91)
+    now[0] = 3599.0
+    idle.close()
+    assert open_runs(config) == ["old"]
+    away = config.account.rename(tmp_path / "away")
+    now[0] = 3600.0
+    idle.close()
+    assert "idle runs could not be closed" in caplog.text
+    away.rename(config.account)
+    now[0] = 7200.0
+    idle.close()
+    assert open_runs(config) == []
 
 
 def test_a_person_has_no_more_rows_than_the_unit_says_whatever_else_the_table_holds(tmp_path):

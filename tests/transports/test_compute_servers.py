@@ -18,10 +18,10 @@ import pytest
 
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
-from tests.transports.compute_world import Processes, deployed, ideal, servers_of, small_tables
+from tests.transports.compute_world import Processes, agreement, deployed, ideal, servers_of, set_up, small_tables
 
 from fedsynth import AIM, Budget
-from fedsynth.errors import BudgetExceeded, Refused, SiteLost
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.federation import Federation
@@ -48,6 +48,7 @@ from fedsynth.federation.trust.three_servers.questions import (
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.wire import encode
+from fedsynth.host.compute import LEDGER, agree, open_ledger
 from fedsynth.privacy.release import Exponential, Gaussian
 
 BUDGET = Budget(1.0, 1e-6)
@@ -280,6 +281,18 @@ def test_no_more_questions_than_a_server_agreed_to_and_other_sites_at_one_server
         with pytest.raises(BudgetExceeded, match="at most 2 questions about one vault"):
             servers.open(opening(vault, 2))
         assert [len(processes.charged(number)) for number in range(3)] == [2] * 3
+
+
+def test_a_ledger_that_was_lost_is_not_made_anew(tmp_path):
+    agreed = agreement(Coordinator(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
+    set_up(tmp_path, [bytes([number]) * 32 for number in range(3)], agreed)
+    folder = tmp_path / "server-0"
+    agree(folder, agreed)
+    assert open_ledger(folder).most_questions == 64
+    (folder / LEDGER).unlink()
+    with pytest.raises(FedsynthError, match=r"ledger.sqlite is missing, .* restore its newest backup"):
+        agree(folder, agreed)
+    assert not (folder / LEDGER).exists()
 
 
 @pytest.mark.deployment

@@ -151,7 +151,7 @@ def agree(
     The terms are the coordinator, the schema, the budget, and how many rows of one person are protected together. The
     server will answer this coordinator about these sites, within these terms, and nobody else. Asks you to compare two
     fingerprints by phone: that of the terms with the coordinator, that of the roster (the list of all sites with their
-    keys) with the sites. Makes the server's ledger, the record of what it releases, if there is none yet.
+    keys) with the sites. The first time, makes the server's ledger, the record of what it releases.
 
     Example:
 

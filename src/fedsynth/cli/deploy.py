@@ -399,8 +399,9 @@ def site_close(
     """Close a run for good at this site, and delete its data here.
 
     Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
-    rows; what the run has spent of the privacy budget stays spent. A closed run gets no more answers and cannot resume.
-    Runs that ask nothing for keep_runs_days (in [policy] of site.toml, default 90) are closed automatically.
+    rows, unless another open run uses the same copy. What the run has spent of the privacy budget stays spent. A closed
+    run gets no more answers and cannot resume. While `fedsynth site serve` runs, it closes the runs that have asked
+    nothing for keep_runs_days (in [policy] of site.toml, default 90).
 
     Example:
 

@@ -60,14 +60,14 @@ class FittableMethod(Protocol):
 
 
 def even_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` random rows, for dry runs: columns are independent, and all values equally likely."""
+    """Return a table of ``rows`` random rows, for dry runs: independent columns, all values or bins equally likely."""
     return _table(schema, [rng.integers(0, size, rows) for size in schema.sizes], rng)
 
 
 def steep_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
     """Return a table of ``rows`` random rows in which one hidden factor drives all columns, as in many real tables.
 
-    In each column the first value is the most frequent; frequencies fall as 1 / k^2 for the k-th value.
+    In each column the first value or bin is the most frequent; frequencies fall as 1 / k^2 for the k-th one.
     """
     from scipy.special import ndtr
 
@@ -85,8 +85,8 @@ def chain_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
 
     In each row, every column has a level, a number between 0 and 1. Column k (numbered from 0) copies the level of
     column k - 1 with probability 1 / (k + 1), and otherwise draws a uniform one of its own. The first pairs thus depend
-    on each other strongly, the last ones hardly. A column's value is the square of its level times its number of
-    values, rounded down: low values are the most frequent.
+    on each other strongly, the last ones hardly. The square of the level times the column's number of values or bins,
+    rounded down, is the place of the row's one among them: low ones are the most frequent.
     """
     level = rng.random(rows)
     columns = []
@@ -128,16 +128,20 @@ def likely_rows(schema: Schema, rows: int, strength: tuple[float, float], rng: n
 
 
 def tied_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` rows in which one uniform random number in each row determines all columns.
+    """Return a table of ``rows`` rows; in each, one uniform random number determines the values or bins of all columns.
 
-    Each column is uniform, and every pair of columns is as dependent as possible.
+    Each column is uniform over its values or bins, and every pair of columns is as dependent as possible. Numbers are
+    drawn at random within their bins.
     """
     hidden = rng.random(rows)
     return _table(schema, [np.floor(hidden * size).astype(np.int64) for size in schema.sizes], rng)
 
 
 def equal_rows(schema: Schema, rows: int, rng: np.random.Generator) -> Table:
-    """Return a table of ``rows`` copies of one row, so that each contingency table has one non-empty cell."""
+    """Return a table whose ``rows`` rows have the first value or bin of each column: one cell has all rows.
+
+    Numbers are drawn at random within their bins.
+    """
     return _table(schema, [np.zeros(rows, dtype=np.int64) for _ in schema.sizes], rng)
 
 
@@ -291,7 +295,7 @@ def dry_run(
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
 ) -> DryRunRecord:
-    """Run ``method`` on the rows of ``table``, dealt at random to ``sites`` equal sites, and return what it costs.
+    """Run ``method`` on the rows of ``table``, dealt at random and evenly to ``sites`` sites; return what it costs.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
     :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
@@ -379,9 +383,9 @@ def _charges(site: Site, budget: Budget) -> Iterator[ChargedQuestion]:
 class ForecastRange:
     """The lowest, typical and highest value of a figure over the dry runs of a forecast.
 
-    In a :class:`Forecast`, ``typical`` is the mean over the dry runs on one of the random tables (:func:`steep_rows`).
-    ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's questions differ from
-    one dry run to another, or if it samples sites.
+    In a :class:`Forecast`, but for its noise, ``typical`` is the mean over the dry runs on one of the random tables
+    (:func:`steep_rows`). ``low`` and ``high`` include a margin if the dry runs cannot show all cases: if the method's
+    questions differ from one dry run to another, or if it samples sites.
     """
 
     low: float

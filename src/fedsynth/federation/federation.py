@@ -102,7 +102,8 @@ def ignore_progress(what: str, done: int, total: int) -> None:
 def record_nothing(question: str, release: bytes) -> bytes:
     """Return ``release`` unchanged, without recording it; the default of :attr:`Federation.released`.
 
-    ``release`` is a released sum as bytes, and ``question`` is the digest (hex) of the question that was answered.
+    ``release`` is a released sum, or the names of the sites whose tables a vault holds (:class:`VaultRecord`), as
+    bytes; ``question`` is the digest (hex) of the question that was answered.
     """
     return release
 
@@ -124,7 +125,7 @@ class Federation:
 
     Make one with :func:`~fedsynth.federation.simulate.federate`. Every verb (:meth:`sum`, :meth:`sums`,
     :meth:`average`, :meth:`each`, :meth:`choose`, :meth:`deposit`) puts a question to sites: a query with its price
-    (privacy cost) and terms. With a ``share`` (a fraction between 0 and 1), a release is charged this part of the
+    (privacy cost) and terms. With a ``share`` (a positive fraction; 1 is all), a release is charged this part of the
     budget; with :data:`EXACT` it has no noise. The verbs raise :class:`BudgetExceeded` if the run or a site cannot pay,
     :class:`Refused` if a site refuses, :class:`SiteLost` if fewer than ``min_sites`` sites answer, :class:`Unsupported`
     if the trust model cannot release it, and :class:`InvalidParameter` for a query that does not fit the schema, or a
@@ -151,7 +152,8 @@ class Federation:
         Number of rows of each site if public, else ``None``. With public sizes, neighbouring tables differ by replaced
         rows, since adding or removing rows would change a public number.
     min_sites
-        Fewest sites that must answer a round, which then continues without the others; ``lost`` lists these.
+        Fewest sites that must answer a round (or all, if fewer are asked), which then continues without the others;
+        ``lost`` lists these.
     plan, exact
         Digest of the approved plan (:class:`~fedsynth.federation.plan.Plan`: the questions that the run may ask, with
         prices), which every request names ("" for none); the plan's epsilon if its noise is accounted for exactly
@@ -169,9 +171,9 @@ class Federation:
         ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the numbers of the training
         steps that :meth:`repeat` yields.
     released
-        ``released(question, release)`` records a released sum and returns the one recorded first for this question
-        (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does not release a sum twice
-        for one charge.
+        ``released(question, release)`` records a released sum, or the sites of a vault, and returns what was recorded
+        first for this question (:meth:`~fedsynth.federation.transport.Recorded.released`), so that a resumed run does
+        not release two sums for one charge.
     """
 
     schema: Schema
@@ -284,9 +286,9 @@ class Federation:
 
         ``weights`` are those of the network (float32, flat). For ``share``, a fraction of the run's budget or
         :data:`EXACT`, every site adds its own noise to each step of its training. The trust model adds none; a secure
-        sum only hides the single sites' updates. The query gives each site a weight in the sum, proportional to its
-        size; divide the sum by the total weight of the sites in :attr:`Sum.sites` to get the average. Raises the errors
-        of all verbs (:class:`Federation`).
+        sum only hides the single sites' updates. The query gives each site a weight in the sum, by the number of rows
+        that it names for the site, not by the site's own count; divide the sum by the total weight of the sites in
+        :attr:`Sum.sites` to get the average. Raises the errors of all verbs (:class:`Federation`).
         """
         (result,) = self._summed("average", dict.fromkeys(self.sites, (query,)), share, weights)
         return result
@@ -611,13 +613,15 @@ class Federation:
                     shared[id(event)] = message
                     asked.append((site, message))
                     hearing.append(one)
-            heard = {}
+            heard: set[str] = set()  # names alone: answers are not kept once they are in their sum
+            plain = False
             for one, (request, reply) in zip(hearing, self._exchange(asked), strict=True):
                 if self._hear(one, request, reply):
-                    heard[reply.site] = reply.answer
+                    heard.add(reply.site)
+                    plain = plain or isinstance(reply.answer, PlainAnswer)
             if not answered:
                 self._require(heard, per_site)
-            answered = answered or any(isinstance(answer, PlainAnswer) for answer in heard.values())
+            answered = answered or plain
             turn += 1
 
     def _hear(self, one: Aggregation, request: Request, reply: Reply) -> bool:

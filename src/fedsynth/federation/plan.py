@@ -5,8 +5,9 @@ number of questions of one kind up to one price (privacy cost). Rule 1: a plan i
 slot of its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site
 refuses. A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule
 3: method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
-charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, the noise of the whole run
-is known beforehand, and the epsilon of :attr:`Plan.guarantee` is smaller than the budget's.
+charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, under ``trusted`` or
+``local``, the noise of the whole run is known beforehand, and the epsilon of :attr:`Plan.guarantee` may be below the
+budget's.
 """
 
 from __future__ import annotations
@@ -222,7 +223,7 @@ def settable(trust: Any) -> tuple[str, ...]:
 
 
 def settings_of(trust: Any) -> dict[str, float]:
-    """Return the settings of a trust model that were chosen, by name, as a plan states them.
+    """Return the settings of a trust model, chosen or by default, by name, as a plan states them.
 
     Settings that are ``None`` follow from the number of sites and are left out.
     """

@@ -1,6 +1,6 @@
 """A site's policy: the requests that it answers, decided by its data steward and enforced at the site.
 
-A policy is checked before anything is computed or charged; its decision depends on request and policy alone.
+A policy is checked before anything is computed or charged; its decision depends on request, schema and policy alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Policy:
         The accepted verbs, among :data:`VERBS`; each is a method of
         :class:`~fedsynth.federation.federation.Federation`.
     schemas
-        Digests of accepted schemas (empty: only that of the site's rows).
+        Digests of schemas, among which that of the site's rows must be (empty: any). Requests under another schema than
+        that of the rows are always refused.
     kinds
         Kinds of questions that other packages define, by name: a class each, or the text ``package.module:Class``.
         For a message, the site imports these classes and those of fedsynth, and nothing else.
@@ -55,7 +56,7 @@ class Policy:
         Smallest unit of protection that a request may state: how many rows at a site, and how many sites, one person
         may have.
     exact
-        Allow releases without noise, which gives up every guarantee.
+        Allow releases without noise, which gives up every guarantee; ``budget`` and ``per_run`` then limit nothing.
     size_is_public
         Declare the number of rows public. Neighbouring tables then differ by replaced rows, since adding or removing
         rows would change a public number.
@@ -69,11 +70,14 @@ class Policy:
     largest_message, largest_answer
         Largest message that is read, in bytes, and largest number of cells of an answer.
     answer_every, timed_rows
-        A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came. Replies
-        to training leave at whole multiples of another time: that which a slow machine needs to train on
-        ``timed_rows`` rows, a public bound on the number of rows at the site.
+        A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came (0: at
+        once, training too). Replies to training leave at whole multiples of a longer time: the first multiple of
+        ``answer_every`` by which a slow machine has trained on ``timed_rows`` rows, a public bound on the number of
+        rows at the site.
     keep_runs_days
-        Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers.
+        Days after which a deployed site closes a run that asked nothing more, and deletes its stored answers and salts
+        and the copy of the rows, unless another open run uses the same copy: at another run's next question, and within
+        an hour while ``fedsynth site serve`` waits.
 
     Raises :class:`InvalidParameter` for unknown verbs, for kinds that fedsynth defines itself, for ``methods`` or
     ``min_cohort`` without plans, and for an approved plan that contradicts the rest.

@@ -64,7 +64,7 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Transcript:
-    """All questions by digest, in their order, and the last audit row of each site that the server saw."""
+    """All questions by digest, in their order, and the last audit row of each site in its recorded answers."""
 
     path: Path
     asked: dict[str, _Asked] = field(default_factory=dict)

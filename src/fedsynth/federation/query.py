@@ -124,7 +124,7 @@ class RecordCount(Query, frozen=True):
         return 1
 
     def answer(self, rows: Rows) -> Integers:
-        """Return the number of all rows, including those left out of tables because they do not fit the schema."""
+        """Return :attr:`Rows.rows_read`, which includes rows left out of tables because they do not fit the schema."""
         return np.array([rows.rows_read], dtype=np.int64)
 
 
@@ -240,11 +240,11 @@ class SiteRandomness(NamedTuple):
 class Training(Query, frozen=True):
     """Training steps of a network: rows are sampled at random, and their clipped gradients are added up.
 
-    Each row is sampled independently with probability ``rate`` in each of the :attr:`steps`. The release must account
-    for rate and steps (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without noise. The sensitivity is
-    that of one step's sum, given that the record is sampled. ``verb`` is the only verb of a federation that may ask it:
-    "sum" if the trust model adds the noise, "average" if the site adds its own in every step. ``weights`` is the
-    SHA-256 (hex) of the network's weights, which are sent beside the question.
+    For a release with noise, each row is sampled independently with probability ``rate`` in each of the :attr:`steps`.
+    The release must account for rate and steps (:class:`~fedsynth.privacy.release.SampledGaussian`), or be one without
+    noise. The sensitivity is that of one step's sum, given that the record is sampled. ``verb`` is the only verb of a
+    federation that may ask it: "sum" if the trust model adds the noise, "average" if the site adds its own in every
+    step. ``weights`` is the SHA-256 (hex) of the network's weights, which are sent beside the question.
     """
 
     verb: ClassVar[str] = ""
@@ -274,8 +274,8 @@ class Training(Query, frozen=True):
     def seconds(self, schema: Schema, rows: int) -> float:
         """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone.
 
-        A deployed site sends its replies to training at multiples of this time, which reveals nothing about its rows.
-        If it is 0, they leave at the same times as other replies (``answer_every`` of
+        A deployed site computes it for a public bound on its rows, and sends its replies to training at multiples of a
+        time that is not shorter. If it is 0, they leave at the same times as other replies (``answer_every`` of
         :class:`~fedsynth.federation.policy.Policy`).
         """
         return 0.0
@@ -377,7 +377,8 @@ class Selection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fals
     def look(self, candidate: int, schema: Schema) -> Query:
         """Return the query that the site measures after it drew ``candidate`` (an index).
 
-        Its sensitivity is 1 in both norms. Raises :class:`Unsupported` for a selection of a single step.
+        Its sensitivity to a record that is added or removed is 1 in both norms. Raises :class:`Unsupported` for a
+        selection of a single step.
         """
         raise Unsupported(f"the selection {self.kind!r} takes only one step; set steps = 1")
 

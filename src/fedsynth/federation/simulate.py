@@ -76,14 +76,15 @@ def federate(
     public_sizes
         Treat each site's number of rows as public. Otherwise methods that need these numbers pay for noisy ones.
     exact
-        Let sites also answer questions that ask for no noise, for baselines that are labelled as not private.
+        Let sites also answer questions that ask for no noise, for baselines that are labelled as not private. Sites
+        then enforce no budget; the server's ledger still limits the noisy releases.
     queries
         Classes of other packages' queries and selections, which the sites answer like fedsynth's own.
     transcript
-        File that records every message. After an interruption, the same call resumes the run from it: sites answer, and
-        are charged for, only unanswered questions. Without a seed, the secret from which the noise is derived is stored
-        beside it (:func:`~fedsynth.federation.simulate.secret_file`). Anyone with this secret could remove the noise,
-        so delete it when the run is complete.
+        File that records the messages (:class:`~fedsynth.federation.transport.Recorded`). After an interruption, the
+        same call resumes the run from it: recorded answers are not asked for again. Without a seed, the secret from
+        which the noise is derived is stored beside it (:func:`~fedsynth.federation.simulate.secret_file`). Anyone with
+        this secret could remove the noise, so delete it when the run is complete.
     progress
         ``progress(what, done, total)`` is called by methods of several rounds: ``done`` of the ``total`` steps of the
         task named ``what`` are complete.
@@ -92,8 +93,8 @@ def federate(
 
     Raises :class:`Unsupported` for no tables, :class:`InvalidParameter` for a site name that is not allowed, and
     :class:`SchemaError` for a table encoded under another schema. Raises :class:`FedsynthError` for a transcript of a
-    run over other rows, and if the run then sends other questions than the transcript has: for another schema, budget
-    or method.
+    run over other rows (not with a seed, where this goes unnoticed), and if the run then sends other questions than the
+    transcript has: for another schema, budget or method.
     """
     encoded = _encode(tables, schema)
     if not encoded:

@@ -2,13 +2,13 @@
 
 The account is the site's record of charges, stored replies and refusals. Rule 1: only this module reads a site's rows
 on behalf of a server. Rule 2: a question is parsed, checked and charged, in that order, before a row is read. A refusal
-before that, and the codes ``refused`` and ``spent``, depend on request, policy and account alone; any later error is
-reported as ``failed``. The text of an error never leaves the site. Rule 3: a question is answered once. One transaction
-charges it and records a random salt and its terms (noise, persons protected and the like), a second one stores the
-reply; only stored bytes are sent, the first time and on every repetition. If rows cannot be opened, or an answer not be
-computed, after the charge, the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's
-secret, the question, its salt, its terms and the noise's purpose. It does not depend on the rows, so that equal noise
-says nothing about them.
+before that, and the codes ``refused`` and ``spent``, depend on request, account and configuration (policy, schema,
+installed packages), never on rows; any later error is reported as ``failed``. The text of an error never leaves the
+site. Rule 3: a question is answered once. One transaction charges it and records a random salt and its terms (noise,
+persons protected and the like), a second one stores the reply; only stored bytes are sent, the first time and on every
+repetition. If, after the charge, rows cannot be opened or the statistic not be computed, the stored reply is
+``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt, its terms and the
+noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -103,9 +103,10 @@ class Site:
     missing, nothing is charged. ``policy`` says which requests are answered, and ``account`` is the site's record of
     their costs and replies, with an audit log. ``coordinator`` (64 bytes) holds the public keys of the only peer whose
     requests are answered. ``secret`` is at least 32 random bytes that never leave the site; noise and keys are derived
-    from it. ``rows_digest`` (hex, :func:`rows_digest`) identifies the rows, and is empty if ``rows`` keeps a copy of
-    them for each run; it never leaves the site either. Without ``trains``, training questions are answered with zeros
-    at the same privacy cost, for dry runs. Raises :class:`FedsynthError` for a shorter secret.
+    from it. ``rows_digest`` (hex, :func:`rows_digest`) stands for the rows, so that a run is not answered over other
+    ones, and is empty if ``rows`` keeps a copy of them for each run; it never leaves the site either. Without
+    ``trains``, training questions are answered with zeros at the same privacy cost, for dry runs. Raises
+    :class:`FedsynthError` for a shorter secret.
     """
 
     name: str
@@ -138,8 +139,9 @@ class Site:
     def seconds(self, data: bytes) -> float:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
 
-        A deployed site sends all such replies at multiples of this time, so that their times reveal nothing. The
-        seconds depend on the message and the policy alone, not on the rows. Never raises.
+        A deployed site sends such replies at multiples of a time that is not shorter
+        (:func:`~fedsynth.host.state.wait_until_due`). The seconds depend on the message, the policy and the schema
+        alone, not on the rows. Never raises.
         """
         try:
             request = Request.read(self._opened(data).body, self.policy.kinds)
@@ -233,7 +235,7 @@ class _Failed(Exception):
 
 @dataclass(eq=False)
 class _Turn:
-    """One turn of one question at a site; all randomness that it gives a trust model is bound to question and terms."""
+    """One turn of one question at a site; its randomness is bound to question and terms, but for :meth:`run_key`."""
 
     site: Site
     request: Request
@@ -327,9 +329,10 @@ class _Turn:
         return self.quote.norms
 
     def statistic(self, most: int = MOST_ROWS) -> NDArray[np.int64]:
-        """Return the exact answer, after charging the question if its session has not paid yet.
+        """Return the answer without the trust model's noise, after charging the question if it has not paid yet.
 
-        A site with more than ``most`` rows answers ``failed``, now and whenever the question is repeated.
+        Under the verb ``average``, each training step has its noise already. A site with more than ``most`` rows
+        answers ``failed``, now and whenever the question is repeated.
         """
         assert self._opened is not None
         if not self._opened.charged:
@@ -395,7 +398,7 @@ class _Turn:
 
     @cached_property
     def terms(self) -> str:
-        """Everything that the answer depends on besides the question and the rows, as JSON."""
+        """Terms of noise and protection (JSON): noise depends on them, and the question is answered under no others."""
         head, norms = self.request.head, self.norms
         trust = f"{self.trust.name} {self.trust.terms}"
         terms = [VERSION, head.release, norms.l1, norms.l2, head.unit, head.neighbours, trust]
@@ -467,7 +470,7 @@ def digest_of(data: bytes) -> str:
 def rows_digest(secret: bytes, digest: str) -> str:
     """Return the keyed digest (hex) of a site's rows, from the site's ``secret`` and the rows' own ``digest``.
 
-    ``digest`` is :attr:`Table.digest <fedsynth.rows.Table.digest>`. Without the key the result reveals nothing about
-    the rows.
+    ``digest`` is :attr:`Table.digest <fedsynth.rows.Table.digest>`, or a fixed text for rows that may change. Without
+    the key, results reveal nothing about the rows but whether they are the same.
     """
     return hmac.digest(secret, b"rows " + digest.encode(), "sha256").hex()

@@ -318,8 +318,8 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
         if file.read(len(Recorded._MAGIC)) != Recorded._MAGIC:
             raise FedsynthError(f"{path} is not a transcript of this version; read it with the fedsynth that wrote it")
         for kind, data in _whole(file, path):
-            if kind not in kinds:
-                return
+            if kind not in kinds:  # to stop here would hide what follows
+                raise _damaged(path)
             yield kinds[kind], data
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 GRAIN = 1024  # scores are integers in units of 1 / GRAIN record
 NOISE_L1 = math.sqrt(2 / math.pi)
-"""E|Z| of a standard normal. Noise spread evenly over n cells has an L1 norm of NOISE_L1 sqrt(n) times its L2 norm."""
+"""E|Z| of a standard normal. Equal Gaussian noise in n cells has an L1 norm of about NOISE_L1 sqrt(n) times its L2."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,8 @@ class CandidateScores:
     difference: the distance of its exact table from ``expected[i]``, less the size of the noise that measuring the
     table would add. ``weights`` are positive, shape ``(candidates,)``, and ``noise[i]`` is the L2 norm of that noise
     over the whole table, in records. The vault chooses the norm of the distance: L1 if one party holds the table, L2 if
-    it is secret-shared. For noise that is spread evenly over n cells, the L1 norm is :data:`NOISE_L1` sqrt(n) = sqrt(2
-    n / pi) times the L2 norm.
+    it is secret-shared. For Gaussian noise that is equal in n cells, the L1 norm is about :data:`NOISE_L1` sqrt(n) =
+    sqrt(2 n / pi) times the L2 norm.
     """
 
     candidates: tuple[Clique, ...]
@@ -225,10 +225,10 @@ class VaultAccounting:
     def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
         """Charge a release against the deposit and note it in the server's ledger.
 
-        Raises :class:`BudgetExceeded` if the deposit does not cover it. ``verb`` names the release in the ledger
-        ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's budget, and ``sites`` are
-        those whose tables it is about. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's
-        standard deviation (NaN for a selection).
+        Raises :class:`BudgetExceeded` if the deposit does not cover it, unless the budget has no limit. ``verb`` names
+        the release in the ledger ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's
+        budget, and ``sites`` are those whose tables it is about. ``cells`` is the number of cells, scores or
+        candidates, and ``std`` the noise's standard deviation (NaN for a selection).
         """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
             raise BudgetExceeded(

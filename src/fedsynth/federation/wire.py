@@ -36,7 +36,7 @@ from fedsynth.privacy.release import Release
 VERSION = 2
 LARGEST_HEAD = 2**18
 LARGEST_MESSAGE = 2**28
-"""Largest reply to any request, in bytes. A site's policy sets its own, far lower limit on the messages it reads."""
+"""Largest reply to any request, in bytes. Messages to a site are limited by its policy, to 16 MiB by default."""
 SIGNATURE = 64
 DIGEST = 32
 

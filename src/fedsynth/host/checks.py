@@ -1,7 +1,8 @@
 """Preflight checks for a host that joins a federation; each failure comes with its fix.
 
-Rule 1: a check reports its finding; a check that could not run is reported as a warning, never as "ok". Rule 2: nothing
-is changed, and no secret is read: for files that hold one, only the permissions are checked.
+Rule 1: a check reports its finding; a check that could not run is reported as a warning, never as "ok". Rule 2:
+:func:`examine` changes nothing and reads no secret: of files that hold one, only the permissions are checked.
+:func:`check_site` reads the site's own secrets and rows, and may write the cache of its rows.
 """
 
 from __future__ import annotations
@@ -410,7 +411,7 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
     certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
     schema do not fit, 4 if no budget is left, else 8. Nothing is sent, and no budget is spent. The rows are read; those
-    of a file are kept, encoded, in the cache of the state folder.
+    of a file are kept, encoded, in the cache of the state folder, unless they are counted or streamed.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)

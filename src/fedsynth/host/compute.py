@@ -113,19 +113,20 @@ def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
 
 
 def agree(folder: Path, agreed: AgreedTerms) -> None:
-    """Store the terms that a compute server's operator accepted, and create the server's ledger if there is none yet.
+    """Store the terms that a compute server's operator accepted; the first call also creates the server's ledger.
 
     ``folder`` is the server's, which :func:`make` created. Earlier terms are replaced; a ledger, which records what the
     server has released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid
-    secret.
+    secret, or earlier terms but no ledger.
     """
     server_secret(folder)
+    if not (folder / TERMS).exists() and not (folder / LEDGER).exists():
+        ServerLedgerFile(folder / LEDGER, agreed.questions, make=True).close()
+    ServerLedgerFile(folder / LEDGER, agreed.questions).close()  # one that was lost is not made anew
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
         folder / TERMS, f"# What this compute server agreed to; written by fedsynth compute-server agree\n{content}"
     )
-    if not (folder / LEDGER).exists():
-        ServerLedgerFile(folder / LEDGER, agreed.questions, make=True).close()
 
 
 def load_agreed(folder: Path) -> AgreedTerms:

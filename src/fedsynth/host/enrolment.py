@@ -74,11 +74,11 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
     """Create a site's folder, account and keys from an invitation; return its request to join, and the request's file.
 
     The account is the site's record of spent budget. ``files`` maps names to the texts of the configuration files to
-    write; it must contain ``site.toml``. Existing files, keys above all, are left unchanged, so that the call can be
-    repeated. The request holds public keys only; the coordinator answers it by an admission, a file with the site's
-    certificate and the list of all sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder of another site
-    or federation, one that others can enter, one whose account is lost, and an invalid schema, policy or certificate in
-    the invitation.
+    write; it must contain ``site.toml``. Existing files but the request, keys above all, are left unchanged, so that
+    the call can be repeated. The request holds public keys only; the coordinator answers it by an admission, a file
+    with the site's certificate and the list of all sites. Raises :class:`~fedsynth.errors.FedsynthError` for a folder
+    of another site or federation, one that others can enter, one whose account is lost, and an invalid schema, policy
+    or certificate in the invitation.
     """
     terms = invitation.terms
     known = check_folder(invitation, folder)

@@ -1,4 +1,4 @@
-"""Backup and restoration of a site: everything that it needs to run elsewhere, in one file.
+"""Backup and restoration of a site: what it needs to run elsewhere but the source of its rows, in one file.
 
 Rule 1: the site's account (its record of spent budget) and its secret are backed up together, as a snapshot of one
 file; a damaged account is not backed up. Rule 2: a restoration deletes nothing: replaced files are kept under other
@@ -43,7 +43,7 @@ class Backup:
     """Result of :func:`back_up_site`: the table of contents of the written file, and the files that it lacks.
 
     ``elsewhere`` are files that the site needs and that lie outside its folder, such as a schema named by an absolute
-    path.
+    path. The source of the rows is in no backup, and not listed.
     """
 
     contents: BackupContents
@@ -55,7 +55,7 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
 
     Its gaps are the files that the site needs and that lie elsewhere (:class:`Backup`). The backup holds the account
     (the record of spent budget), secret, keys and configuration: protect it like the rows. With ``with_rows``, it also
-    holds the encoded rows that open runs read; without them, those runs cannot go on after a restore. Raises
+    holds the copies of rows that open runs read; without them, those runs cannot go on after a restore. Raises
     :class:`~fedsynth.errors.FedsynthError` if the account is missing, damaged or readable by others, and if ``to``
     exists.
     """
@@ -86,7 +86,7 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
     the backup's ``site.toml`` places elsewhere; they are kept under new names beside the restored ones. Digests, format
     and the account (the record of spent budget) are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised
     for any of them, nothing has changed. The restored account lacks the charges made after the backup; in their place,
-    :meth:`~fedsynth.privacy.account.Account.restored` charges each open run up to its limit.
+    :meth:`~fedsynth.privacy.account.Account.restored`, to be called by hand, charges each open run up to its limit.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:

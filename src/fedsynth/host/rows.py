@@ -1,10 +1,10 @@
-"""A site's rows for its questions: one encoded copy for each run, or counts by the database.
+"""A site's rows for its questions: one encoded copy for each run, or the source itself, counted or streamed.
 
-Rule 1: every file with rows is readable by its owner only. Rule 2: a run reads only the copy of the rows that is made
-for its first question, after the question's privacy cost was charged. A missing or damaged copy ends the run at this
-site; it is never compared with the current source, so that no run learns whether a row has changed since. Rule 3:
-copies are named by their content. Runs over the same rows share one, so that a server that invents run names cannot
-fill the disk.
+Rule 1: every file with rows that is written here is readable by its owner only. Rule 2: where copies are made, a run
+reads only the one made for its first question, after the question's privacy cost was charged. While it is missing or
+damaged, the run's questions fail for good; it is never compared with the current source, so that no run learns whether
+a row has changed since. Rule 3: copies are named by their content. Runs over the same rows share one, so that a server
+that invents run names cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -81,10 +81,12 @@ class RunRows:
     def require(self, run: str) -> None:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
-        ``run`` is the run's name. Raises :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source,
-        or one that lacks a column. No row is read: the result depends on files and column names alone. Rows that cannot
-        be opened for another reason fail after the charge.
+        ``run`` is the run's name. Idle runs are closed first (:func:`close_idle_runs`), never this one. Raises
+        :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source, or one that lacks a column. No
+        row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
+        fail after the charge.
         """
+        close_idle_runs(self.config, self.account, asking=run)
         if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 
@@ -94,8 +96,8 @@ class RunRows:
 
         The block may count the yielded rows (:class:`~fedsynth.rows.Rows`), or read them if they are from the run's
         copy (:class:`~fedsynth.rows.Table`). The first call for a run makes its copy. Raises
-        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged or of another version, and all errors of
-        :func:`load_rows`.
+        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged, readable by others or of another schema
+        or version, and all errors of :func:`load_rows`.
         """
         if (there := rows_in_place(self.config, self.schema)) is not None:
             with there as rows:
@@ -117,7 +119,6 @@ class RunRows:
             if _read_copy(_copy(self.config, name), self.schema) is None:
                 _write_copy(_copy(self.config, name), {}, table)
             self.account.pin(run, name)
-            self.account.expire(self.config.policy.keep_runs_days, keep=run)
             delete_copies(self.config, self.account)
         return table
 
@@ -157,9 +158,9 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
-    another run shares it. ``run`` is its name, and ``account`` the site's record of spent budget. What the run has
-    spent stays charged; a run that was closed before gives 0. Raises :class:`~fedsynth.errors.InvalidParameter` for a
-    run that the account does not know.
+    another open run uses the same copy. ``run`` is its name, and ``account`` the site's record of spent budget. What
+    the run has spent stays charged; a run that was closed before gives 0. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
@@ -167,6 +168,22 @@ def close_run(config: SiteConfig, account: Account, run: str) -> int:
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
             _copy(config, copy).unlink(missing_ok=True)
     return questions
+
+
+def close_idle_runs(config: SiteConfig, account: Account, asking: str = "") -> list[str]:
+    """Close the runs that asked nothing for ``keep_runs_days`` (in the site's policy), except the run named ``asking``.
+
+    ``account`` is the site's record of spent budget, whose audit gets a row for each closed run. The copies of rows
+    that no open run reads are deleted, too (:func:`delete_copies`); with ``asking``, only if a run was closed. Returns
+    the names of the closed runs.
+    """
+    closed = account.expire(config.policy.keep_runs_days, keep=asking)
+    for run in closed:
+        _log.info("run %s has asked nothing for %g days and is closed", run, config.policy.keep_runs_days)
+    if (closed or not asking) and config.copies.is_dir():
+        with _locked(config.copies):
+            delete_copies(config, account)
+    return closed
 
 
 def _copy(config: SiteConfig, name: str) -> Path:
@@ -188,11 +205,11 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
     Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
-    and inode, or else its SHA-256, are unchanged, and the schema is the same. Otherwise, or if it is damaged, it is
-    made anew. If ``config`` names a column of persons, at most as many rows of each as its ``[policy] unit`` says are
-    used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises :class:`~fedsynth.errors.SchemaError` if
-    a column is missing or unreadable, and :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being
-    written to.
+    and inode, or else its SHA-256, are unchanged, and so are the schema and the limit on a person's rows. Otherwise, or
+    if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows of each as its
+    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises
+    :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
+    :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
     """
     file = config.data.file
     if file is None:

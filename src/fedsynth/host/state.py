@@ -25,12 +25,13 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import AuditPosition, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
-from fedsynth.host.config import SiteConfig
-from fedsynth.host.rows import RunRows, is_exposed
+from fedsynth.host.config import SiteConfig, load_site_config
+from fedsynth.host.rows import RunRows, close_idle_runs, is_exposed
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
 SECRET = "site"  # name of the site's secret in the account's file
+_SWEEP = 3600.0  # s between two searches for idle runs
 NODE_SECRET = "superexec.secret"  # beside site.toml, named as Flower names its kind
 _log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def make_node_key(path: Path) -> str:
     """Return the public key (OpenSSH text) of a site's Flower node; create its private key if ``path`` is missing.
 
     ``path`` is the file of the private key (P-384, OpenSSH format); the public key is also written beside it, as
-    ``NAME.pub``. Raises ``ValueError`` for a key of a type that Flower does not accept.
+    ``NAME.pub``. Raises the errors of :func:`public_part` for an existing key that Flower does not accept.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -220,6 +221,30 @@ def wait_until_due(
     due = began + every * max(1, math.ceil((clock() - began) / every))
     while (left := due - clock()) > 0:
         sleep(left)
+
+
+class IdleRuns:
+    """Closes the idle runs of a site that waits for messages (:func:`~fedsynth.host.rows.close_idle_runs`).
+
+    ``folder`` holds the site's configuration, ``site.toml``. Tests replace ``clock``, which returns seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the parameters and read nothing yet."""
+        self._folder = folder
+        self._clock = clock
+        self._due = -math.inf
+
+    def close(self) -> None:
+        """Close the idle runs at the first call, and at calls an hour or more after the last time; never raises."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + _SWEEP
+        try:
+            config = load_site_config(self._folder)
+            close_idle_runs(config, open_account(config))
+        except Exception as error:
+            _log.warning("idle runs could not be closed: %s", error)
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:

@@ -26,7 +26,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -472,11 +472,17 @@ class Account:
 
     def expire(self, days: float, keep: str = "") -> list[str]:
         """Close all runs last used more than ``days`` days ago, except the run named ``keep``; return their names."""
-        oldest = self._clock() - timedelta(days=days)
-        expired = [run for run, used in self.open_runs() if used < oldest and run != keep]
-        for run in expired:
-            self.close(run)
-        return expired
+        oldest = self._clock().timestamp() - days * 86400
+        idle = ("NOT closed AND used < ? AND run != ? ORDER BY used, run", oldest, keep)
+        with self._file.open() as records:  # called for each question: nothing is locked if no run is idle
+            if not records.all(RunRecord, *idle):
+                return []
+        with self._file.transaction() as records:
+            expired = records.all(RunRecord, *idle)
+            for run in expired:
+                self._close(records, run)
+        self._file.clear()
+        return [run.run for run in expired]
 
     def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.

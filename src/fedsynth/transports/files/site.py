@@ -22,7 +22,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import TimedReplies, answer, site_secret, wait_until_due
+from fedsynth.host.state import IdleRuns, TimedReplies, answer, site_secret, wait_until_due
 from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
 from fedsynth.transports.files.messages import OVERHEAD, MessageName, read_reply_file, read_request, write_reply_file
 
@@ -68,6 +68,7 @@ class FileAnswerer:
         self._say = say
         self._poll = poll
         self._stopped = threading.Event()
+        self._idle = IdleRuns(folder)
         self._known = ReadTimes()
         self._done: dict[str, tuple[Stamp, Stamp]] = {}
         self._told: dict[str, str] = {}
@@ -97,8 +98,15 @@ class FileAnswerer:
         An unchanged request that was read in the last :data:`~fedsynth.transports.files.folder.AGAIN` seconds is passed
         over. Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and
         stored answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
-        raised; a call after that time writes the missing reply.
+        raised; a call after that time writes the missing reply. Afterwards, at the first call and then once an hour,
+        idle runs are closed.
         """
+        try:
+            return self._answer_all()
+        finally:
+            self._idle.close()  # after the answers: a run that comes back is not idle
+
+    def _answer_all(self) -> int:
         config = load_site_config(self._folder)
         secret = site_secret(config)
         replies = self._replies(config)

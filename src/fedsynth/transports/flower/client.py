@@ -24,7 +24,7 @@ from typing import Any
 import fedsynth
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import TimedReplies, answer, wait_until_due
+from fedsynth.host.state import IdleRuns, TimedReplies, answer, wait_until_due
 
 try:
     import httpx
@@ -83,6 +83,7 @@ class FlowerAnswerer:
         self._certificates = certificates
         self._secret = secret
         self._stopped = threading.Event()
+        self._idle = IdleRuns(folder)
         self._reached = True
 
     def stop(self) -> None:
@@ -92,6 +93,7 @@ class FlowerAnswerer:
     def serve(self) -> None:
         """Answer the site's messages until :meth:`stop`; while Flower's node cannot be reached, try again and again.
 
+        While no message is there, idle runs are closed, at once and then every hour.
         Raises :class:`Refused` if the node does not accept the secret.
         """
         acquire = SuperExecAuthHttpInterceptor(
@@ -102,6 +104,7 @@ class FlowerAnswerer:
                 if token := self._next(node):
                     self._answer(token)
                 else:
+                    self._idle.close()
                     self._stopped.wait(POLL if self._reached else PAUSE)
 
     def _next(self, node: RuntimeHttpClient) -> str:
