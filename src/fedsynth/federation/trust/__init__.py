@@ -70,8 +70,9 @@ class SiteTurn(Protocol):
 
         Only the changes by the site's own training, for an average, have the site's noise in them already. Raises
         :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question, and
-        :class:`~fedsynth.errors.Refused` if its run is closed. If the site has more than ``most`` rows, this raises an
-        error for which the site's reply has the code ``failed``, now and whenever the question is repeated.
+        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run. If the site has more than
+        ``most`` rows, this raises an error for which the site's reply has the code ``failed``, now and whenever the
+        question is repeated.
         """
 
     def bits(self, purpose: str) -> noise.RandomBits:
