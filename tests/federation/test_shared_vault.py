@@ -102,6 +102,8 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
         vault.open(merged, 0.1)
     with pytest.raises(Unsupported, match="not deposited together"):
         vault.open(Counts.of(4, [(0, 3)]), 0.1)
+    with pytest.raises(Unsupported, match="not deposited together"):
+        vault.select(distances((0,), (0, 3)), 0.1)
     assert vault.left == pytest.approx(0.3)
 
 

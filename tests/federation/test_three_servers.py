@@ -23,6 +23,7 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.three_servers import server as servers_file
 from fedsynth.federation.trust.three_servers.ideal import IdealServers, drawn, utilities
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, check_publics, seal
+from fedsynth.federation.trust.three_servers.ledger_file import ServerLedgerFile
 from fedsynth.federation.trust.three_servers.questions import (
     GRAIN,
     MOST_PENALTY,
@@ -448,6 +449,23 @@ def test_the_vaults_of_a_run_add_up():
     world.filled(release=Deposit(epsilon=0.6))
     with pytest.raises(BudgetExceeded, match="of this run"):
         world.begin(world.request(release=Deposit(epsilon=0.6), step=1))
+
+
+def test_no_share_leaves_for_a_question_that_the_ledger_did_not_charge(tmp_path):
+    books = tuple(ServerLedgerFile(tmp_path / f"ledger-{number}", 1, make=True) for number in range(SERVERS))
+    world = World(books=books)  # type: ignore[arg-type]
+    vault = world.filled()
+    world.ideal.open(open_of(vault, (0,)))
+    server = world.ideal.servers[0]
+    assert server.share().size == SCHEMA.sizes[0]
+    with pytest.raises(BudgetExceeded, match="at most 1 questions"):
+        world.ideal.draw(draw_of(vault, (0,), (1,), number=1))
+    assert server.ledger.said(f"statement {vault} 1") is not None  # agreed to, and not charged
+    for step in (server.scores, server.gumbels, lambda: server.answered(b"")):
+        with pytest.raises(Refused, match="nothing is opened"):
+            step()
+    for book in books:
+        book.close()
 
 
 @pytest.mark.parametrize("spoil", ["sites", "inputs", "question", "spent", "held", "signature", "missing"])

@@ -34,8 +34,8 @@ class SiteTurn(Protocol):
 
     A question is a query with the terms on which it is asked, such as the noise and its privacy cost
     (:class:`~fedsynth.federation.wire.QuestionHead`). It is sent in one or more turns: a turn is one message to each
-    site, and the answers to it. When a site is first asked a question it draws a random salt, which it keeps for all
-    turns and repetitions of the question.
+    site, and the answers to it. When a site first takes up a question it draws a random salt, which serves all turns
+    and repetitions of the question until the site deletes its record of it.
     """
 
     @property
@@ -48,7 +48,10 @@ class SiteTurn(Protocol):
 
     @property
     def identity(self) -> bytes:
-        """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites; it never leaves the site."""
+        """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites and for compute servers.
+
+        It never leaves the site.
+        """
 
     @property
     def release(self) -> Release:
@@ -58,16 +61,18 @@ class SiteTurn(Protocol):
     def norms(self) -> Norms:
         """L1 and L2 sensitivity, to one person, of the vector that noise is added to.
 
-        That vector is the sum over sites if noise is added to the sum (:attr:`Trust.pooled`), and otherwise this site's
-        answer.
+        That vector is the sum over sites if noise is added to the sum (:attr:`Trust.pooled`; never for an average of
+        the sites' own training), and otherwise this site's answer.
         """
 
     def statistic(self, most: int = MOST_ROWS) -> Integers:
         """Return the site's exact answer (int64, flat), after charging the question to the site's privacy budget, once.
 
-        Raises :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question. If the site has more
-        than ``most`` rows, this raises an error for which the site's reply has the code ``failed``, now and whenever
-        the question is repeated.
+        Only the changes by the site's own training, for an average, have the site's noise in them already. Raises
+        :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question, and
+        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run. If the site has more than
+        ``most`` rows, this raises an error for which the site's reply has the code ``failed``, now and whenever the
+        question is repeated.
         """
 
     def bits(self, purpose: str) -> noise.RandomBits:
@@ -100,7 +105,8 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
 
     ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
-    each of its cells, and ``values`` (int64, shape ``(cells,)``) are the noisy integers.
+    each of its cells, or an upper bound (:func:`noise_std`), and ``values`` (int64, shape ``(cells,)``) are the
+    integers with that noise.
     """
 
     sites: tuple[str, ...]
@@ -242,15 +248,16 @@ class Trust(Protocol):
         ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
         cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`pooled`, otherwise of one
         site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the
-        noise. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
+        noise. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums. For a release that is not
+        a noisy sum, either this raises it or :meth:`Aggregation.result` does.
         """
 
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
 
-        ``release`` says which noise is added, and at what privacy cost; ``norms`` bound how far one person moves the
-        vector that noise is added to, in the L1 and L2 norms. Raises :class:`~fedsynth.errors.Unsupported` if this
-        trust model has no sums, or none with such noise.
+        It is never too small (:func:`noise_std`). ``release`` says which noise is added, and at what privacy cost;
+        ``norms`` bound how far one person moves the vector that noise is added to, in the L1 and L2 norms. Raises
+        :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
         """
 
     def vault(self, terms: VaultTerms) -> Vault | None:

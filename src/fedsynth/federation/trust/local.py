@@ -26,7 +26,7 @@ class LocalNoise:
     """Trust model in which every site adds the full noise of a release to its own answer; the server only adds up.
 
     The guarantee holds against the server and all other sites together. In return, the noise variance of a sum over m
-    sites is m times that under a trusted server. The class attributes are those of
+    sites is m times that under a trusted server where each person is at one site. The class attributes are those of
     :class:`~fedsynth.federation.trust.Trust`.
     """
 

@@ -24,8 +24,9 @@ class TrustedServer:
     """Trust model in which sites send exact counts, sealed for the server, which adds noise once to their sum.
 
     The guarantee holds against everyone but the server. The sum of the sites' tables equals the table of the pooled
-    rows, so under this model every counting method computes, bit for bit, what it would compute on pooled rows. The
-    class attributes are those of :class:`~fedsynth.federation.trust.Trust`.
+    rows, so under this model a method that uses only sums and deposits of tables at all sites computes, bit for bit,
+    what it would compute on pooled rows. The class attributes are those of
+    :class:`~fedsynth.federation.trust.Trust`.
     """
 
     name: ClassVar[str] = "trusted"

@@ -1,12 +1,13 @@
 """The graph of a secure sum: with whom a site shares masks and secrets, so that large sums cost a site little.
 
-Sites of a small sum are neighbours of one another. Beyond :data:`COMPLETE` members each site has k neighbours, on the
-graph of Bell, Bonawitz, Gascon, Lepoint & Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead",
-CCS 2020 (doi 10.1145/3372297.3417885): the members stand on a ring in random order, and a site's neighbours are the h =
-k / 2 before it and the h behind it, its two *arcs*. It splits its secrets among its k neighbours and itself, and t of
-these k + 1 shares open one. The paper's graph is for a server that follows the protocol; its variant against a
-malicious one lets the server sum up subsets of the sites. Here all sites agree on one set U of survivors (`site`), so
-that the graph has less to do, and k, t are such that what follows holds against a malicious server.
+Sites of a small sum are neighbours of one another. Beyond :data:`COMPLETE` members, where fewer neighbours are safe,
+each site has k of them, on the graph of Bell, Bonawitz, Gascon, Lepoint & Raykova, "Secure Single-Server Aggregation
+with (Poly)Logarithmic Overhead", CCS 2020 (doi 10.1145/3372297.3417885): the members stand on a ring in random order,
+and a site's neighbours are the h = k / 2 before it and the h behind it, its two *arcs*. It splits its secrets among its
+k neighbours and itself, and t of these k + 1 shares open one. The paper's graph is for a server that follows the
+protocol; its variant against a malicious one lets the server sum up subsets of the sites. Here all sites agree on one
+set U of survivors (`site`), so that the graph has less to do, and k, t are such that what follows holds against a
+malicious server.
 
 **Who draws the graph.** Nobody: the order on the ring is a hash of the session, that is of the question, the terms, all
 members' names and keys, which all sites know. Each derives its own neighbours and refuses any others. The server can
@@ -84,7 +85,7 @@ from functools import lru_cache
 from math import comb
 
 COMPLETE = 64
-"""Members up to which all are neighbours of one another."""
+"""Members up to which all are neighbours of one another; beyond, they are where no sparse graph is safe."""
 
 SECURITY_BITS = 40
 """An adversary within the bounds splits a sum, or opens both secrets of a site, with probability 2^-40 at most ..."""

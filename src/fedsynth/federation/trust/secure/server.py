@@ -12,11 +12,11 @@ Rule 2: a site's secret comes from the site or, if that is silent, is recovered 
     Both sites of a mask commit to its seed. If their commitments differ, one of the two is faulty: a site that
     contradicts several others is left out before anything is masked, and the others stay.
 Rule 3: the sum goes on while the threshold of sites remains. It fails, naming a site, if one whose shares open nothing
-    falls silent between its masked answer and the end, or if one committed to a self-mask other than its own, or left
-    other seeds than it committed to. If two sites contradict only each other and one of them is lost, the sum fails and
-    names both. On a sparse graph, it also fails if a site loses more neighbours than the graph is made for. Numbers of
-    the right form are not checked at all, here or anywhere: a site may add to a total what it likes, and may send seeds
-    of noise that it did not add.
+    falls silent between its masked answer and the end, or if one shared another self-mask than it committed to and does
+    not give that, or left other seeds than it committed to where these are needed. If two sites contradict only each
+    other and one of them is lost, the sum fails and names both. On a sparse graph, it also fails if a site loses more
+    neighbours than the graph is made for. Numbers of the right form are not checked at all, here or anywhere: a site
+    may add to a total what it likes, and may send seeds of noise that it did not add.
 Rule 4: once the total is complete, the noise that so many survivors do not need is subtracted. That of a survivor which
     fell silent before it told its seeds stays in, and is in the stated deviation.
 """
@@ -124,8 +124,8 @@ class Aggregator:
     def ask(self) -> Mapping[str, Event | None]:
         """Start the next turn, and return the event to send to each remaining site, by the site's name.
 
-        The event of the first turn is ``None``. The mapping is empty after the last turn, and as soon as too few sites
-        remain; then :meth:`result` raises an error.
+        The event of the first turn is ``None``. The mapping is empty after the last turn, if no site announced its
+        keys, and once too few sites remain or masks cannot be opened, in which case :meth:`result` raises an error.
         """
         self.turn += 1
         if self.turn == KEYS:

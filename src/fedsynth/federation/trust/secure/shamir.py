@@ -2,7 +2,8 @@
 
 Shamir, "How to share a secret", CACM 1979 (doi 10.1145/359168.359176). A secret is :data:`WORDS` words of 30 bits, each
 shared by a polynomial of its own over the integers modulo :data:`PRIME`, so that numpy does the work of all words and
-shares at once. Running time depends on numbers of shares alone, but for the inverses that the server takes.
+shares at once. Running time does not depend on secrets, but for the inverses and the search for wrong shares, which
+are the server's.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NO_SHARE = b"\xff" * SHARE_BYTES
 """In place of a share that a site does not have: no elements of the field."""
 
 MOST_TRIES = 10_000
-"""Sets of wrong shares that are tried: every single one of 9,999 shares, every pair of 140, every three of 39; wrong
+"""Sets of wrong shares that are tried: every single one of 9,998 shares, every pair of 140, every three of 39; wrong
 shares that are at most half of those beyond the threshold are found without a search."""
 
 

@@ -4,12 +4,12 @@ Rule 1: nobody but the members of the site's own roster (names and identity keys
     its identity (against a server that invents sites) and under the same terms: the numbers of sites that may collude
     or drop out. These numbers are the sites' own, never an event's.
 Rule 2: everything derives from the site's secret, the question and its random salt; the site keeps the first session,
-    the first boxes and the first survivors that it took, and refuses any other. So a site has one noise, one masked
+    the first boxes and the first survivors that it took, and acts on no other. So a site has one noise, one masked
     vector and one set of survivors a question: the same noise in two sums of different sites would give one site's
     vector away by their difference. A question that failed for good is asked anew as another question.
 Rule 3: keys, boxes and signatures are bound to the session, that is the question, the terms and all members' keys.
 Rule 4: of every neighbour that sent boxes, a site gives either what takes off the self-mask (its answer is in the sum)
-    or what takes off its pairwise masks (it is not), never both; and only after enough others signed the same survivors
+    or what takes off its pairwise masks (it is not), never both; and only after enough sites signed the same survivors
     (:meth:`SecureSum.quorum`), so that all sites which give anything give it for one set of them.
 Rule 5: neighbours follow from the members and their keys (`graph`), and a site exchanges nothing with anybody else.
 Rule 6: the key that sites agree by lasts for a run, and never leaves in any form. What a sum opens, seeds of pairwise
@@ -125,10 +125,11 @@ class SecureSum:
     Each site adds its share of the noise before it masks its answer. The guarantee holds against the server together
     with all but ``min_honest`` sites of the federation. Each site adds noise for the fewest honest sites that can be
     left in a sum. Once the sites in the sum are known, noise that so many sites do not need is subtracted: a sum over s
-    sites then has s / :meth:`honest` (s) times the variance of a trusted server's, or a little more where some dropped
-    out. Where so few take part that a site can count on nobody else, it adds the whole noise itself, as under
-    :class:`~fedsynth.federation.trust.local.LocalNoise`. The class attributes are those of
-    :class:`~fedsynth.federation.trust.Trust`.
+    sites then has s / :meth:`honest` (s) times the variance of a trusted server's, more where some dropped out, and up
+    to s times for small Gaussian noise and for Laplace noise of a scale above 4096, of which nothing is subtracted
+    (:mod:`~fedsynth.federation.trust.noise_shares`). Where so few take part that a site can count on nobody else, it
+    adds the whole noise itself, as under :class:`~fedsynth.federation.trust.local.LocalNoise`. The class attributes are
+    those of :class:`~fedsynth.federation.trust.Trust`.
 
     Parameters
     ----------
@@ -136,9 +137,9 @@ class SecureSum:
         Number of sites that follow the protocol and do not collude with the server; ``None``: more than half of all.
     dropouts
         Number of sites of one sum that may fail before it is complete; ``None``: as many as the protocol can bear. The
-        lower it is, the less noise sites add only for it to be subtracted later. Sums over more than 64 sites run on
-        a sparse graph (:meth:`layout`), made for that many failures, or for a twentieth of the members if ``None``:
-        where more sites fail, the sum may fail too.
+        lower it is, the less noise sites add only for it to be subtracted later. Where a sum over more than 64 sites
+        runs on a sparse graph (:meth:`layout`), that is made for so many failures, or for a twentieth of the members if
+        ``None``: where more sites fail, the sum may fail too.
     roster
         Every site's name and public identity key (:func:`~fedsynth.federation.trust.secure.masking.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
@@ -184,7 +185,7 @@ class SecureSum:
         Raises :class:`Unsupported` for a trust model that does not know the sites yet (:meth:`with_roster`).
         """
         if not self.roster:
-            raise Unsupported("SecureSum has no roster; call among(names and public identity keys of all sites)")
+            raise Unsupported("SecureSum has no roster; call with_roster(names and public identity keys of all sites)")
         size = len(self.roster)
         return size - (size // 2 + 1 if self.min_honest is None else self.min_honest)
 
@@ -239,8 +240,9 @@ class SecureSum:
         """Return the graph by which the ``members`` sites of a sum share masks and secrets with their neighbours.
 
         It is complete up to :data:`COMPLETE` members, and sparse beyond where the bound on colluding sites allows for
-        it (:func:`~fedsynth.federation.trust.secure.graph.layout`). The graph is made for the number of sites that may
-        drop out (the attribute ``dropouts``), for a twentieth of the members if that is ``None``.
+        it (:func:`~fedsynth.federation.trust.secure.graph.layout`). A sparse graph is made for the number of sites that
+        may drop out (the attribute ``dropouts``), for a twentieth of the members if that is ``None``, and never for
+        more than :meth:`threshold` allows.
         """
         threshold = self.threshold(members)
         found = None
@@ -370,7 +372,7 @@ class SecureSum:
     def _open(self, site: SiteTurn, session: Session, event: MaskAnswer) -> dict[str, _Held]:
         """Return this site's secrets with every neighbour that sent boxes; without shares if a box does not open.
 
-        Refuses boxes that are not for this site, and too few senders or boxes that open.
+        Refuses boxes in the wrong number, without this site's own, and too few senders or boxes that open.
         """
         all_senders = session.at(event.senders, "senders")
         neighbours = session.neighbours(site.name)
@@ -502,7 +504,7 @@ def _require(present: int, of: int, required: int) -> None:
 
 
 def _take(site: SiteTurn, part: str, event: Event) -> None:
-    """Store an event permanently; refuse a different one for the same part."""
+    """Store an event durably, for as long as the session; refuse a different one for the same part."""
     said = encode(event)
     if site.first(part, said) != said:
         raise Refused(f"this session has continued with other {part}; start another run")

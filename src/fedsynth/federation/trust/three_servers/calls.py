@@ -149,7 +149,7 @@ class Answered(Call, frozen=True, tag="answered"):
 
     ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
     candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
-    draw (a private selection by all three).
+    draw (a private selection by all three); it is 0 for opened tables and for an earlier answer (:class:`Recall`).
     """
 
     reply: Bytes

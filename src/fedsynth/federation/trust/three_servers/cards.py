@@ -43,7 +43,7 @@ def card_fingerprint(card: ServerCard) -> str:
 
 
 def write_card(path: Path, card: ServerCard) -> None:
-    """Write a server's own card, its address and public keys, to the file ``path`` (TOML)."""
+    """Write a server's own card (address, public keys, certificate) to the file ``path`` (TOML)."""
     said = "# A compute server's address and public keys; fedsynth compute-server pin takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
@@ -59,7 +59,8 @@ def load_card(path: Path) -> ServerCard:
 def write_cards(path: Path, cards: Sequence[ServerCard]) -> None:
     """Write the three servers' cards (addresses, public keys, certificates) to the TOML file ``path``.
 
-    ``cards`` are in the order of the servers' numbers.
+    ``cards`` are in the order of the servers' numbers. Raises :class:`FedsynthError` unless they belong to three
+    different servers.
     """
     said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server pin\n"
     content = msgspec.to_builtins(ServerCards(tuple(cards)))

@@ -86,7 +86,10 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Drawn:
-    """Result of :func:`draw` at one party: the drawn candidate's ``index``, and how many bytes the party ``sent``."""
+    """Result of :func:`draw` at one party: the drawn candidate's ``index``, and how many bytes the party ``sent``.
+
+    The bytes are those of the computation, without the few by which the parties begin.
+    """
 
     index: int
     sent: int
@@ -130,11 +133,12 @@ def draw(
     ``candidates`` and the L2 distance of the table from its expected counts; Gumbel noise is added to each utility, and
     the candidate with the largest sum is drawn. ``shares`` are this party's additive shares of the squared distances
     (below 2^51), one for each candidate. ``noise`` holds the Gumbel number that this party adds for each candidate, in
-    units of 1 / ``GRAIN`` (1/1024) weighted record; ``None`` means zeros, and party 2 must give ``None``. ``links`` are
-    the connections to the other two parties, by their numbers; they are closed at the end. Draws of one process wait
-    for each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds,
-    :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
-    :data:`LARGEST_NOISE`, or without MPyC.
+    units of 1 / ``GRAIN`` (1/1024) weighted record (the unit of a utility: a record times the candidate's weight);
+    ``None`` means zeros, and party 2 must give ``None``. ``links`` are the connections to the other two parties, by
+    their numbers; they are closed at the end, however it ends once the arguments are accepted. Draws of one process
+    wait for each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout``
+    seconds once all three have begun, :class:`InvalidParameter` for arguments that do not fit each other, and
+    :class:`Unsupported` for noise beyond :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
     if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):

@@ -36,8 +36,8 @@ class Traffic:
     """What three compute servers in one process would have sent and computed if each were a machine of its own.
 
     ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes between the servers. ``draw_seconds`` is the estimated CPU time of one server in all draws (private
-    selections).
+    ``among`` bytes from one server for another: in draws, and what the coordinator passes on. ``draw_seconds`` is the
+    estimated CPU time of one server in all draws (private selections).
     """
 
     down: int = 0
@@ -59,7 +59,7 @@ class IdealServers:
     of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``servers`` are numbers 0, 1, 2; those whose
     number is in ``dead`` do not answer, for tests. ``traffic`` counts the bytes that three machines would have sent.
     Every method raises :class:`SiteLost` if a server does not answer, and :class:`Refused` or :class:`BudgetExceeded`
-    if one refuses.
+    if one refuses, except for what one refuses of a site (:meth:`take`).
     """
 
     servers: tuple[ComputeParty, ComputeParty, ComputeParty]

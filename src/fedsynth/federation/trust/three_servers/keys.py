@@ -2,7 +2,9 @@
 
 A public key has 64 bytes: an Ed25519 key and an X25519 key. Sites and servers have all three public keys in their own
 files, and accept no others. The cryptographic functions are those of secure sums
-(:mod:`~fedsynth.federation.trust.secure.masking`); keys are derived under names that secure sums do not use.
+(:mod:`~fedsynth.federation.trust.secure.masking`). The Ed25519 key is derived from the secret as a site's identity key
+is from the site's, and signs under a name of its own; all other keys are derived under names that secure sums do not
+use.
 """
 
 from __future__ import annotations

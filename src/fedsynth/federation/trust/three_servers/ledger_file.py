@@ -1,9 +1,10 @@
 """A server's ledger as a file: the questions that it charged, agreed to and answered, with an audit trail.
 
 The ledger is one SQLite file. Every entry is durable before anything that depends on it leaves the server
-(``synchronous = EXTRA``). Each audit row holds the hash of the previous one, so an edited or deleted row breaks the
-chain. If an older copy of the file is restored, the next question shows it, because all three servers must state the
-same amount spent.
+(``synchronous = EXTRA``). Each audit row holds the hash of the previous one, so that an edited or deleted row breaks
+the chain unless all later rows are rewritten; the number of charges shows that last rows are missing. If an older copy
+of the file is restored at one server, the next question about a vault of which it lacks charges shows it, because all
+three servers must state the same amount spent.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class ServerLedgerFile:
     """
 
     def __init__(self, path: Path, most_questions: int, *, make: bool = False) -> None:
-        """Open the ledger at ``path``, or create it if ``make``; raises :class:`FedsynthError` if it is unusable."""
+        """Open the ledger at ``path``, or create it if ``make``.
+
+        Raises :class:`FedsynthError` if it is missing or unusable, and ``FileExistsError`` if there is one to create.
+        """
         self.path, self.most_questions = path, most_questions
         self._lock = threading.RLock()
         if make:
@@ -165,7 +169,7 @@ class ServerLedgerFile:
         return None if found is None else found[0]
 
     def audit(self) -> list[ServerAuditRow]:
-        """Return the audit trail, oldest row first, one row for each question that the server was charged for.
+        """Return the audit trail, oldest row first, one row for each question that the server charged.
 
         Raises :class:`FedsynthError` if its hash chain is broken or a charge is missing in it.
         """

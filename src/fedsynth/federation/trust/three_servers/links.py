@@ -3,8 +3,10 @@
 Rule 1: a server's certificate is signed by its own identity key, and by nobody else. A client accepts only the
     certificate in the server's :class:`ServerCard`. A client that presents a certificate must be one of the two other
     servers; a client without one must sign a challenge as the coordinator before anything else is read.
-Rule 2: every message is a length and a frame of the wire format, of at most :data:`LARGEST_MESSAGE` bytes.
-Rule 3: each draw has connections of its own, one in each direction between two servers.
+Rule 2: every call of the coordinator and every result is a length and a frame of the wire format, of at most
+    :data:`LARGEST_MESSAGE` bytes.
+Rule 3: each draw has connections of its own, one in each direction between two servers, and its own form of messages
+    (`draw`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Rule 1: a call is answered only on a connection whose client signed this server'
     (:class:`~fedsynth.federation.trust.three_servers.server.ComputeParty`).
 Rule 2: calls are answered one at a time. Their lasting effects are in the ledger; shares are in memory only, and a
     restarted server receives them again from the coordinator's file of the run's answers (transcript).
-Rule 3: the reason given for a refusal depends on public questions and the ledger alone. Any other error is reported
-    without a reason.
+Rule 3: the reason given for a refusal depends on the calls, on the server's terms and on its ledger, and never on the
+    numbers that shares stand for. Any other error is reported without a reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from fedsynth.federation.wire import WireError, decode, encode
 CHALLENGE = 32
 PURPOSE = b"fedsynth compute server challenge 1"
 IDLE = 24 * 3600.0
-"""Longest time in seconds between two calls of a coordinator."""
+"""Longest time in seconds between two calls of a coordinator on one connection, which then ends."""
 _log = logging.getLogger(__name__)
 
 
@@ -71,10 +71,16 @@ class ComputeServer:
     patience: float = 30.0
     timeout: float = 600.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _replies: int = 0  # that are being computed or sent
+    _closed: bool = False
     _question: Question | None = None
 
     def __post_init__(self) -> None:
-        """Listen at the address in this server's own card; raises :class:`FedsynthError` if that fails."""
+        """Listen at the address in this server's own card.
+
+        Raises :class:`FedsynthError` if that fails, or if the cards do not hold the keys of the server's terms.
+        """
         terms, secret = self.server.terms, self.server.secret
         if tuple(card.keys for card in self.cards) != terms.publics:
             raise FedsynthError(
@@ -94,10 +100,14 @@ class ComputeServer:
         self._listener.run()
 
     def close(self) -> None:
-        """Stop listening, and wait until the current call is answered."""
+        """Stop listening, take no further call, and wait until the replies in progress have been sent.
+
+        A later call on an open connection gets no reply: the connection ends.
+        """
         self._listener.close()
-        with self._lock:
-            return
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._replies)
 
     def _failed(self, error: Exception) -> None:
         _log.warning("a client was rejected: %s", error)
@@ -119,9 +129,18 @@ class ComputeServer:
                     data = receive(client)
                 except OSError:  # the coordinator closed the connection
                     return
-                client.settimeout(self.timeout)
-                send(client, encode(self.answer(data)))
-                client.settimeout(IDLE)
+                with self._changed:
+                    if self._closed:
+                        return
+                    self._replies += 1
+                try:
+                    client.settimeout(self.timeout)
+                    send(client, encode(self.answer(data)))
+                    client.settimeout(IDLE)
+                finally:
+                    with self._changed:
+                        self._replies -= 1
+                        self._changed.notify_all()
 
     def answer(self, data: bytes) -> AnyResult:
         """Return the result of one call of the coordinator, or a ``Failure`` that says why there is none; never raises.

@@ -1,7 +1,7 @@
 """Questions to three servers about tables that sites shared among them: to open some with noise, or select one.
 
 Rule 1: a question names its vault (the sum of the sites' tables, held in secret shares) and its number in that vault. A
-    server answers question n after questions 0 to n - 1, and only once: if it is asked again, it returns the stored
+    server answers question n after it has charged questions 0 to n - 1, and once: asked again, it gives the same
     answer.
 Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS` for each table; weights lie in 1 to
     :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
@@ -38,7 +38,7 @@ MOST_RECORDS = 2**24
 MOST_WEIGHT = 2**16
 MOST_PENALTY = 2**25
 GRAIN = 2**10
-"""Utilities and their Gumbel numbers are integers in units of 1 / ``GRAIN`` weighted records."""
+"""Utilities and Gumbel numbers are integers in units of 1 / ``GRAIN`` weighted record (a record times a weight)."""
 HONEST = 2
 """Number of servers whose noise together must suffice for a release: all but one curious server."""
 
@@ -93,7 +93,8 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     after the other, each flat in C order, with the columns in the order of its clique; ``weights`` and ``penalties``
     (int32) have one number for each candidate. ``vault`` is the name (a digest, hex) of a vault: the sum of the sites'
     tables, held in secret shares. ``number`` is the question's number in it from 0. ``release`` makes the draw private
-    (exponential mechanism) and states its privacy cost.
+    (exponential mechanism) and states its privacy cost, or is :class:`~fedsynth.privacy.release.Exact`: the table of
+    the highest utility is taken, without noise.
     """
 
     vault: HexDigest

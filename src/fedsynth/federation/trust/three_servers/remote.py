@@ -56,7 +56,7 @@ _Result = TypeVar("_Result", bound=Call)
 
 @dataclass
 class BytesMoved:
-    """Bytes moved for one compute server so far, for the costs of a run.
+    """Bytes of the messages moved for one compute server so far, for the costs of a run; those of TLS are left out.
 
     ``down`` were sent to it by the coordinator, ``up`` received from it, and ``among`` sent by it to the two others.
     """
@@ -74,7 +74,8 @@ class RemoteServers:
     of :class:`~fedsynth.federation.trust.three_servers.vault.Servers`. ``cards`` are the servers' addresses and public
     keys in the order of their numbers, and ``coordinator`` holds the keys that prove who calls. Each call must be
     answered within ``timeout`` seconds. ``traffic`` counts the bytes of each server. If a server does not answer, any
-    method raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`.
+    method but :meth:`close` raises :class:`SiteLost`; if one refuses, :class:`Refused` or :class:`BudgetExceeded`,
+    except what it refuses of one site (:meth:`take`); for any other failure, :class:`FedsynthError`.
     """
 
     cards: Sequence[ServerCard]
@@ -100,8 +101,8 @@ class RemoteServers:
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
         Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Raises
-        :class:`SiteLost` if a server does not answer.
+        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Errors are those of
+        :class:`RemoteServers`.
         """
         heard: list[Any] = self._call([Take(vault, site, part_for(dealt, number)) for number in range(SERVERS)])
         if all(isinstance(one, Confirmations) for one in heard):
@@ -234,10 +235,10 @@ class RemoteServers:
 def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
     """A context manager (for a ``with`` block) that yields ``trust``, connected to the compute servers if it uses them.
 
-    If ``trust`` is :class:`ThreeServers`, a copy with open connections (its ``servers``) is yielded, for a run within
-    the block, at whose end they are closed. The servers' addresses, keys and certificates come from the file
-    ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is missing or invalid), and
-    ``coordinator`` holds the coordinator's keys. Any other trust model is yielded unchanged.
+    If ``trust`` is :class:`ThreeServers`, a copy with connections (its ``servers``) is yielded, for a run within the
+    block: each is opened at the first call, and all are closed at the block's end. The servers' addresses, keys and
+    certificates come from the file ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is
+    missing or invalid), and ``coordinator`` holds the coordinator's keys. Any other trust model is yielded unchanged.
     """
     if not isinstance(trust, ThreeServers):
         yield trust

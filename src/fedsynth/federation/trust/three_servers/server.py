@@ -326,10 +326,11 @@ class ComputeParty:
 
         The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
         the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
-        were taken for this vault before, but not kept (:meth:`keep`), are forgotten. Raises :class:`Refused` for a
-        question beyond this server's terms, or one that differs from the vault's first question in more than its number
-        in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the terms, and another
-        :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
+        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
+        sent again, empties the vault. Raises :class:`Refused` for a question that the coordinator in this server's
+        terms did not sign, is beyond these terms, belongs to another vault, or differs from the vault's first question
+        in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the
+        terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
         """
         if not asked_by(self.terms.coordinator, signature, body):
             raise Refused(
@@ -368,7 +369,7 @@ class ComputeParty:
         number less 1, modulo 3), with which this server has its first share in common; the second is for the next
         server. Each is keyed by a secret of these two servers, because anybody who could compute it (the third server,
         the coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the
-        site is not in the server's terms, or if it sent other shares before.
+        site is not in the server's terms or is in the vault already, or if it sent other shares before.
         """
         question, staged = self._staging(vault)
         self._pending = self._last = None
@@ -533,8 +534,8 @@ class ComputeParty:
     def share(self) -> Words:
         """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
 
-        These are the tables of the question that :meth:`agree` charged last. Raises :class:`Refused` if there is none,
-        or if it is a draw.
+        These are the tables of the question that was asked last. Raises :class:`Refused` if :meth:`agree` has not
+        charged it, or if it is a draw.
         """
         question, statement = self._agreed()
         if not isinstance(question, OpenTables):
@@ -555,8 +556,8 @@ class ComputeParty:
         """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
 
         Each candidate is a table, and its distance is from its expected counts. The shares are uint64, one for each
-        candidate of the question that :meth:`agree` charged last. Raises :class:`Refused` if there is none, or if it is
-        not a draw.
+        candidate of the question that was asked last. Raises :class:`Refused` if :meth:`agree` has not charged it, or
+        if it is not a draw.
         """
         question, _ = self._agreed()
         if not isinstance(question, SelectTable):
@@ -574,9 +575,10 @@ class ComputeParty:
     def gumbels(self) -> NDArray[np.int64] | None:
         """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
 
-        The draw is the question that :meth:`agree` charged last, and the unit is 1 / ``GRAIN`` (1/1024) weighted
-        record. Servers 0 and 1 each add a full set, so at least one set is unknown to any single server. Raises
-        :class:`Refused` if there is no such question, or if it is not a draw.
+        The draw is the question that was asked last. The unit is 1 / ``GRAIN`` (1/1024) weighted record (the unit of a
+        utility: a record times the candidate's weight). Servers 0 and 1 each add a full set, so at least one set is
+        unknown to any single server; server 2 adds none, nor does any server to a draw without noise. Raises
+        :class:`Refused` if :meth:`agree` has not charged the question, or if it is not a draw.
         """
         question, statement = self._agreed()
         if not isinstance(question, SelectTable):
@@ -589,9 +591,10 @@ class ComputeParty:
         return discrete_gumbel(scale, len(question.cliques), bits)
 
     def answered(self, reply: bytes) -> bytes:
-        """Store ``reply`` as the answer to the question that :meth:`agree` charged last; return the stored answer.
+        """Store ``reply`` as the answer to the question that was asked last; return the stored answer.
 
-        If that question has an answer already, the earlier one stays and is returned.
+        If that question has an answer already, the earlier one stays and is returned. Raises :class:`Refused` if
+        :meth:`agree` has not charged the question.
         """
         question, _ = self._agreed()
         return self.ledger.first(f"reply {question.vault} {question.number}", reply)
@@ -684,7 +687,9 @@ class ComputeParty:
 
     def _agreed(self) -> tuple[Question, ServerStatement]:
         question, statement = self._current()
-        if self.ledger.said(f"statement {question.vault} {question.number}") is None:
+        stated = self.ledger.said(f"statement {question.vault} {question.number}")
+        # A statement is stored before its charge, which the ledger may refuse.
+        if stated is None or self.ledger.spent(question.vault)[0] <= question.number:
             raise Refused(
                 "the three servers have not agreed to this question, so nothing is opened; run the same command again"
             )

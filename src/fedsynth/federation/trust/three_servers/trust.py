@@ -33,12 +33,12 @@ class ThreeServers:
     """Trust model in which sites deal secret shares of their tables to three compute servers; none can read them alone.
 
     The guarantee holds against the coordinator, any one of the three servers and any number of sites together, as long
-    as servers follow the protocol and no two of them collude. In return, tables that the servers open have 1.5 times
-    the noise variance that a trusted server would add, up to 3 times for very small and very large noise
-    (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`), and each candidate of a draw (private
-    selection) gets two Gumbel numbers as noise instead of one. A candidate is a table, and its score is the L2 distance
-    of its counts from those that a model expects: the larger, the likelier it is drawn. There are no plain sums:
-    methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
+    as servers follow the protocol, no two of them collude, and no site deals counts that its rows do not give. In
+    return, tables that the servers open have 1.5 times the noise variance that a trusted server would add, up to 3
+    times for very small and very large noise (:func:`~fedsynth.federation.trust.three_servers.questions.opened_std`),
+    and each candidate of a draw (private selection) gets two Gumbel numbers as noise instead of one. A candidate is a
+    table, and its score is the L2 distance of its counts from those that a model expects: the larger, the likelier it
+    is drawn. There are no plain sums: methods need a vault (:class:`~fedsynth.federation.vault.Vault`).
 
     ``publics`` are the three servers' public keys (64 bytes each), ``roster`` the sites' identity keys by name. In a
     deployed run, coordinator and sites each read both from files of their own; a simulation makes them. ``servers`` is

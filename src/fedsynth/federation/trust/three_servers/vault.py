@@ -32,8 +32,9 @@ class Servers(Protocol):
     There are two: :class:`~fedsynth.federation.trust.three_servers.ideal.IdealServers` in one process and
     :class:`~fedsynth.federation.trust.three_servers.remote.RemoteServers`. Every method raises
     :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and :class:`~fedsynth.errors.Refused` or
-    :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses. A repeated question gets the same answer, and is
-    not charged again. A vault is the sum of the sites' tables, which the three servers hold in secret shares.
+    :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for what one refuses of a site
+    (:meth:`take`). A repeated question gets the same answer, and is not charged again. A vault is the sum of the sites'
+    tables, which the three servers hold in secret shares.
     """
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
@@ -41,8 +42,8 @@ class Servers(Protocol):
 
         The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
         the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
-        were taken for this vault before, but not kept (:meth:`keep`), are forgotten. Errors are those of
-        :class:`Servers`.
+        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
+        sent again, empties the vault. Errors are those of :class:`Servers`.
         """
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
@@ -118,8 +119,9 @@ class SharedVault:
     def begin(self, request: Request) -> None:
         """Pass the signed question that asks sites for their tables to the servers, before the sites answer it.
 
-        Shares that were taken before, but not kept (:meth:`keep`), are forgotten. Raises :class:`FedsynthError` for a
-        ``request``, the question, without the coordinator's signature, and what :class:`Servers` raises.
+        Shares that were taken before, but not kept (:meth:`keep`), are forgotten; the vault's first question, sent
+        again, empties it. Raises :class:`FedsynthError` for a ``request``, the question, without the coordinator's
+        signature, and what :class:`Servers` raises.
         """
         if request.signature is None:
             raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
@@ -153,9 +155,11 @@ class SharedVault:
         ``distances`` gives candidates, expected tables and weights
         (:class:`~fedsynth.federation.vault.CandidateScores`). The three servers draw by L2 distances, with the Gumbel
         numbers of two of them, for the fraction ``share`` of the run's budget. Expected counts and noise are rounded to
-        whole records. Raises :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, and what
-        :class:`Servers` raises.
+        whole records, negative ones to 0, and weights to integers (:func:`~fedsynth.cliques.integer_weights`). Raises
+        :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, :class:`Unsupported` for a candidate
+        whose columns are not together in a table of the vault, and what :class:`Servers` raises.
         """
+        self._held(distances.candidates)
         release = draw_for(self.terms.budget, share, at_site=False)
         cliques = distances.candidates
         expected = np.concatenate([np.rint(np.maximum(table, 0.0)).ravel() for table in distances.expected])
