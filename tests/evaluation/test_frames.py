@@ -119,7 +119,8 @@ def test_rows_without_anything_to_check_have_no_validity():
     schema = Schema((Numeric("age", 0, 100), Numeric("other", 0, 50), total))
     real, fresh = (rows(50, seed)[["age"]].assign(other=1.0) for seed in (0, 1))
     full = [frame.assign(total=frame["age"] + 1.0) for frame in (real, fresh)]
-    assert list(fedsynth.evaluate(*full, schema, metrics=["validity"])["value"]) == [0.0, 0.0]
+    found = fedsynth.evaluate(full[0], full[1], schema, metrics=["validity"])
+    assert list(found["value"]) == [0.0, 0.0]
     with pytest.raises(Unsupported, match=r"validity cannot be measured on these tables: .* nothing to check"):
         fedsynth.evaluate(real, fresh, schema, metrics=["validity"])
 

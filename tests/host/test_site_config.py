@@ -896,7 +896,9 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert ask(config, "known").code == "answered"
     done = json.loads(fedsynth("site", "account", ready, "--restored", 9, "--began", "unknown", "--json").stdout)
     assert done["row"] >= 10
-    assert done["spent"]["rho"] == pytest.approx(2 * config.policy.budget.rho)
+    spent, limit = open_account(config).spent(), config.policy.budget
+    assert done["spent"]["rho"] == spent.rho
+    assert limit.price(spent) == pytest.approx(2 * limit.rho)
     assert ask(config, "known", step=1).code == "refused"
     assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
     both = fedsynth("site", "account", ready, "--restored", 99, "--extract", "known")

@@ -368,10 +368,33 @@ def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, l
     lost = account.spent()
     path.write_bytes(backup)
     account = Account(path)
-    account.restored(seen.row)
+    account.restored(seen.row, limit=LIMIT, sampled=False)  # there was training before
     assert limit.price(account.spent("run")) == pytest.approx(limit.rho)
     assert LIMIT.price(account.spent()) >= LIMIT.price(lost)
     assert sound(account)
+
+
+@pytest.mark.parametrize("site", [Budget(20.0, 1e-6), Budget(3.0, 1e-6), Budget(1.0, 1e-6), Budget(0.5, 1e-6)])
+def test_training_that_a_backup_knows_nothing_of_is_written_off_at_the_order_of_the_site(path, site):
+    """The dearest training within a run's limit, all of it after the backup; nothing is known above the run's order."""
+    run = Budget(1.0, 1e-6)
+    account = Account(path)
+    account.begin(charge(0, cost=Cost(), per_run=run))
+    backup = path.read_bytes()
+    cost = TRAINING.cost(Norms(1, 1))
+    for number in range(1, 1 + int(run.rho / run.price(cost))):
+        seen = account.begin(charge(number, cost=cost, per_run=run, total=Budget(99.0, 1e-6)))
+    lost = account.spent()
+    assert run.price(lost) > 0.8 * run.rho
+    for limit in (site, None):
+        path.write_bytes(backup)
+        account = Account(path)
+        account.restored(seen.row, limit=limit)
+        assert site.price(account.spent()) >= site.price(lost)
+    path.write_bytes(backup)
+    account = Account(path)
+    account.restored(seen.row, limit=site)
+    assert (site.price(account.spent()) < 1e6) == (site.order <= run.order)
 
 
 # Sessions of secure sums
@@ -649,7 +672,7 @@ def test_a_restored_backup_is_noticed_and_written_off(path):
     assert not account.holds(seen.row, seen.chain)
     assert account.holds(0, START)
     last = seen.row + 1
-    account.restored(last, {"began later": LIMIT})
+    account.restored(last, {"began later": LIMIT}, sampled=False)
     assert account.holds(seen.row, seen.chain)
     assert not account.holds(last + 100, seen.chain)
     assert account.head()[0] > last

@@ -366,7 +366,9 @@ def site_account(
         print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
         return
     if restored is not None:
-        account.restored(restored, dict.fromkeys(began or (), config.policy.per_run or config.policy.budget))
+        policy = config.policy
+        limits = dict.fromkeys(began or (), policy.per_run or policy.budget)
+        account.restored(restored, limits, limit=policy.budget, sampled=policy.samples)
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [

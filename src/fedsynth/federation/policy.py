@@ -120,6 +120,12 @@ class Policy:
                 raise InvalidParameter(f"plan {digest[:12]} was approved, but {wrong}; change the policy or the plan")
 
     @property
+    def samples(self) -> bool:
+        """Whether noise on random samples of rows (training) may be admitted: never where a replaced row is hidden."""
+        admitted = any("sampled" in RELEASES[verb] for verb in self.verbs)
+        return admitted and self.neighbours == "add-remove" and not self.budget.pure
+
+    @property
     def neighbours(self) -> Neighbours:
         """Which tables are neighbours at this site: ``replace`` if its number of rows is public, else ``add-remove``.
 

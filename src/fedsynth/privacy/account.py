@@ -484,18 +484,27 @@ class Account:
         self._file.clear()
         return [run.run for run in expired]
 
-    def restored(self, row: int, began: Mapping[str, Budget] | None = None) -> None:
+    def restored(
+        self,
+        row: int,
+        began: Mapping[str, Budget] | None = None,
+        *,
+        limit: Budget | None = None,
+        sampled: bool = True,
+    ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
         The lost charges are unknown, so each open run is charged up to its limit (:meth:`RunRecord.rest
         <fedsynth.privacy.account_file.RunRecord.rest>`) and closed. ``began`` gives the limits, by run name, of runs
         that began after the backup was made, which the account does not know. Later audit rows get numbers above
-        ``row``, and :meth:`holds` accepts what servers have seen up to there. If the account has ever charged a release
-        on random samples of rows, lost charges may be such releases, too. The unspent rest of a run's limit is then
-        charged as the bound that it sets on their Renyi divergence, at the order of this limit; the site's total may
-        then exceed its own limit if that has another order. If the account has no such charge, the lost ones are
-        assumed to have none either; if they do, what is charged need not cover them. Raises :class:`InvalidParameter`
-        for a row number that cannot exist.
+        ``row``, and :meth:`holds` accepts what servers have seen up to there. Raises :class:`InvalidParameter` for a
+        row number that cannot exist.
+
+        Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
+        and the account has no such charge. The unspent rest of a run's limit is then charged as the bound that it sets
+        on their Renyi divergence at the order of this limit, which costs more than as many releases of whole tables.
+        ``limit`` is the site's own: if its order is above the run's, nothing bounds what is lost, and the site's total
+        exceeds its limit. Without it, the charge covers what is lost at any order.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
@@ -509,9 +518,10 @@ class Account:
             for name, limit in (began or {}).items():
                 if records.one(RunRecord, "run = ?", name) is None:
                     runs.append(RunRecord(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
-            sampled = bool(head.total.curve)  # this site has trained networks, and may have done so since
+            sampled = sampled or bool(head.total.curve)
+            order = math.inf if limit is None else limit.order
             for run in runs:
-                rest = run.rest(sampled=sampled)
+                rest = run.rest(sampled=sampled, order=order)
                 total = run.spent + rest
                 facts = {"run": run.run, "cost": rest, "run_total": total}
                 self._append(records, "written off", facts, rest)
