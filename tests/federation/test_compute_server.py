@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.federation.three_servers_world import COORDINATOR, World
 
+from fedsynth.federation.trust.three_servers import links
 from fedsynth.federation.trust.three_servers.calls import AnyResult, Begin, Done
 from fedsynth.federation.trust.three_servers.links import card_of
 from fedsynth.federation.trust.three_servers.process import ComputeServer
@@ -63,3 +64,35 @@ def test_a_server_that_is_closed_sends_the_reply_in_progress_and_takes_no_other_
     with pytest.raises(OSError, match="the connection ended"):
         coordinator._one(0, frame)
     coordinator.close()
+
+
+def test_a_server_listens_on_after_an_error_of_its_port(monkeypatch):
+    """Too many open files for a moment must not end the server in silence."""
+    monkeypatch.setattr(links, "_PAUSE", 0.01)
+    world = World()
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        address = f"127.0.0.1:{port.getsockname()[1]}"
+    failed: list[Exception] = []
+    cards = [card_of(secret, address) for secret in world.secrets]
+    listener = links.Listener(cards, 0, world.secrets[0], lambda number, client: None, failed.append)
+    real, left = listener._socket.accept, [OSError(24, "too many open files")]
+
+    class Failing:
+        def accept(self) -> object:
+            if left:
+                raise left.pop()
+            return real()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(whole, name)
+
+    whole = listener._socket
+    listener._socket = Failing()  # type: ignore[assignment]
+    running = threading.Thread(target=listener.run, daemon=True)
+    running.start()
+    host, number = address.split(":")
+    socket.create_connection((host, int(number)), timeout=20).close()
+    listener.close()
+    running.join(20)
+    assert not running.is_alive()
+    assert failed[0].args == (24, "too many open files")

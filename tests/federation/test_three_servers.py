@@ -26,6 +26,7 @@ from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, ch
 from fedsynth.federation.trust.three_servers.ledger_file import ServerLedgerFile
 from fedsynth.federation.trust.three_servers.questions import (
     GRAIN,
+    MOST_CANDIDATES,
     MOST_PENALTY,
     MOST_RECORDS,
     MOST_WEIGHT,
@@ -559,6 +560,12 @@ def test_public_inputs_that_could_wrap_are_refused_by_every_server(fields, says)
             expected=np.array([MOST_RECORDS, 0, 0, 0, 0, 0, MOST_RECORDS]),
         )
     ) in (0, 1)
+
+
+def test_more_candidates_than_three_processes_can_draw_among_are_refused_before_the_charge():
+    question = draw_of(World().filled(), (0,))
+    with pytest.raises(Refused, match="at most 16384"):
+        msgspec.structs.replace(question, cliques=question.cliques * (MOST_CANDIDATES + 1)).check()
 
 
 @st.composite

@@ -46,11 +46,10 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.trust.three_servers.keys import SERVERS
-from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_PENALTY, MOST_WEIGHT
+from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_CANDIDATES, MOST_PENALTY, MOST_WEIGHT
 
 NOISY = (0, 1)
 """The two parties that add Gumbel numbers."""
-MOST_CANDIDATES = 2**14
 LARGEST_NOISE = 2**58
 
 _SQUARE_BITS = 51

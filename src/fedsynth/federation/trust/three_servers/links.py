@@ -40,6 +40,7 @@ from fedsynth.files import write_private
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = 2**16
+_PAUSE = 1.0  # s before the port is listened at again, after an error
 _HELLO = 32
 HANDSHAKE = 20.0
 """Time limit in seconds to establish a connection, and for a client to identify itself."""
@@ -310,18 +311,24 @@ class Listener:
         address = parse_address(self.cards[self.position].address)
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=64)
+        self._closed = threading.Event()
 
     def run(self) -> None:
         """Accept clients until another thread calls :meth:`close`, each in a thread of its own."""
         while True:
             try:
                 raw, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                if self._closed.is_set():
+                    return
+                self.failed(error)  # such as too many open files
+                self._closed.wait(_PAUSE)
+                continue
             threading.Thread(target=self._accept, args=(raw,), daemon=True).start()
 
     def close(self) -> None:
         """Stop accepting clients."""
+        self._closed.set()
         _end(self._socket)
         self._socket.close()
 

@@ -35,6 +35,8 @@ from fedsynth.schema.bins import Integers
 
 MOST_RECORDS = 2**24
 """Largest number of records in a table, summed over all sites."""
+MOST_CANDIDATES = 2**14
+"""Largest number of candidates in a draw."""
 MOST_WEIGHT = 2**16
 MOST_PENALTY = 2**25
 GRAIN = 2**10
@@ -113,9 +115,12 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
     def check(self) -> None:
         """Raise :class:`Refused` unless there is one weight and one penalty for each candidate, within their bounds.
 
+        There may be at most :data:`MOST_CANDIDATES` (2^14) candidates.
         Weights must lie in 1 to :data:`MOST_WEIGHT` (2^16), penalties in 0 to :data:`MOST_PENALTY` (2^25), so that no
         number can wrap. The expected counts are checked by :meth:`tables`, where the sizes of the tables are known.
         """
+        if len(self.cliques) > MOST_CANDIDATES:
+            raise Refused(f"a draw has {len(self.cliques)} candidates; give at most {MOST_CANDIDATES}")
         for name, numbers, low, high in (
             ("weights", self.weights, 1, MOST_WEIGHT),
             ("penalties", self.penalties, 0, MOST_PENALTY),
