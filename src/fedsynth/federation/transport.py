@@ -114,8 +114,9 @@ class Recorded:
 
     Every request is appended to the transcript and synced before it is sent, and every accepted answer before the next
     one is read. A run restarted with the same file gets the recorded answers, so that only unanswered rounds reach a
-    site; a rejected answer is requested again. Confidential answers (exact counts for a trusted server) are recorded by
-    digest only and requested again; the site has stored its reply and charges nothing.
+    site; a rejected answer is requested again. Of confidential answers (exact counts for a trusted server) only the
+    fact that the site answered is recorded, and they are requested again; the site has stored its reply and charges
+    nothing.
 
     A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
     (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
