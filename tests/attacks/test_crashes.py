@@ -338,7 +338,7 @@ def test_a_backup_that_is_put_back_answers_nothing_that_it_has_forgotten(tmp_pat
         data = back.answer(sealed(message, noisy.seen))
         assert read(of, message, data).code == "refused"
     assert back.account.spent().rho == first.head.release.cost(Norms(1, 1)).rho
-    back.account.restored(noisy.seen.row, limit=of.policy.budget)
+    back.account.restored(noisy.seen.row)
     codes = [read(of, m, back.answer(sealed(m, noisy.seen))).code for m in (first, second, question(step=2))]
     assert codes == ["refused"] * 3  # the run is over
     assert of.policy.budget.price(back.account.spent()) >= of.policy.budget.rho * (1 - 1e-9)

@@ -472,7 +472,7 @@ def test_over_budget_is_said_before_anything_is_asked(budget):
     federation.sum(QUERY, 0.6)
     sent = len(network.sent)
     for ask in (federation.sum, federation.each):
-        with pytest.raises(BudgetExceeded, match="fewer rounds or the run a larger epsilon"):
+        with pytest.raises(BudgetExceeded, match="ask less often or for smaller shares"):
             ask(QUERY, 0.401)
     with pytest.raises(BudgetExceeded):
         federation.choose(scores(), 0.401)

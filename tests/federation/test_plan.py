@@ -387,6 +387,7 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"answer_every": -1}, "not negative"),
         ({"answer_every": True}, "not negative"),
         ({"keep_runs_days": math.inf}, "not negative"),
+        ({"keep_runs_days": 0.5}, "at least 1"),
         ({"largest_answer": 1.5}, "whole number"),
         ({"plans": "all"}, "must be a table"),
         ({"methods": ["aim"]}, "its method 'oneshot' is not one of"),

@@ -276,6 +276,6 @@ def test_a_site_needs_a_real_secret_and_a_federation_a_site():
 
 def test_over_budget_is_said_before_anything_is_asked():
     federation = federate([random_table(30, 1)], SCHEMA, BUDGET, trust=LocalNoise(), seed=0)
-    with pytest.raises(BudgetExceeded, match="fewer rounds or the run a larger epsilon"):
+    with pytest.raises(BudgetExceeded, match="ask less often or for smaller shares"):
         federation.sum(RecordCount(), 1.01)
     assert federation.ledger.spent.rho == 0

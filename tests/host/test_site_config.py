@@ -445,11 +445,10 @@ def test_a_closed_run_is_forgotten_but_for_what_it_spent(tmp_path):
 
 
 def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path):
-    policy = {**CONTENT["policy"], "keep_runs_days": 0}
-    config = ready_site(tmp_path / "site", policy=policy)
+    config = ready_site(tmp_path / "site")
     assert ask(config, "first").code == "answered"
     (copy,) = config.copies.glob("*.rows")
-    os.utime(copy, (1, 1))
+    grow_old(config, "first", 91)
     rows(config.folder, 50, seed=1)
     assert ask(config, "second").code == "answered"
     assert [run for run, _ in open_account(config).open_runs()] == ["second"]
@@ -898,7 +897,7 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert done["row"] >= 10
     spent, limit = open_account(config).spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho
-    assert limit.price(spent) == pytest.approx(2 * limit.rho)
+    assert limit.price(spent) >= 2 * limit.rho * (1 - 1e-9)
     assert ask(config, "known", step=1).code == "refused"
     assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
     both = fedsynth("site", "account", ready, "--restored", 99, "--extract", "known")

@@ -368,8 +368,8 @@ def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, l
     lost = account.spent()
     path.write_bytes(backup)
     account = Account(path)
-    account.restored(seen.row, limit=LIMIT, sampled=False)  # there was training before
-    assert limit.price(account.spent("run")) == pytest.approx(limit.rho)
+    account.restored(seen.row, sampled=False)  # there was training before
+    assert limit.price(account.spent("run")) >= limit.rho
     assert LIMIT.price(account.spent()) >= LIMIT.price(lost)
     assert sound(account)
 
@@ -386,15 +386,12 @@ def test_training_that_a_backup_knows_nothing_of_is_written_off_at_the_order_of_
         seen = account.begin(charge(number, cost=cost, per_run=run, total=Budget(99.0, 1e-6)))
     lost = account.spent()
     assert run.price(lost) > 0.8 * run.rho
-    for limit in (site, None):
-        path.write_bytes(backup)
-        account = Account(path)
-        account.restored(seen.row, limit=limit)
-        assert site.price(account.spent()) >= site.price(lost)
     path.write_bytes(backup)
     account = Account(path)
-    account.restored(seen.row, limit=site)
-    assert (site.price(account.spent()) < 1e6) == (site.order <= run.order)
+    account.restored(seen.row)
+    assert site.price(account.spent()) >= site.price(lost)
+    assert account.spent().at(1e-6) >= lost.at(1e-6)
+    assert (site.price(account.spent()) < 1e6) == (site.order < run.order)
 
 
 # Sessions of secure sums

@@ -482,8 +482,8 @@ def test_sites_that_paid_in_different_ways_are_each_within_the_budget():
 def test_a_backup_of_an_account_that_paid_for_samples_is_written_off_at_every_order_up_to_the_runs():
     limit, other = Budget(1.0, 1e-6), Budget(4.0, 1e-6)
     run = RunRecord("r", 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0)
-    rest = run.rest(sampled=True, order=limit.order)
-    assert limit.price(rest) == pytest.approx(limit.rho)
+    rest = run.rest(sampled=True)
+    assert limit.price(rest) >= limit.rho
     assert other.order < limit.order
     for rate in (0.01, 0.2, 0.9):
         spent = sampled_for(limit, 1.0, rate, 300)
@@ -491,7 +491,7 @@ def test_a_backup_of_an_account_that_paid_for_samples_is_written_off_at_every_or
         assert other.price(spent.cost(Norms(1.0, 1.0))) <= other.price(rest) * (1 + 1e-9)
     assert Budget(0.5, 1e-9).order > limit.order
     assert not Budget(0.5, 1e-9).covers(rest)
-    assert run.rest(sampled=False, order=limit.order) == Cost(math.inf, limit.rho)
+    assert run.rest(sampled=False) == Cost(math.inf, limit.rho)
     above = Budget(0.99, 1e-6)  # between the run's order and the next one for which curves have a value
     assert limit.order < above.order < min(order for order in ORDERS if order > limit.order)
-    assert not above.covers(run.rest(sampled=True, order=above.order))
+    assert not above.covers(rest)

@@ -617,9 +617,9 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
         run(replace(job, deployment=of(job, run="second")), root, grid)
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
     seen = json.loads((root / "state" / "seen.json").read_text())["seen"]
-    account = accounts(root)["south"]
-    account.restored(seen["south"][0], {RUN: BUDGET}, limit=BUDGET)
-    assert BUDGET.price(account.spent()) == pytest.approx(BUDGET.rho)  # as if the lost run had spent its limit
+    south = accounts(root)["south"]
+    south.restored(seen["south"][0], {RUN: BUDGET})
+    assert BUDGET.price(south.spent()) >= BUDGET.rho * (1 - 1e-9)  # as if the lost run had spent its limit
 
 
 def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp_path):

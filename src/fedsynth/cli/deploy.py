@@ -353,7 +353,7 @@ def site_account(
     from fedsynth.host.checks import account_text
     from fedsynth.host.config import load_site_config
     from fedsynth.host.state import open_account, site_secret
-    from fedsynth.privacy.cost import to_json
+    from fedsynth.privacy.cost import Budget, to_json
 
     if began and restored is None:
         raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
@@ -367,8 +367,8 @@ def site_account(
         return
     if restored is not None:
         policy = config.policy
-        limits = dict.fromkeys(began or (), policy.per_run or policy.budget)
-        account.restored(restored, limits, limit=policy.budget, sampled=policy.samples)
+        most = Budget.none() if policy.exact else policy.per_run or policy.budget
+        account.restored(restored, dict.fromkeys(began or (), most), sampled=policy.samples)
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [

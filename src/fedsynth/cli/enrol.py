@@ -24,9 +24,9 @@ Fingerprint = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Fingerprint of a received file (30 digits, in quotes), as it was read out to you by phone: a file with "
-        "another fingerprint is refused. Repeat it for several files. Without it, you are shown each fingerprint and "
-        "asked to compare it.",
+        help="Fingerprint of a received file (30 digits in groups, hence in quotes), as it was read out to you by "
+        "phone: a file with another fingerprint is refused. Repeat it for several files. Without it, you are shown "
+        "each fingerprint and asked to compare it.",
     ),
 ]
 NewKeys = Annotated[

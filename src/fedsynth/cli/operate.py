@@ -421,7 +421,7 @@ def deploy_status(
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Show the state of the last run or of all runs.
+    """Show the state of the last run or, with --all, of all runs.
 
     The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
     the run has ended, its result.

@@ -32,7 +32,10 @@ _DELTA_TEXT = (
     "Delta of the guarantee: roughly the probability that epsilon fails to hold. Choose well below 1 / number of "
     "persons, such as 1e-6. 0: pure differential privacy, with Laplace noise."
 )
-_METHOD_TEXT = "a name listed by `fedsynth methods`, or package.module:Class for one of your own."
+_METHOD_TEXT = (
+    "a name listed by `fedsynth methods`, or package.module:Class for one of your own. auto is one method, which suits "
+    "most tables; it does not choose among the others."
+)
 _SCHEMA_TEXT = (
     "Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth "
     "schema draft` makes a first one."
@@ -335,7 +338,8 @@ DeviceName = Annotated[
         "--device",
         help="Where neural networks are computed: on cpu, on cuda (a GPU), or auto: as the variable FEDSYNTH_DEVICE "
         "says, without it on a GPU if there is one, except for sums of clipped gradients (DP-SGD), which stay on the "
-        "CPU. Methods without networks ignore it.",
+        "CPU. It changes nothing for methods without networks, but cuda is refused for any method where there is no "
+        "GPU or no PyTorch.",
     ),
 ]
 CheckedSite = Annotated[

@@ -42,11 +42,12 @@ class FinishedRun(EvaluationTables):
     """One finished run of a benchmark: the input of every metric.
 
     - ``real``: all training rows of the data set, including those of sites that took no part and those that sites held
-      out (of the floor "other half", every second one); ``holdout``: the test rows, if any.
+      out; ``holdout``: the test rows, if any. For the floor "other half", ``real`` is every second training row, and
+      ``synthetic`` the others.
     - ``synthetic``: the synthetic rows; ``fresh``: a random sample of them, as many as there are test rows or, if they
       are fewer, all; None without test rows.
-    - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site, the rows that it
-      held out.
+    - ``sites``: for each site that took part, the rows that it trained on; ``held``: for each site of the partition,
+      also those that took no part, the rows that it held out; empty if none did.
     - ``target``: the column to predict; ``workload``: the marginals of interest, each given by its column positions;
       ``seed``: that of the run.
     - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that

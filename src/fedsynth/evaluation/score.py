@@ -181,8 +181,8 @@ class EvaluationTables:
 class Resample:
     """One comparison of an evaluation: ``synthetic`` and ``reference`` rows are both compared with ``real`` rows.
 
-    The first two have equally many rows; the reference consists of real rows that are not in ``real``.
-    :meth:`EvaluationTables.trials` draws trials.
+    ``synthetic`` and ``reference`` have equally many rows; the reference consists of real rows that are not in
+    ``real``. :meth:`EvaluationTables.trials` draws trials.
     """
 
     real: Table

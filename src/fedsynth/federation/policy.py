@@ -13,7 +13,7 @@ from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import QuestionHead, Request
-from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Unit
+from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
@@ -113,6 +113,8 @@ class Policy:
             raise InvalidParameter(
                 f"[policy] verbs has unknown entries {', '.join(unknown)}; choose among {', '.join(VERBS)}"
             )
+        if self.keep_runs_days < 1:
+            raise InvalidParameter("[policy] keep_runs_days must be at least 1: an idle run is closed for good")
         if taken := sorted(set(self.kinds) & set(BUILT_IN)):
             raise InvalidParameter(f"kinds {', '.join(taken)} come with fedsynth; another package cannot define them")
         for digest, plan in self.plans.items():
@@ -123,7 +125,7 @@ class Policy:
     def samples(self) -> bool:
         """Whether noise on random samples of rows (training) may be admitted: never where a replaced row is hidden."""
         admitted = any("sampled" in RELEASES[verb] for verb in self.verbs)
-        return admitted and self.neighbours == "add-remove" and not self.budget.pure
+        return admitted and self.neighbours == "add-remove" and self.budget.order <= ORDERS[-1]
 
     @property
     def neighbours(self) -> Neighbours:

@@ -86,7 +86,10 @@ class RunRows:
         row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
         fail after the charge.
         """
-        close_idle_runs(self.config, self.account, asking=run)
+        try:
+            close_idle_runs(self.config, self.account, asking=run)
+        except Exception as error:  # such as a full disk; this run can be answered nevertheless
+            _log.warning("site %s: idle runs could not be closed: %s", self.config.name, error)
         if not self.config.holds_rows or not self.account.pinned(run):
             _require_source(self.config, self.schema)
 

@@ -97,13 +97,15 @@ def merged_columns(domain: Domain, released: Sequence[Measurement], total: float
     """Return the bins over which the tree's 2-way tables are counted: those of ``domain`` with rare groups merged.
 
     ``released`` has the noisy 1-way table of each column over the groups (bins) of ``domain``, in order. A group is
-    rare if its count is below ``rare`` standard deviations of the noise; the rare groups of a column become one. The
-    result also holds the estimated count of each group, projected to sum to ``total`` records in every column.
+    rare if its count there is below ``rare`` standard deviations of the noise; two or more rare groups of a column
+    become one. The result also holds the estimated count of each group, projected to sum to ``total`` records in every
+    column.
 
-    Over the schema's own bins, the estimates are the counts in ``released``, and merged values share their rows evenly.
-    Over a survey's bins, these counts are averaged with those of the survey, and rows are spread within a group as the
-    survey found them; groups of a numeric column are not merged, since the survey has merged rare ones with their
-    neighbours already.
+    If ``domain`` has the schema's own bins (``domain.columns`` is None), the estimates are the counts in ``released``,
+    and merged values share their rows evenly. Otherwise it has adaptive bins from a survey (a first round of noisy
+    counts of single columns, :func:`~fedsynth.methods.survey.survey`), and the estimates average the survey's counts
+    with these. Rows are then spread within a group as the survey found them, and groups of a numeric column are not
+    merged, since the survey has merged rare ones with their neighbours already.
     """
     from fedsynth.models.adaptive_bins import AdaptiveBins
 

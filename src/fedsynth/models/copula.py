@@ -31,11 +31,13 @@ def fitted_correlation(axes: Sequence[NormalScores], scores: Sequence[Array], pr
     """Estimate a Gaussian copula's correlation matrix, shape ``(l, l)``, from noisy sums over encoded rows.
 
     ``axes[j]`` describes column j, one of l: its cells (values or bins) are consecutive intervals of a standard normal
-    variable. ``scores[j]`` holds a number for each of these cells, by which the cell's rows are encoded. ``products``
-    are the means over rows of the product of two columns' scores, flat, for the pairs of columns
-    ``(1, 0), (2, 0), (2, 1), (3, 0)`` and so on; each has noise of standard deviation ``std``. The result is corrected
-    for the correlation that encoding by cells loses (:func:`latent_correlation`, at most 0.995 in absolute value),
-    shrunk towards zero according to the noise, and positive definite.
+    variable. ``scores[j]`` holds a number for each of these cells, by which the cell's rows are encoded: ascending
+    along the axis, with a mean of about 0 (:meth:`NormalScores.scores
+    <fedsynth.models.normal_scores.NormalScores.scores>`). ``products`` are the means over rows of the product of two
+    columns' scores, flat, for the pairs of columns ``(1, 0), (2, 0), (2, 1), (3, 0)`` and so on; each has noise of
+    standard deviation ``std``. The result is corrected for the correlation that encoding by cells loses
+    (:func:`latent_correlation`, at most 0.995 in absolute value), shrunk towards zero according to the noise, and
+    positive definite.
     """
     deviation = np.sqrt([float(axis.shares @ score**2) for axis, score in zip(axes, scores, strict=True)])
     matrix = np.zeros((len(axes), len(axes)))

@@ -225,6 +225,8 @@ class Account:
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._clock().timestamp()
+            if run is not None:  # a narrower limit, or a clock set back, does not undo what the run may have used
+                limit, used = _wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
             record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used)
             records.put(record.with_spent(spent))
@@ -489,7 +491,6 @@ class Account:
         row: int,
         began: Mapping[str, Budget] | None = None,
         *,
-        limit: Budget | None = None,
         sampled: bool = True,
     ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
@@ -502,9 +503,10 @@ class Account:
 
         Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
         and the account has no such charge. The unspent rest of a run's limit is then charged as the bound that it sets
-        on their Renyi divergence at the order of this limit, which costs more than as many releases of whole tables.
-        ``limit`` is the site's own: if its order is above the run's, nothing bounds what is lost, and the site's total
-        exceeds its limit. Without it, the charge covers what is lost at any order.
+        on their divergence at the order of this limit (:meth:`RunRecord.rest
+        <fedsynth.privacy.account_file.RunRecord.rest>`), which costs more than as many releases of whole tables.
+        Nothing bounds them at higher orders: if the site's own limit has one, its total exceeds that limit. A run is
+        charged up to the widest limit under which it was asked before the backup was made.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
@@ -515,13 +517,12 @@ class Account:
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
             records.execute("INSERT INTO restores VALUES (?)", number)
             runs = records.all(RunRecord, "NOT closed ORDER BY run")
-            for name, limit in (began or {}).items():
+            for name, most in (began or {}).items():
                 if records.one(RunRecord, "run = ?", name) is None:
-                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0))
+                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0))
             sampled = sampled or bool(head.total.curve)
-            order = math.inf if limit is None else limit.order
             for run in runs:
-                rest = run.rest(sampled=sampled, order=order)
+                rest = run.rest(sampled=sampled)
                 total = run.spent + rest
                 facts = {"run": run.run, "cost": rest, "run_total": total}
                 self._append(records, "written off", facts, rest)
@@ -650,6 +651,11 @@ def _refuse_other_currency(run: RunRecord, charge: Charge) -> None:
             f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
             "currency: continue under the plan that it began with, or start another run"
         )
+
+
+def _wider(one: Budget, other: Budget) -> Budget:
+    """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
+    return max(other, one, key=lambda limit: (not limit.pure, limit.epsilon if limit.pure else limit.rho))
 
 
 def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:

@@ -16,7 +16,6 @@ import os
 import sqlite3
 import threading
 import weakref
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,19 +96,17 @@ class RunRecord(NamedTuple):
         curve = msgspec.json.encode(spent.curve).decode() if spent.curve else ""
         return self._replace(epsilon=spent.epsilon, rho=spent.rho, curve=curve)
 
-    def rest(self, *, sampled: bool, order: float) -> Cost:
+    def rest(self, *, sampled: bool) -> Cost:
         """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
 
         For a limit with delta 0 it is an epsilon, otherwise a rho of zCDP, unless the lost charges may be for releases
         on random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at one order
         (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is left), and
         the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at every lower
-        order; nothing is known at higher orders. ``order`` is that of the site's own limit, at which the site reads the
-        curve. If it is above the run's, the site is charged more than its whole limit.
-
-        Curves have values at the orders :data:`~fedsynth.privacy.cost.ORDERS` only, and log-moments, D times the order
-        less 1, are interpolated between them. So if the site's order is not above the run's, D stands for the unknown
-        value at the first of these that is not below the run's order, which makes the line exact up to there.
+        order; nothing is known at higher orders. Curves have values at the orders
+        :data:`~fedsynth.privacy.cost.ORDERS` only, between which they are interpolated: a site whose own limit has an
+        order above the last of these that is not above the run's is charged more than that limit. A limit with an order
+        above all of them admits no such releases.
         """
         limit = self.limit
         if limit.pure:
@@ -120,11 +117,10 @@ class RunRecord(NamedTuple):
         rho = limit.rho if limit.exact else max(0.0, limit.rho - limit.price(self.spent))
         if not rho:
             return Cost()
-        if limit.exact or not sampled:
+        if limit.exact or not sampled or limit.order > ORDERS[-1]:
             return Cost(math.inf, rho)
         bound = rho * limit.order
-        known = bisect_left(ORDERS, limit.order) + 1 if order <= limit.order else bisect_right(ORDERS, limit.order)
-        curve = tuple((one - 1) * bound if at < known else _UNKNOWN for at, one in enumerate(ORDERS))
+        curve = tuple((order - 1) * bound if order <= limit.order else _UNKNOWN for order in ORDERS)
         return Cost(math.inf, 0.0, curve)
 
 

@@ -89,7 +89,8 @@ class Ledger:
             if not self.budget.covers(spent + cost):
                 raise BudgetExceeded(
                     f"site {site} has spent {self.budget.share_of(spent):.4%} of the budget and the request costs "
-                    f"{self.budget.share_of(cost):.4%} more; give the method fewer rounds or the run a larger epsilon"
+                    f"{self.budget.share_of(cost):.4%} more; let the method ask less often or for smaller shares "
+                    "(shares are parts of the whole budget, so a larger epsilon does not help)"
                 )
 
     def record(self, entry: Entry) -> None:

@@ -310,7 +310,8 @@ class RunFolder:
     def write_report(self, evaluation: Evaluation) -> Path:
         """Write ``report.html`` from an evaluation, with the run's costs if a run wrote the directory; return its path.
 
-        Raises :class:`~fedsynth.errors.FedsynthError` if a run's directory lacks one of its files.
+        Raises :class:`~fedsynth.errors.FedsynthError` if a run wrote the directory and its ledger is missing or
+        damaged, or its synthetic rows are missing; its other files are not needed.
         """
         from fedsynth.evaluation.report import render_report
 

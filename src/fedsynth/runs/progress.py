@@ -312,7 +312,11 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
 
 
 def ending(error: Exception) -> dict[str, Any]:
-    """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message."""
+    """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message.
+
+    Any ``OSError`` is named "OSError". Any other error that is no :class:`FedsynthError` is a bug: it is named "Fault",
+    and the message gives its class and asks to report it.
+    """
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):

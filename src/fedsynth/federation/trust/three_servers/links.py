@@ -221,7 +221,7 @@ def _end(connection: socket.socket) -> None:
 
 @dataclass(eq=False)
 class Meetings:
-    """Establishes a compute server's connections for joint draws: it connects to the two others, and they to it.
+    """Establishes a compute server's connections for joint draws: it connects to the two others, and is given theirs.
 
     A draw (:func:`~fedsynth.federation.trust.three_servers.draw.draw`) is a private selection that all three compute.
     ``cards`` are the public data of all three servers, ``position`` is this server's number (0, 1, 2) among them, and
@@ -318,13 +318,12 @@ class Listener:
         while True:
             try:
                 raw, _ = self._socket.accept()
-            except OSError as error:
+                threading.Thread(target=self._accept, args=(raw,), daemon=True).start()
+            except (OSError, RuntimeError) as error:  # too many open files, or threads; or closed
                 if self._closed.is_set():
                     return
-                self.failed(error)  # such as too many open files
+                self.failed(error)
                 self._closed.wait(_PAUSE)
-                continue
-            threading.Thread(target=self._accept, args=(raw,), daemon=True).start()
 
     def close(self) -> None:
         """Stop accepting clients."""

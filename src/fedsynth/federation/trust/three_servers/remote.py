@@ -88,7 +88,7 @@ class RemoteServers:
     _used: dict[int, float] = field(default_factory=dict)
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
-        """Begin a vault, or let more sites join it, at all three servers.
+        """Begin a vault, or let more sites join it by a further question, at all three servers.
 
         The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
         the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Errors are

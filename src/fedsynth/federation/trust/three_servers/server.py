@@ -184,8 +184,10 @@ class ServerLedger(Protocol):
         """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
 
         ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
-        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
-        different question was charged under this number, or if an earlier number has no charged question yet.
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. The limit of the deposit is not
+        checked here, but before, by :meth:`ComputeParty.agree`. Raises :class:`Refused` if a different question was
+        charged under this number, or if an earlier number has no charged question yet, and :class:`BudgetExceeded`
+        beyond the number of questions that the operator allows about one vault.
         """
 
     def first(self, key: str, value: bytes) -> bytes:
