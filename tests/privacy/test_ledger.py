@@ -72,7 +72,7 @@ def test_a_person_at_several_sites_is_charged_for_all():
 def test_an_entry_that_one_site_cannot_pay_charges_none():
     ledger = Ledger(NOISY)
     ledger.record(entry(Gaussian(0.03), "b"))
-    with pytest.raises(BudgetExceeded, match="fewer rounds"):
+    with pytest.raises(BudgetExceeded, match="for smaller shares"):
         ledger.record(entry(Gaussian(0.01), "a", "b"))
     assert "a" not in ledger.per_site
     assert len(ledger.entries) == 1

@@ -461,7 +461,7 @@ def test_a_ledger_holds_every_site_to_the_budget():
     assert ledger.share_spent == pytest.approx(1.0, abs=1e-3)
     assert ledger.epsilon <= 1.0001
     assert ledger.spent == training.cost(ONE) * 2
-    with pytest.raises(Exception, match="give the method fewer rounds"):
+    with pytest.raises(Exception, match="let the method ask less often"):
         ledger.record(entry(2, Gaussian(0.001), "b"))
     assert msgspec.convert(ledger.to_json()["per_site"]["a"], Cost) == ledger.spent
 
