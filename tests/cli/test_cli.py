@@ -96,12 +96,12 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     more = tmp_path / "more.parquet"
     assert answer("sample", out / "model.fedsynth", "--rows", 50, "--out", more, "--seed", 1)["rows"] == 50
     assert len(pd.read_parquet(more)) == 50
-    where = ("--where", "zip=00200", "--where", "age=30..40", "--where", "income=", "--where", "seen=2024-03-01..")
+    where = ("--where", "zip=00200", "--where", "age=20..60", "--where", "income=", "--where", "seen=2024-03-01..")
     answer("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "some.csv", "--seed", 1, *where)
     some = pd.read_csv(tmp_path / "some.csv", dtype={"zip": str})
     assert len(some) == 40
     assert set(some["zip"]) == {"00200"}
-    assert some["age"].between(30, 40).all()
+    assert some["age"].between(20, 60).all()
     assert some["income"].isna().all()
     assert (some["seen"] >= "2024-03-01").all()
     wrong = fedsynth("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "no.csv", "--where", "zip=1")
