@@ -171,7 +171,7 @@ def _run(session: _Session) -> None:
         error.show()
         raise SystemExit(2) from error
     except (click.Abort, KeyboardInterrupt) as error:
-        print("stopped; whatever was incomplete was not written", file=sys.stderr)
+        print("stopped; incomplete files were not written", file=sys.stderr)
         raise SystemExit(130) from error
     except errors.FedsynthError as error:
         _fail(type(error).__name__, str(error), errors.exit_code(error), json_)

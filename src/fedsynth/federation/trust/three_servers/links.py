@@ -292,8 +292,8 @@ class Listener:
     ``cards`` are the public data of all three servers (:class:`ServerCard`), ``position`` is this server's number (0,
     1, 2), and ``secret`` its own secret (32 bytes). For each client ``serve(number, connection)`` is called in a thread
     of its own; ``number`` is the client's number (0, 1, 2) if it is a server, or ``None`` for a client without a
-    certificate, which may be the coordinator. ``failed(error)`` is called for a client that was rejected or whose
-    ``serve`` failed.
+    certificate, which may be the coordinator. ``failed(error)`` is called for a client that was rejected, whose
+    ``serve`` failed, or that could not be accepted, such as for too many open files.
     """
 
     cards: Sequence[ServerCard]

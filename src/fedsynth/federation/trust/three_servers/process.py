@@ -110,7 +110,7 @@ class ComputeServer:
             self._changed.wait_for(lambda: not self._replies)
 
     def _failed(self, error: Exception) -> None:
-        _log.warning("a client was rejected: %s", error)
+        _log.warning("a client was not served: %s", error)
 
     def _serve(self, other: int | None, client: ssl.SSLSocket) -> None:
         """Serve one client: another server (by its number ``other``) for a draw, or else the coordinator."""
