@@ -140,18 +140,17 @@ def test_backups_that_are_made_while_the_site_answers_are_whole(config, tmp_path
     """Each is the account at one moment: verified, with a reply to each charge but the last, and never shorter."""
     ask(config, question(step=999, release=Gaussian(1e-5)))
     others = [FORK.Process(target=_asks, args=(config, range(at, 60, 2))) for at in range(2)]
+    rows = [back_up_site(config, tmp_path / "1.backup").contents.row]
     for process in others:
         process.start()
-    rows, number = [], 0
     while any(process.is_alive() for process in others):
-        number += 1
-        rows.append(back_up_site(config, tmp_path / f"{number}.backup").contents.row)
+        rows.append(back_up_site(config, tmp_path / f"{len(rows) + 1}.backup").contents.row)
     for process in others:
         process.join()
         assert process.exitcode == 0
     assert rows == sorted(rows)
     assert rows[0] < rows[-1]
-    for at in (1, len(rows) // 2 + 1, len(rows)):
+    for at in {1, len(rows) // 2 + 1, len(rows)}:
         restore_site(tmp_path / f"{at}.backup", tmp_path / f"new-{at}")
         assert open_account(load_site_config(tmp_path / f"new-{at}")).verify().wrong == ""
 
