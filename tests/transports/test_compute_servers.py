@@ -48,7 +48,7 @@ from fedsynth.federation.trust.three_servers.questions import (
 from fedsynth.federation.trust.three_servers.remote import RemoteServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.wire import encode
-from fedsynth.host.compute import LEDGER, agree, open_ledger
+from fedsynth.host.compute import LEDGER, TERMS, agree, open_ledger
 from fedsynth.privacy.release import Exponential, Gaussian
 
 BUDGET = Budget(1.0, 1e-6)
@@ -293,6 +293,17 @@ def test_a_ledger_that_was_lost_is_not_made_anew(tmp_path):
     with pytest.raises(FedsynthError, match=r"ledger.sqlite is missing, .* restore its newest backup"):
         agree(folder, agreed)
     assert not (folder / LEDGER).exists()
+
+
+def test_terms_are_accepted_again_after_an_interruption_while_the_ledger_was_made(tmp_path):
+    agreed = agreement(Coordinator(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
+    set_up(tmp_path, [bytes([number]) * 32 for number in range(3)], agreed)
+    folder = tmp_path / "server-0"
+    for name in (TERMS, LEDGER):
+        (folder / name).unlink()
+    (folder / LEDGER).touch(0o600)
+    agree(folder, agreed)
+    assert open_ledger(folder).most_questions == 64
 
 
 @pytest.mark.deployment

@@ -120,9 +120,13 @@ def agree(folder: Path, agreed: AgreedTerms) -> None:
     secret, or earlier terms but no ledger.
     """
     server_secret(folder)
-    if not (folder / TERMS).exists() and not (folder / LEDGER).exists():
-        ServerLedgerFile(folder / LEDGER, agreed.questions, make=True).close()
-    ServerLedgerFile(folder / LEDGER, agreed.questions).close()  # one that was lost is not made anew
+    ledger = folder / LEDGER
+    if not (folder / TERMS).exists():
+        if ledger.is_file() and not ledger.stat().st_size:
+            ledger.unlink()  # an earlier call was interrupted before it had written anything
+        if not ledger.exists():
+            ServerLedgerFile(ledger, agreed.questions, make=True).close()
+    ServerLedgerFile(ledger, agreed.questions).close()  # one that was lost is not made anew
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
         folder / TERMS, f"# What this compute server agreed to; written by fedsynth compute-server agree\n{content}"

@@ -170,7 +170,7 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
+class ColumnLink:
     """A column that is stored as its difference from, or ratio to, another one, with the arithmetic in both directions.
 
     ``own`` and ``other`` are the positions of both columns in :attr:`Schema.asked
@@ -263,15 +263,15 @@ class Link:
         return np.minimum(first, last), np.maximum(first, last)
 
 
-def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, Link]:
-    """Return a :class:`Link` for each column stored as its difference from, or ratio to, another; by position.
+def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) -> dict[int, ColumnLink]:
+    """Return a :class:`ColumnLink` for each column stored as its difference from, or ratio to, another; by position.
 
     Positions are those in ``asked``, the columns that sites read from their rows (:attr:`Schema.asked
     <fedsynth.schema.schema.Schema.asked>`); ``columns`` are all columns of the schema. Raises :class:`SchemaError` for
     a form that does not fit its columns: for example, the other column does not exist, is itself stored in this way and
     comes later, cannot be subtracted or divided, or may be zero or missing although this column may not be missing.
     """
-    found: dict[int, Link] = {}
+    found: dict[int, ColumnLink] = {}
     positions = {column.name: at for at, column in enumerate(asked)}
     for own, column in enumerate(asked):
         form = column.stored if isinstance(column, Numeric | Datetime) else None
@@ -296,7 +296,7 @@ def links_of(columns: Sequence[Column | Identifier], asked: Sequence[Column]) ->
     return found
 
 
-def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: Stored) -> Link:
+def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Datetime, form: Stored) -> ColumnLink:
     step, integer, decimals = _step(column, form, column, other), False, None
     if form.difference is not None:
         integer = step == 1 and column.per_unit == other.per_unit == 1
@@ -323,7 +323,7 @@ def _linked(own: int, at: int, column: Numeric | Datetime, other: Numeric | Date
         missing=column.missing,
     )
     sign = 1 if form.operands[0] == column.name else -1
-    return Link(own, at, column, form, held, sign, step)
+    return ColumnLink(own, at, column, form, held, sign, step)
 
 
 def _step(column: Column, form: Stored | Computed, first: Column, second: Column) -> float:

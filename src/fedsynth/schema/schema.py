@@ -32,7 +32,7 @@ from fedsynth.schema.columns import (
     is_text,
     sound_bounds,
 )
-from fedsynth.schema.derive import Link, Rule, check_computed, computed_form, forbidden_cells, links_of
+from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
 from fedsynth.schema.forms import Computed, Identifier, Stored
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Schema:
         )
 
     @cached_property
-    def links(self) -> dict[int, Link]:
+    def links(self) -> dict[int, ColumnLink]:
         """The columns stored as their difference from, or ratio to, another column, by position in :attr:`stored`."""
         return links_of(self.columns, self.asked)
 

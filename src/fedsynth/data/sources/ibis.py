@@ -26,7 +26,7 @@ from fedsynth.rows import NoSingleRows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric
-from fedsynth.schema.derive import TINY, WHOLE, Link
+from fedsynth.schema.derive import TINY, WHOLE, ColumnLink
 
 _SECOND = 10**6  # microseconds
 _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive several smaller tables from it
@@ -35,8 +35,8 @@ _BLOCK = 1 << 16  # largest number of cells of a table that is counted to derive
 class Counting(Protocol):
     """A database that counts rows for :class:`CountedRows`; its statements read them from a relation called ``rows``.
 
-    A column stored by its relation to another column (:class:`~fedsynth.schema.derive.Link`) is counted from the values
-    of both columns.
+    A column stored by its relation to another column (:class:`~fedsynth.schema.derive.ColumnLink`) is counted from the
+    values of both columns.
     """
 
     @property
@@ -324,13 +324,13 @@ def place(
     return ibis.ifelse(missing, _cell(gone), found)
 
 
-def held_value(link: Link, schema: Schema, own: Any, other: Any) -> Any:
+def held_value(link: ColumnLink, schema: Schema, own: Any, other: Any) -> Any:
     """Return the ibis expression of a stored difference or ratio, for a database that counts rows.
 
     ``link`` describes a column of ``schema`` that is stored as its difference from, or ratio to, another one. ``own``
     is the expression of that column's value, ``other`` that of the other column's. The result performs the same
-    subtractions and divisions of doubles as :meth:`Link.held_numbers <fedsynth.schema.derive.Link.held_numbers>`, in
-    the same order, and is NULL for a missing value.
+    subtractions and divisions of doubles as :meth:`ColumnLink.held_numbers
+    <fedsynth.schema.derive.ColumnLink.held_numbers>`, in the same order, and is NULL for a missing value.
     """
     import ibis
 
