@@ -44,6 +44,8 @@ from fedsynth.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedsynth.federation.dry_run import Forecast, ForecastRange
     from fedsynth.federation.plan import Plan
     from fedsynth.methods import Method
@@ -447,16 +449,23 @@ def _whole(option: str, number: float) -> int:
     return int(number)
 
 
+def _console() -> Console:
+    """Return a console as wide as the terminal; wide enough for one line a row where output goes elsewhere."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, 140))
+
+
 def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     """Print the predicted traffic, cost and noise of each case."""
-    from rich.console import Console
     from rich.table import Table
 
     from fedsynth.federation.policy import Policy
 
-    console = Console(width=max(Console().width, 140))
+    console = _console()
     costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
-    for heading in ("method", "sites", "epsilon", "exchanges", "messages/site", "KiB to a site", "KiB from a site"):
+    for heading in ("method", "sites", "epsilon", "exchanges", "messages a site", "KiB to a site", "KiB from a site"):
         costs.add_column(heading, justify="left" if heading == "method" else "right")
     costs.add_column("epsilon spent", justify="right")
     noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
@@ -506,17 +515,18 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
 
 def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) -> None:
     """Print the expected errors of each method, and how they were obtained."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=max(Console().width, 140))
+    console = _console()
     budget = f"epsilon {planned.budget.epsilon:g}, trust {planned.trust.name}"
     errors_ = Table(title=f"{found.rows:,} rows, {planned.sites} sites, {budget}", box=None)
-    for heading in ("method", "1-way error", "2-way error", "smallest cell"):
-        errors_.add_column(heading, justify="left" if heading == "method" else "right")
+    errors_.add_column("method", no_wrap=True)
+    for heading in ("1-way error", "2-way error"):
+        errors_.add_column(heading, justify="right", min_width=len("(0.000-0.000)"))
+    errors_.add_column("smallest cell", justify="right")
     if wanted is not None:
         errors_.add_column(f"for a 2-way error of {wanted:g}")
-    errors_.add_column("verdict")
+    errors_.add_column("verdict", min_width=len("dependence"))
     for one in found.methods:
         cell = "" if one.least_cell is None else f"{one.least_cell:,.0f} rows"
         needed = [one.search] if wanted is not None else []
@@ -532,7 +542,7 @@ def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) 
 
 
 def _error(of: ForecastRange | None) -> str:
-    return "" if of is None else f"{of.typical:.3f} ({of.low:.3f} - {of.high:.3f})"
+    return "" if of is None else f"{of.typical:.3f} ({of.low:.3f}-{of.high:.3f})"
 
 
 def _span(of: ForecastRange, form: str, unit: float = 1.0) -> str:

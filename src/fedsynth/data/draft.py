@@ -223,7 +223,7 @@ def _draft_numbers(
         present = usable
     integer = bool((present % 1 == 0).all() and present.abs().max() < LARGEST_INTEGER)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
-    notes.append(f"bounds rounded outwards from this file's smallest and largest value to [{low:g}, {high:g}]")
+    notes.append(f"bounds rounded outwards from the smallest and largest value in the rows to [{low:g}, {high:g}]")
     decimals = None if integer else _decimals(present, (high - low) / bins)
     column = Numeric(name, low, high, None, bins, integer, decimals, missing)
     digits = decimals or 0
@@ -232,7 +232,7 @@ def _draft_numbers(
         own = [edge for value in atoms for edge in (value, round(value + 10.0**-digits, digits)) if low < edge < high]
         edges = tuple(sorted({*np.round(column.bin_edges, digits).tolist(), *own}))
         column = Numeric(name, low, high, edges, bins, integer, decimals, missing)
-        notes.append(f"separate bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in this file")
+        notes.append(f"separate bins for the values {', '.join(f'{value:g}' for value in atoms)}, common in the rows")
     return column, notes
 
 
