@@ -98,7 +98,7 @@ def test_a_release_without_noise_is_never_hidden(budget, release):
     assert ledger.exact_releases == 1
     assert ledger.spent == Cost(math.inf, math.inf)
     assert ledger.epsilon == math.inf
-    assert "NOT PRIVATE: 1 of 1 releases have no noise" in str(ledger)
+    assert "NOT PRIVATE: no noise in 1 of 1 releases" in str(ledger)
     said = json.loads(json.dumps(ledger.to_json(), allow_nan=False))
     assert said["entries"][0]["cost"] == {"epsilon": None, "rho": None}
     assert said["spent"]["epsilon_at_delta"] is None

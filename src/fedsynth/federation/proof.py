@@ -347,7 +347,7 @@ class _Prover:
                 f"one person paid at most {self._price(book.spent)}, and the ledger says {self._price(told.spent)}"
             )
         if book.exact_releases != told.exact_releases:
-            self._problem(f"{book.exact_releases} releases have no noise, and the ledger says {told.exact_releases}")
+            self._problem(f"releases without noise: {book.exact_releases}; the ledger says {told.exact_releases}")
 
     def _check_statement(self, stated: Mapping[str, Any], exact: int) -> None:
         heads = [asked.request.head for asked in self.transcript.asked.values()]
@@ -360,7 +360,7 @@ class _Prover:
         if (epsilon := stated.get("exact")) is not None:
             self._check_exact(epsilon, [head for head in heads if not isinstance(head.release, Public)])
         if exact and stated.get("private"):
-            self._problem(f"the statement gives a guarantee, and {exact} releases have no noise")
+            self._problem(f"the statement gives a guarantee, and {exact} of the releases have no noise")
 
     def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""

@@ -167,7 +167,7 @@ class Ledger:
         ]
         lines += [self._line(entries) for entries in _grouped(self.entries)]
         if self.exact_releases:
-            lines.append(f"NOT PRIVATE: {self.exact_releases} of {len(self.entries)} releases have no noise")
+            lines.append(f"NOT PRIVATE: no noise in {self.exact_releases} of {len(self.entries)} releases")
         elif self.budget.exact:
             lines.append(f"spent: epsilon = {self.epsilon:.4g}, without a limit")
         else:
