@@ -340,7 +340,7 @@ def test_reading_takes_less_memory_than_the_file_as_objects(tmp_path):
         file.write("a rather long category of text\n" * rows)
     schema = Schema((Categorical("zip", ("a rather long category of text",)),))
     usual = pa.default_memory_pool()
-    pool = pa.proxy_memory_pool(usual)  # whose maximum is of this reading, not of all tests that ran before in a process
+    pool = pa.proxy_memory_pool(usual)  # the maximum of the usual one is of all tests that ran before
     pa.set_memory_pool(pool)
     try:
         table = read_table(path, schema, chunk_rows=10_000)
