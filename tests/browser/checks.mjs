@@ -12,7 +12,7 @@ const args = [
 ];
 
 export function launch(executablePath) {
-  return chromium.launch({ executablePath, headless: true, args }); // with an empty profile of its own
+  return chromium.launch({ executablePath, headless: true, args, timeout: 120_000 }); // with an empty profile of its own
 }
 
 export function overflow(page) {

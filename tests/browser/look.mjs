@@ -23,6 +23,7 @@ const out = resolve(out_);
 
 async function look(name, { viewport, colorScheme = "light", javaScriptEnabled = true, media = "screen" }) {
   const context = await browser.newContext({ viewport, colorScheme, javaScriptEnabled });
+  context.setDefaultTimeout(120_000);
   try {
     const page = await context.newPage();
     const requests = [];

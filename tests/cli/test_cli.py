@@ -96,8 +96,11 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     more = tmp_path / "more.parquet"
     assert answer("sample", out / "model.fedsynth", "--rows", 50, "--out", more, "--seed", 1)["rows"] == 50
     assert len(pd.read_parquet(more)) == 50
+    # Of a model with a seed: 10 of 600 rows meet these conditions, and there is noise that leaves none of them.
+    fixed = tmp_path / "fixed"
+    answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 4, "--seed", 1, "--out", fixed)
     where = ("--where", "zip=00200", "--where", "age=20..60", "--where", "income=", "--where", "seen=2024-03-01..")
-    answer("sample", out / "model.fedsynth", "--rows", 40, "--out", tmp_path / "some.csv", "--seed", 1, *where)
+    answer("sample", fixed / "model.fedsynth", "--rows", 40, "--out", tmp_path / "some.csv", "--seed", 1, *where)
     some = pd.read_csv(tmp_path / "some.csv", dtype={"zip": str})
     assert len(some) == 40
     assert set(some["zip"]) == {"00200"}
@@ -369,7 +372,7 @@ def test_evaluate_writes_scores_and_a_page(people, schema, tmp_path):
 def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     data = tmp_path / "data.csv"
     data.write_bytes(people.read_bytes())
-    run = tmp_path / "run"
+    run, first_day = tmp_path / "run", datetime.date.today()
     answer(
         "simulate",
         "--data",
@@ -395,13 +398,17 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     assert answer("report", run)["target"] == "region"  # drawn again from the scores that are there
     assert (run / "scores.json").stat().st_mtime_ns == stamp
     assert "Report on the synthetic version of data.csv" in (run / "report.html").read_text()
-    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": datetime.date.today().isoformat()}
+    day = datetime.date.fromisoformat(said["about"]["date"])
+    assert first_day <= day <= datetime.date.today()  # at midnight, two days
+    assert said["about"] == {"title": "", "owner": "", "data": "data.csv", "date": day.isoformat()}
     again = answer("report", run, "--title", "Members", "--owner", "The <Office>")
     assert again["about"] == {**said["about"], "title": "Members", "owner": "The <Office>"}
     assert answer("report", run)["about"] == again["about"]  # kept, and not measured again
     assert "The &lt;Office&gt;" in (run / "report.html").read_text()
     kept = answer("report", run, "--fresh", "--title", "Insured")["about"]
-    assert kept == {**again["about"], "title": "Insured"}  # the owner given before stays where scores are computed
+    assert day <= datetime.date.fromisoformat(kept["date"]) <= datetime.date.today()
+    # The owner given before stays where scores are computed.
+    assert kept == {**again["about"], "title": "Insured", "date": kept["date"]}
 
     data.write_text(data.read_text().replace("north", "south", 1))
     (run / "rows.key").rename(run / "rows.away")

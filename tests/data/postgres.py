@@ -43,6 +43,15 @@ class Server:
             raise RuntimeError(done.stderr)
         return done.stdout.strip()
 
+    def sessions_left(self) -> int:
+        """Return how many sessions fedsynth has left open: a backend ends a moment after its client has closed."""
+        deadline = time.monotonic() + 60
+        while left := int(self.run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'fedsynth'")):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        return left
+
     @property
     def environment(self) -> dict[str, str]:
         """The environment of a process that may connect."""
@@ -71,27 +80,33 @@ def server(folder: Path | None = None, **settings: str) -> Iterator[Server]:
         if user is not None:
             for path in (home, secret):
                 os.chown(path, user.pw_uid, user.pw_gid)
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
         initialise = ["-D", str(home / "data"), "-U", OWNER, "--auth=scram-sha-256", f"--pwfile={secret}", "-E", "UTF8"]
         log = (home / "log").open("wb")
         with log, _process(programs / "initdb", [*initialise, "--locale=C.UTF-8", "-N"], user, log, home) as process:
             assert process.wait() == 0, (home / "log").read_text()
-        options = {"port": str(port), "listen_addresses": "127.0.0.1", "unix_socket_directories": name, **settings}
+        options = {"listen_addresses": "127.0.0.1", "unix_socket_directories": name, **settings}
         arguments = ["-D", str(home / "data"), *(f"--{key}={value}" for key, value in options.items())]
         # The password file is ours, not the server's: libpq ignores one that others can read.
         with tempfile.NamedTemporaryFile("w", prefix="pgpass-") as passfile, (home / "log").open("ab") as log:
             escaped = PASSWORD.replace("\\", "\\\\").replace(":", "\\:")
             passfile.write(f"127.0.0.1:*:*:*:{escaped}\n")
             passfile.flush()
-            process = _process(programs / "postgres", arguments, user, log, home)
-            try:
-                running = Server(port, Path(passfile.name), programs, process.pid)
-                _await(running, process, home / "log")
-                yield running
-            finally:
-                process.send_signal(2)  # SIGINT: a fast shutdown, which ends every session
-                process.wait(timeout=60)
+            for attempt in range(5):
+                port = _free_port()
+                process = _process(programs / "postgres", [*arguments, f"--port={port}"], user, log, home)
+                try:
+                    running = Server(port, Path(passfile.name), programs, process.pid)
+                    if not _ready(running, process):
+                        # Between the look for a free port and the server's own, another process may have taken it.
+                        said = (home / "log").read_text()
+                        assert attempt < 4, said
+                        assert "Address already in use" in said, said
+                        continue
+                    yield running
+                    return
+                finally:
+                    process.send_signal(2)  # SIGINT: a fast shutdown, which ends every session
+                    process.wait(timeout=120)
 
 
 def _process(
@@ -110,12 +125,21 @@ def _unprivileged() -> pwd.struct_passwd | None:
     return pwd.getpwnam("nobody") if os.geteuid() == 0 else None
 
 
-def _await(running: Server, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _ready(running: Server, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until the server answers, and return whether it does: it may also have ended."""
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
         ready = [str(running.binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(running.port)]
-        if subprocess.run(ready).returncode == 0:
-            return
+        answers = subprocess.run(ready).returncode == 0
+        if process.poll() is not None:
+            return False  # and who answered was another
+        if answers:
+            return True
         time.sleep(0.05)
-    raise TimeoutError(log.read_text())
+    raise TimeoutError(f"no answer on port {running.port} in 120 s")

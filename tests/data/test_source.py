@@ -339,8 +339,13 @@ def test_reading_takes_less_memory_than_the_file_as_objects(tmp_path):
         file.write("zip\n")
         file.write("a rather long category of text\n" * rows)
     schema = Schema((Categorical("zip", ("a rather long category of text",)),))
-    pool = pa.default_memory_pool()
-    table = read_table(path, schema, chunk_rows=10_000)
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)  # the maximum of the usual one is of all tests that ran before
+    pa.set_memory_pool(pool)
+    try:
+        table = read_table(path, schema, chunk_rows=10_000)
+    finally:
+        pa.set_memory_pool(usual)
     assert len(table) == rows
     assert sum(column.nbytes for column in table.codes) == rows
     assert pool.max_memory() < 40 * rows * 4  # the text itself is 6 MB; four copies of it are not held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import contingency
 
@@ -108,6 +108,7 @@ def test_workloads():
 
 
 @given(st.lists(st.sets(st.integers(0, 6), min_size=1, max_size=4).map(lambda c: tuple(sorted(c))), max_size=12))
+@settings(deadline=None)
 def test_maximal_cliques_and_weights_are_what_their_definitions_say(cliques):
     distinct = list(dict.fromkeys(cliques))
     assert maximal(cliques) == tuple(c for c in distinct if not any(set(c) < set(other) for other in distinct))

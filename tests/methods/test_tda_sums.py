@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.tda_strategies import mixture_sums, moments, products
 from tests.methods.tda_world import SCHEMA, encodings, exact, histograms, partitions, rows, scores_of, with_mixture
@@ -117,6 +117,7 @@ def test_chunks_of_rows_do_not_show(monkeypatch):
 
 
 @given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA), seed=st.integers(0, 2**32))
+@settings(deadline=None)
 def test_single_rows_and_pairs_of_them_stay_within_the_declaration(query, seed):
     query.check(SCHEMA)
     declared = query.sensitivity(SCHEMA)
@@ -292,6 +293,7 @@ def test_a_bound_out_of_range_does_not_travel(bound):
 
 
 @given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA))
+@settings(deadline=None)
 def test_queries_travel_as_they_are(query: Query):
     assert query_class(query.kind) is type(query)
     again = decode(encode(query), type(query))

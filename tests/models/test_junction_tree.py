@@ -39,6 +39,7 @@ def test_maximal_drops_what_others_contain():
 
 
 @given(cliques_of_six)
+@settings(deadline=None)
 def test_maximal_is_what_its_definition_says(cliques):
     distinct = {tuple(sorted(clique)) for clique in cliques}
     assert maximal(cliques) == tuple(sorted(c for c in distinct if not any(set(c) < set(other) for other in distinct)))

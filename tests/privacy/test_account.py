@@ -934,7 +934,7 @@ def _run(script: str, *arguments: object) -> subprocess.Popen[bytes]:
 )
 def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged, reply):
     with _run(DIES, path, commits, when) as process:
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     account = Account(path)
     assert account.head()[0] == charged

@@ -141,6 +141,7 @@ COSTS = [Cost(0.5, 0.1), Cost(math.inf, 0.03), Gaussian(0.2).cost(Norms(1, 1)), 
 
 
 @given(st.sampled_from(COSTS), st.integers(0, 200))
+@settings(deadline=None)
 def test_composition_is_multiplication(cost, times):
     total = sum([cost] * times, Cost())
     assert total.rho == pytest.approx((cost * times).rho, rel=1e-12)
@@ -149,6 +150,7 @@ def test_composition_is_multiplication(cost, times):
 
 
 @given(st.lists(st.sampled_from(COSTS), max_size=6), st.sampled_from([0.0, 1e-9, 1e-6, 1e-2]))
+@settings(deadline=None)
 def test_order_of_composition_does_not_matter(costs, delta):
     forth, back = sum(costs, Cost()), sum(reversed(costs), Cost())
     assert forth.at(delta) == pytest.approx(back.at(delta), rel=1e-12)
@@ -182,6 +184,7 @@ def test_a_person_moves_a_sum_by_all_rows_at_all_pooled_sites():
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_no_person_pays_more_than_the_most_charged_site(data):
     """Releases asked of any sites, noised by each site or in their sum; a person with rows at any few of the sites."""
     sites = data.draw(st.integers(1, 5))

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsynth.errors import BudgetExceeded
@@ -80,6 +80,7 @@ def test_an_entry_that_one_site_cannot_pay_charges_none():
 
 
 @given(st.integers(1, 300))
+@settings(deadline=None)
 def test_an_exactly_spent_budget_is_not_refused_for_rounding(rounds):
     for budget, release in ((NOISY, Gaussian(NOISY.rho / rounds)), (PURE, Laplace(1.0 / rounds))):
         ledger = Ledger(budget)

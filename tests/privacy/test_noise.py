@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
@@ -289,6 +289,7 @@ def test_choice_among_one_and_among_extremes():
     st.floats(5e-324, 1e308),
     st.binary(min_size=16, max_size=16),
 )
+@settings(deadline=None)
 def test_a_choice_never_fails(utilities, sensitivity, epsilon, key):
     assert 0 <= exponential_mechanism(utilities, sensitivity, epsilon, KeyedBits(key, b"any")) < utilities.size
 
@@ -299,6 +300,7 @@ def test_a_choice_never_fails(utilities, sensitivity, epsilon, key):
     st.integers(1, 2**62),
     st.floats(1e-3, 1e3),
 )
+@settings(deadline=None)
 def test_a_choice_depends_on_differences_alone(utilities, shift, sensitivity, epsilon):
     choices = {exponential_mechanism(u, sensitivity, epsilon, keyed("shift")) for u in (utilities, utilities + shift)}
     assert len(choices) == 1

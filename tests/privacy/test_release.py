@@ -7,7 +7,7 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
@@ -114,12 +114,14 @@ def test_costs():
 
 
 @given(st.floats(1e-6, 1e12), st.floats(1e-3, 1e6))
+@settings(deadline=None)
 def test_noise_is_never_smaller_than_paid_for(rho, l2):
     assert l2**2 / (2 * Gaussian(rho).sigma(l2) ** 2) <= rho
     assert Exponential(rho).epsilon ** 2 / 8 <= rho
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1, 1e6))
+@settings(deadline=None)
 def test_laplace_noise_is_never_smaller_than_paid_for(epsilon, l1):
     assert l1 / Laplace(epsilon).scale(l1) <= epsilon
 

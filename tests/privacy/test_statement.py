@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
@@ -130,6 +130,7 @@ def test_pure_privacy_of_several_rows_adds_up():
 
 
 @given(st.integers(1, 100), st.floats(0.05, 10))
+@settings(deadline=None)
 def test_more_rows_are_never_protected_better(rows, epsilon):
     statement = replace(PLAIN, limit=Budget(epsilon, 1e-6), spent=Cost())
     assert epsilon * (1 - 1e-9) <= statement.for_rows(rows) <= statement.for_rows(rows + 1) * (1 + 1e-9)
