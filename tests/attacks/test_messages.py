@@ -465,10 +465,10 @@ def test_a12_a_box_that_does_not_open_is_a_lost_reply(what, box):
 
 
 def test_a12_an_honest_question_is_answered():
-    """What is refused above is refused for what it is."""
+    """What is refused above is refused for what it is; noise of 7.1 passes the bound once in 10^16 times."""
     asked = site(table(40))
     reply = ask(asked, question(release=Gaussian(0.02)))
-    assert abs(values(reply).sum() - 40) < 30
+    assert abs(values(reply).sum() - 40) < 60
     assert asked.account.spent().rho == 0.02
     assert SCHEMA.digest == asked.rows.schema.digest
     assert ask(asked, question(release=Exact())).code == "refused"

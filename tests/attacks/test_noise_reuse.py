@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.attacks.world import (
+    AGE,
     BUDGET,
     SCHEMA,
     SEX,
@@ -92,20 +93,24 @@ def test_a06_a_charge_without_a_reply_is_not_answered_under_other_terms():
 
 
 def test_a06_another_price_law_unit_or_neighbour_is_another_question():
-    """Everything that decides about the noise is in the question or in the terms that it was charged under."""
-    asked = site()
+    """Everything that decides about the noise is in the question or in the terms that it was charged under.
+
+    Ten cells agree in their noise of 50 and more with a chance of one in 10^20.
+    """
+    asked, ages = site(), counts((AGE,))
     messages = [
-        question(),
-        question(release=Gaussian(2e-4)),
-        question(unit=Unit(2, 1)),
-        question(unit=Unit(1, 2)),
-        question(step=1),
+        question(ages),
+        question(ages, release=Gaussian(2e-4)),
+        question(ages, unit=Unit(2, 1)),
+        question(ages, unit=Unit(1, 2)),
+        question(ages, step=1),
     ]
     noises = [values(ask(asked, message)).tolist() for message in messages]
     assert len({str(noise) for noise in noises}) == len(messages)
     assert asked.account.spent().rho == pytest.approx(1e-4 * (1 + 2 + 1 + 2 + 1))
     public = site(size_is_public=True, account=asked.account)
-    assert ask(public, question()).data == ask(asked, question()).data or ask(public, question()).code == "refused"
+    again = question(ages)
+    assert ask(public, again).data == ask(asked, again).data or ask(public, again).code == "refused"
 
 
 def test_a07_a_free_message_does_not_tell_whether_rows_changed():

@@ -34,6 +34,7 @@ from tests.attacks.world import (
     table,
     values,
 )
+from tests.due import noted_waits, whole
 
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
@@ -366,7 +367,7 @@ def test_a09_a_reply_leaves_at_a_whole_multiple_of_the_policys_time(took):
 
 
 def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypatch):
-    """Few rows or many, a refusal or a repetition: a reply comes a step after its message."""
+    """Few rows or many, a refusal or a repetition: a reply comes whole steps after its message."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     from flwr.app import ConfigRecord, Message
     from flwr.supercore.task_identity import TaskIdentity
@@ -379,18 +380,19 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
     every = 0.5
     few, many = frame(10), frame(20_000)
     many["age"] = np.linspace(0, 100, len(many))
-    times = {}
+    due, taken = noted_waits(monkeypatch, client), []
     for name, rows in (("few", few), ("many", many)):
         config = deployed(tmp_path / name, rows, answer_every=every)
-        for what, request in _requests().items():
+        for request in _requests():
             content = records.pack("requests", [sealed(request)])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": config.name})
             message = Message(content, dst_node_id=2, message_type="query")
             start = time.monotonic()
             client.reply(config.folder, message)
-            times[name, what] = time.monotonic() - start
-    late = {key: taken for key, taken in times.items() if not every <= taken < every + 0.15}
-    assert late == {}
+            taken.append(time.monotonic() - start)
+    assert len(due) == len(taken) == 8
+    assert all(whole(moment, every) for moment in due), due
+    assert all(seconds >= moment for seconds, moment in zip(taken, due, strict=True)), (taken, due)
 
 
 def test_a09_the_time_of_training_follows_from_public_numbers_alone(tmp_path):
@@ -430,10 +432,7 @@ def test_a09_training_is_faster_than_the_time_that_it_is_given():
     assert time.process_time() - began < query.seconds(rows.schema, len(rows))
 
 
-def _requests() -> dict[str, Request]:
-    return {
-        "counts": question(counts((0, 1), (0, 2), (1, 2))),
-        "repeated": question(counts((0, 1), (0, 2), (1, 2))),
-        "refused": question(schema="0" * 64),
-        "sums": question(MOMENTS, step=2),
-    }
+def _requests() -> list[Request]:
+    """Return requests for counts, for the same counts again, for what is refused, and for sums."""
+    tables = counts((0, 1), (0, 2), (1, 2))
+    return [question(tables), question(tables), question(schema="0" * 64), question(MOMENTS, step=2)]

@@ -315,7 +315,10 @@ def test_one_site_does_not_spoil_an_average(trust, number):
 
 
 def test_a_person_of_many_rows_is_charged_for_all_of_them():
-    """40 rows: noise for 40 times the norm, and the price of being drawn with probability 1 - (1 - q)^40."""
+    """40 rows: noise for 40 times the norm, and the price of being drawn with probability 1 - (1 - q)^40.
+
+    The sum of squares of 105 normal numbers is seven standard deviations off once in 10^8 times.
+    """
     unit, query = Unit(rows=40), gradient_sum(rate=0.01)
     release = SampledGaussian(0.01, 3.0, 1)
     of = site(unit=unit, budget=Budget(5.0, 1e-6))
@@ -329,7 +332,7 @@ def test_a_person_of_many_rows_is_charged_for_all_of_them():
     assert spent.curve[0] > 500 * single.curve[0]
     sigma = release.noise.sigma(40 * query.sensitivity(SCHEMA).l2)
     scaled = values(reply) / sigma  # at rate .01 there are next to no rows in it
-    assert abs((scaled**2).sum() - CELLS) < 5 * math.sqrt(2 * CELLS) + 5
+    assert abs((scaled**2).sum() - CELLS) < 7 * math.sqrt(2 * CELLS) + 5
 
 
 def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
@@ -430,7 +433,10 @@ def test_the_canary_sings_where_noise_sampling_or_clipping_is_missing(broken, mo
 
 
 def test_no_server_knows_which_rows_are_drawn(monkeypatch):
-    """They follow from the site's secret and the question's salt: sites of one secret draw others for the question."""
+    """They follow from the site's secret and the question's salt: sites of one secret draw others for the question.
+
+    A share of 400 rows is seven standard deviations off once in 10^12 times; draws that are the same agree in all.
+    """
     drawn: list[np.ndarray] = []
     whole = dpsgd.poisson
 
@@ -445,9 +451,9 @@ def test_no_server_knows_which_rows_are_drawn(monkeypatch):
         assert ask(site(held, secret=secret, budget=AMPLE), training(local_training(2))).answer is not None
     assert len(drawn) == 6
     for one, part in enumerate(drawn):
-        assert abs(part.mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
+        assert abs(part.mean() - 0.5) < 7 * math.sqrt(0.25 / 400)
         for other in drawn[:one]:
-            assert abs((part == other).mean() - 0.5) < 5 * math.sqrt(0.25 / 400)
+            assert abs((part == other).mean() - 0.5) < 7 * math.sqrt(0.25 / 400)
 
 
 def test_rows_of_a_step_come_in_a_random_order_that_no_server_knows(monkeypatch):

@@ -151,7 +151,11 @@ def test_a_draw_is_that_of_plain_integers(tmp_path):
 
 
 def test_what_is_opened_says_nothing_of_the_numbers(tmp_path):
-    """All openings of two draws, over the smallest and the largest sums, look the same: to each party, and together."""
+    """All openings of two draws, over the smallest and the largest sums, look the same: to each party, and together.
+
+    They are masked by random numbers of the operating system. The bounds fail by chance about once in 10^8 times; what
+    is not masked is beyond them by far, as there are more than 40,000 openings.
+    """
     rng = np.random.default_rng(4)
     cases, size = Cases(), 40
     for total in (0, LARGEST):
@@ -160,10 +164,10 @@ def test_what_is_opened_says_nothing_of_the_numbers(tmp_path):
         assert least == most > 1000 * size  # numbers: squares of random ones, masked ones, and tests for zero
         comparisons = size * (2 + 26 + 1) - 1  # lift, digits and the largest of all; half of their tests are zero
         for zeros in (no_least, no_most):
-            assert abs(zeros - comparisons / 2) < 5 * math.sqrt(comparisons / 4)
+            assert abs(zeros - comparisons / 2) < 6 * math.sqrt(comparisons / 4)
         for ends in (least_ends, most_ends):
-            assert chisquare(ends).pvalue > 1e-4
-        assert chi2_contingency([least_ends, most_ends]).pvalue > 1e-4
+            assert chisquare(ends).pvalue > 1e-9
+        assert chi2_contingency([least_ends, most_ends]).pvalue > 1e-9
 
 
 @pytest.mark.slow

@@ -171,7 +171,10 @@ def test_concurrent_questions_never_pass_the_budget(tmp_path):
 
 
 def test_a_released_count_of_0_and_of_1_cannot_be_told_apart_beyond_epsilon():
-    """The float-noise attack looks at low digits; here every event has odds within exp(epsilon)."""
+    """The float-noise attack looks at low digits; here every event has odds within exp(epsilon).
+
+    Twenty of the events have odds of exp(epsilon) exactly: one of them is six standard errors off once in 10^7 times.
+    """
     epsilon, draws = 0.5, 400_000
     release = Laplace(epsilon)
     answers = {count: add_noise(np.full(draws, count, dtype=np.int64), release, ONE, fresh()) for count in (0, 1)}
@@ -184,7 +187,7 @@ def test_a_released_count_of_0_and_of_1_cannot_be_told_apart_beyond_epsilon():
     events["positive"] = [x > 0 for x in numbers]
     for name, (of_zero, of_one) in events.items():
         zero, one = int(of_zero.sum()), int(of_one.sum())
-        error = 5 * np.sqrt(1 / zero + 1 / one)
+        error = 6 * np.sqrt(1 / zero + 1 / one)
         assert abs(np.log(one / zero)) <= epsilon + error, name
 
 

@@ -10,7 +10,7 @@ from decimal import Context, Decimal
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from tests.contract.world import SCHEMA, random_table
@@ -55,10 +55,11 @@ def exact(world: World, *cliques: tuple[int, ...]) -> np.ndarray:
 # Shares
 
 integers = st.integers(-(2**24), 2**24)
+unhurried = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(st.lists(integers, min_size=1, max_size=30), st.binary(min_size=32, max_size=32), st.data())
-@settings(max_examples=100, deadline=None)
+@unhurried
 def test_shares_add_up_and_scores_are_sums_of_squares_modulo_2_64(values, secret, data):
     table = np.array(values, dtype=np.int64)
     expected = np.array(data.draw(st.lists(st.integers(0, 2**24), min_size=len(values), max_size=len(values))))
@@ -70,6 +71,7 @@ def test_shares_add_up_and_scores_are_sums_of_squares_modulo_2_64(values, secret
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
+@unhurried
 def test_roots_are_those_of_integers(numbers):
     rng = np.random.default_rng(len(numbers))
     shares = rng.integers(0, 2**64, (2, len(numbers)), dtype=np.uint64)
@@ -587,7 +589,7 @@ def neighbouring_tables(draw):
 
 
 @given(neighbouring_tables(), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(unhurried, max_examples=300)
 def test_no_utility_moves_by_more_than_the_noise_is_made_for(tables, data):
     table, other, unit, neighbours = tables
     limit = MOST_RECORDS // table.size

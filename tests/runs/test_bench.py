@@ -255,13 +255,13 @@ def test_a_run_that_is_stopped_goes_on_and_ends_with_the_same_figures(
     path = str(Path(fedsynth.__file__).parents[1])
     environment = {**os.environ, "FEDSYNTH_DATA": str(data), "PYTHONPATH": path, "PAUSE": "0.5"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, cwd=data)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 240
     while time.monotonic() < until and process.poll() is None:
         if (out / "results.csv").exists() and lines(out):
             break
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert "the same command resumes" in said
     assert "Traceback" not in said

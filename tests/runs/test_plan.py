@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedsynth import MST, FedChowLiu, FedPrivSyn, FedTDA, OneShot
@@ -43,6 +43,7 @@ SCHEMA = Schema(
     )
 )
 PLANNED = PlannedRun(SCHEMA, 8000, 4, Budget(1.0, 1e-6), TrustedServer())
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def test_a_made_table_of_fewer_rows_is_drawn_from_the_same_law():
 
 
 @given(st.floats(0.01, 20), st.sampled_from([0.0, 1e-9, 1e-5]), st.integers(1, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(unhurried, max_examples=60)
 def test_noise_is_as_large_a_share_of_fewer_rows(epsilon, delta, factor):
     planned = dataclasses.replace(PLANNED, rows=1000 * factor, budget=Budget(epsilon, delta))
     budget = planned.budget_at(1000)
@@ -132,7 +133,7 @@ def test_what_draws_of_rows_take_is_taken_off():
 
 
 @given(st.lists(st.floats(0.001, 1.9), min_size=len(EPSILONS), max_size=len(EPSILONS)), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(unhurried, max_examples=100)
 def test_a_smaller_error_never_gets_a_smaller_epsilon(errors, data):
     """Whatever noise makes of the errors that are measured."""
     of = dict(zip(EPSILONS, errors, strict=True))

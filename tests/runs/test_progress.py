@@ -233,7 +233,7 @@ def test_a_process_that_dies_leaves_a_run_that_is_interrupted(tmp_path):
     assert reader.alive()
     assert view.state(reader.alive()) == "connecting"
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert not reader.alive()
     assert view.state(reader.alive()) == "interrupted"
     assert "interrupted" in lines_of(view.facts(alive=False))[-1]
@@ -480,7 +480,7 @@ def test_the_page_is_shown_to_who_knows_its_path_and_to_nobody_else():
         thread.start()
 
         def get(path: str, host: str | None = None) -> tuple[int, str, str]:
-            link = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=10)
+            link = http.client.HTTPConnection("127.0.0.1", page.server_port, timeout=60)
             link.request("GET", path, headers={"Host": host} if host else {})
             answer = link.getresponse()
             policy = answer.headers.get("Content-Security-Policy", "")
@@ -499,4 +499,4 @@ def test_the_page_is_shown_to_who_knows_its_path_and_to_nobody_else():
             assert get(path)[0] == 404, path
         assert get(root, "evil.example:80")[0] == 421
         page.shutdown()
-        thread.join(10)
+        thread.join(60)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.ports import kept_ports
 
 from fedsynth import Budget, Categorical, Schema, federate
 from fedsynth.federation.coordinator import Coordinator
@@ -31,15 +32,6 @@ from fedsynth.host.compute import SECRET, AgreedTerms, agree, make, open_ledger,
 from fedsynth.rows import Table
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody listens at."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @dataclass
@@ -79,19 +71,19 @@ class Processes:
     def kill(self, number: int, how: int = signal.SIGKILL) -> int:
         process = self.running.pop(number)
         process.send_signal(how)
-        return process.wait(30)
+        return process.wait(60)
 
     def stop(self) -> None:
         for process in self.running.values():
             process.send_signal(signal.SIGCONT)
             process.terminate()
         for process in self.running.values():
-            process.wait(30)
+            process.wait(60)
         self.running.clear()
 
     def _wait(self, number: int) -> None:
         host, port = self.cards[number].address.split(":")
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while time.monotonic() < until:
             assert self.running[number].poll() is None, self.log(number)
             try:
@@ -105,7 +97,7 @@ class Processes:
 def set_up(home: Path, secrets: list[bytes], agreed: AgreedTerms) -> Processes:
     """Make the folders of three servers that have these secrets."""
     cards = []
-    for number, (secret, port) in enumerate(zip(secrets, free_ports(3), strict=True)):
+    for number, (secret, port) in enumerate(zip(secrets, kept_ports(3), strict=True)):
         folder = private_folder(home / f"server-{number}")
         write_private(folder / SECRET, secret.hex())
         cards.append(make(folder, f"127.0.0.1:{port}"))

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
-from tests.transports.compute_world import free_ports
+from tests.ports import kept_ports
 from tests.transports.test_guide import Federation, Place, commands, complete
 
 from fedsynth.data.public import rand_hie, rand_hie_schema
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.deployment, pytest.mark.filterwarnings("ignore::Deprec
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[tuple[Federation, dict[str, Place]]]:
-    ports = dict(zip(SERVERS, free_ports(3), strict=True))
+    ports = dict(zip(SERVERS, kept_ports(3), strict=True))
     places = {}
     for name in ("coordinator", *SITES, *SERVERS):
         home = tmp_path / name

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.contract.world import SCHEMA, random_table
+from tests.due import noted_waits, whole
 from tests.transports.flower_world import (
     RUN,
     SEED,
@@ -48,6 +49,7 @@ from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
 from fedsynth.transports.files import folder as files_folder
+from fedsynth.transports.files import site as files_site
 from fedsynth.transports.files.folder import ExchangeFolder
 from fedsynth.transports.files.messages import (
     MessageName,
@@ -439,7 +441,7 @@ def test_what_is_no_reply_is_not_believed_and_the_site_is_lost(scene, fault):
     began = time.monotonic()
     (reply,) = transport(scene.exchange).exchange([scene.message])
     assert (reply.site, reply.code, reply.seen) == ("south", "lost", AuditPosition())
-    assert 0.3 <= time.monotonic() - began < 3
+    assert 0.3 <= time.monotonic() - began < 60  # whatever lies there, no look at it lasts
     assert not (scene.exchange / "south" / "requests" / scene.name.request).exists()  # answered no more
 
 
@@ -664,22 +666,21 @@ def test_a_site_without_its_account_says_so_and_makes_no_new_one(tmp_path, salts
     assert len(files(exchange / "north")) == 1  # nothing but the request
 
 
-def test_replies_leave_at_multiples_of_answer_every(tmp_path, salts):
+def test_replies_leave_at_multiples_of_answer_every(tmp_path, salts, monkeypatch):
     _, root, exchange = world(tmp_path, answer_every=0.4)
+    due = noted_waits(monkeypatch, files_site)
     for step in range(3):
         asked(exchange, question("north", step, trust="local" if step else "nobody"))
     began = time.monotonic()
     assert answerer(root, "north", exchange).answer_once() == 3
-    assert 0.4 <= time.monotonic() - began < 0.8
-    began = time.monotonic()
+    assert time.monotonic() - began >= due[0]
     assert answerer(root, "north", exchange).answer_once() == 0
-    assert time.monotonic() - began < 0.4
+    assert len(due) == 1  # once for all three, and not for nothing
+    assert whole(due[0], 0.4)
 
 
 def test_many_requests_are_answered_in_batches_in_their_order(tmp_path, salts, monkeypatch):
-    from fedsynth.transports.files import site
-
-    monkeypatch.setattr(site, "LARGEST_BATCH", 1)
+    monkeypatch.setattr(files_site, "LARGEST_BATCH", 1)
     _, root, exchange = world(tmp_path)
     for step in (11, 2, 3):
         asked(exchange, question("north", step))
@@ -844,7 +845,7 @@ class Processes:
         """End a process as a power cut would."""
         process = self.running.pop(name)
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
     def log(self, name: str) -> str:
         """Return what a process printed."""
@@ -881,7 +882,7 @@ def test_sites_as_processes_give_the_bits_of_the_same_run_in_one(tmp_path, proce
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
     for site, process in sites.running.items():
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, sites.log(site)
+        assert process.wait(120) == 0, sites.log(site)
         assert "answered" in sites.log(site)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, random_table
+from tests.due import noted_waits, whole
 from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of, product, seeded_salts, simulated, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
@@ -44,7 +45,7 @@ from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
-from fedsynth.transports.flower import records, server
+from fedsynth.transports.flower import client, records, server
 from fedsynth.transports.flower.client import reply
 from fedsynth.transports.flower.server import FlowerTransport
 
@@ -144,6 +145,27 @@ def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flower's messages ask the process which task it runs."""
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@dataclass
+class Clock:
+    """A clock that goes on while the transport sleeps and at no other time, however busy the machine is."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Return the clock by which the transport measures its deadlines."""
+    made = Clock()
+    monkeypatch.setattr(server, "time", made)
+    return made
 
 
 def world(tmp_path: Path, trust: str = "local", method: str = "oneshot", **options: Any) -> tuple[Job, Path, LocalGrid]:
@@ -370,51 +392,49 @@ FAULTS: dict[str, Callable[[Message], Message | None]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_site_that_fails_is_lost_and_the_run_goes_on(tmp_path, fault):
+def test_a_site_that_fails_is_lost_and_the_run_goes_on(tmp_path, clock, fault):
     job, root, grid = world(tmp_path, deadline=0.2)
     grid.faults["south"] = FAULTS[fault]
-    began = time.monotonic()
     out = run(job, root, grid)
     assert 'lost_sites = [\n    "south",\n]' in (out / "run.toml").read_text()
     assert spent(root)["south"] == 0
     assert spent(root)["north"] == pytest.approx(BUDGET.rho)
     if fault == "never answers":
-        assert time.monotonic() - began > 0.2
+        assert clock.now >= 0.2
 
 
-def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path):
+def test_an_exchange_never_lasts_longer_than_its_deadline(tmp_path, clock):
     job, _, grid = world(tmp_path)
     grid.faults = dict.fromkeys(TABLES, lambda message: None)
     transport = to(job, grid, deadline=0.3)
-    began = time.monotonic()
     replies = list(transport.exchange([question(name, 0) for name in TABLES]))
-    assert 0.3 <= time.monotonic() - began < 0.3 + 10 * 0.05
+    assert 0.3 <= clock.now < 0.3 + 2 * 0.01
     assert [(reply.site, reply.code) for reply in replies] == [(name, "lost") for name in TABLES]
 
 
-def test_a_site_that_is_not_connected_is_waited_for_once_and_then_not_until_it_is_back(tmp_path):
+def test_a_site_that_is_not_connected_is_waited_for_once_and_then_not_until_it_is_back(tmp_path, clock):
     _, _, grid = world(tmp_path)
     grid.offline = frozenset({"south"})
     transport = FlowerTransport(grid, ["north", "south"], 0.4, poll=0.01)
 
     def asked(step: int) -> tuple[list[str], float]:
-        began = time.monotonic()
+        began = clock.now
         replies = list(transport.exchange([question("south", step), question("north", step)]))
-        return [reply.code for reply in replies], time.monotonic() - began
+        return [reply.code for reply in replies], clock.now - began
 
     codes, seconds = asked(0)
     assert codes == ["lost", "answered"]
-    assert 0.4 <= seconds < 0.6
+    assert seconds == pytest.approx(0.4, abs=0.02)
     codes, seconds = asked(1)
     assert codes == ["lost", "answered"]
-    assert seconds < 0.2
+    assert seconds < 0.02
     grid.offline = frozenset()
     assert asked(2)[0] == ["answered", "answered"]
     grid.offline = frozenset({"south"})
-    assert asked(3)[1] >= 0.4  # it has answered since: it is waited for again
+    assert asked(3)[1] == pytest.approx(0.4, abs=0.02)  # it has answered since: it is waited for again
 
 
-def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path):
+def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path, clock):
     _, _, grid = world(tmp_path)
     grid.offline = frozenset({"south"})
     heard: list[tuple[str, str]] = []
@@ -430,16 +450,16 @@ def test_a_site_that_connects_during_an_exchange_is_asked_in_it(tmp_path):
     assert grid.pushes == [["north"], ["south"]]
 
 
-def test_too_few_sites_end_the_run_before_it_asks_and_after(tmp_path):
+def test_too_few_sites_end_the_run_before_it_asks_and_after(tmp_path, clock):
     job, root, grid = world(tmp_path, deadline=0.2)
     grid.offline = frozenset({"south"})
     transport = to(job, grid)
     assert transport.wait(2) == ("north", "east")
     with pytest.raises(SiteLost, match="missing: south"):
         transport.wait(3)
-    began = time.monotonic()
+    began = clock.now
     assert [reply.code for reply in transport.exchange([question("south", 0)])] == ["lost"]
-    assert time.monotonic() - began < 0.2  # the deadline was spent on waiting for it already
+    assert clock.now - began < 0.02  # the deadline was spent on waiting for it already
     with pytest.raises(SiteLost, match="resumes"):
         run(replace(job, deployment=of(job, run="other", min_sites=3)), root, grid)
 
@@ -471,7 +491,7 @@ class Returning(LocalGrid):
 
 @pytest.mark.parametrize(("code", "listed"), [(3, True), (4, False), (5, False), (8, True), (None, True)])
 def test_a_site_that_comes_back_within_the_deadline_answers_in_the_same_exchange_and_is_charged_once(
-    tmp_path, code, listed
+    tmp_path, clock, code, listed
 ):
     """Flower's errors for it, whether it is listed or not, and the silence of a node that was restarted at once."""
     _, root, _ = world(tmp_path)
@@ -491,7 +511,7 @@ def test_a_site_that_comes_back_within_the_deadline_answers_in_the_same_exchange
     assert [reply.data for reply in again] == [reply.data for reply in replies]
 
 
-def test_a_node_that_comes_and_goes_for_ever_is_sent_few_copies(tmp_path, monkeypatch):
+def test_a_node_that_comes_and_goes_for_ever_is_sent_few_copies(tmp_path, clock, monkeypatch):
     _, root, _ = world(tmp_path)
     grid = Returning(root / "sites", tuple(TABLES), back_at=10**9, listed=True)
     pushes: list[int] = []
@@ -516,7 +536,7 @@ def test_a_node_that_comes_and_goes_for_ever_is_sent_few_copies(tmp_path, monkey
     assert 2 <= sum(pushes) <= 6  # at 0, 40, 120, 280 and 600 ms
 
 
-def test_a_message_that_flower_does_not_take_is_sent_again_until_the_deadline(tmp_path, monkeypatch):
+def test_a_message_that_flower_does_not_take_is_sent_again_until_the_deadline(tmp_path, clock, monkeypatch):
     _, _, grid = world(tmp_path)
     pushes: list[int] = []
 
@@ -641,10 +661,11 @@ def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp
     assert {other[0] for _, _, other in found} == {7}
 
 
-def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path):
+def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path, monkeypatch):
     _, root, _ = world(tmp_path, answer_every=0.3)
     home = root / "sites" / "north"
     head = ConfigRecord({"fedsynth": __version__, "site": "north"})
+    due = noted_waits(monkeypatch, client)
 
     def seconds(*data: bytes) -> float:
         content = records.pack("requests", list(data))
@@ -656,8 +677,10 @@ def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path):
     first = question("north", 0).data
     took = [seconds(first), seconds(first), seconds(b"garbage"), seconds(question("north", 1, trust="nobody").data)]
     (home / "site.toml").rename(home / "away")
-    took.append(seconds(first) - 0.7)  # a second, where the policy cannot be read
-    assert all(0.3 <= time_ < 0.3 + 0.2 for time_ in took), took
+    took.append(seconds(first))
+    steps = [0.3, 0.3, 0.3, 0.3, 1.0]  # a second, where the policy cannot be read
+    assert all(whole(moment, step) for moment, step in zip(due, steps, strict=True)), due
+    assert all(time_ >= moment for time_, moment in zip(took, due, strict=True)), (took, due)
 
 
 def test_a_site_without_its_account_answers_nothing_and_makes_no_new_one(tmp_path):

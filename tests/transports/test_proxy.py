@@ -13,10 +13,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from tests.ports import kept_ports
 
 from fedsynth.runs.certificates import Authority
 from fedsynth.transports.flower.files import nginx_file
-from fedsynth.transports.flower.local import free_port, listens, wait_for
+from fedsynth.transports.flower.local import listens, wait_for
 
 pytestmark = pytest.mark.skipif(not shutil.which("nginx"), reason="nginx is not installed")
 
@@ -51,17 +52,17 @@ def proxy(tmp_path: Path) -> Iterator[int]:
     context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
     upstream.socket = context.wrap_socket(upstream.socket, server_side=True)
     threading.Thread(target=upstream.serve_forever, daemon=True).start()
-    port = free_port()
+    port, other = kept_ports(2)
     text = nginx_file("nginx.conf", host="localhost", port=port)
-    text = text.replace("9443", str(upstream.server_port)).replace("listen 9444", f"listen {free_port()}")
+    text = text.replace("9443", str(upstream.server_port)).replace("listen 9444", f"listen {other}")
     (tmp_path / "nginx.conf").write_text(text)
     nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", "nginx.conf", "-g", "daemon off;"])
     try:
-        wait_for("nginx's start", lambda: listens(port), 20)
+        wait_for("nginx's start", lambda: listens(port), 60)
         yield port
     finally:
         nginx.terminate()
-        nginx.wait(20)
+        nginx.wait(60)
         upstream.shutdown()
         upstream.server_close()
 
@@ -71,7 +72,7 @@ def status(port: int, folder: Path, path: str) -> int:
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     context.load_cert_chain(folder / "north.pem", folder / "north.key")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"https://localhost:{port}{path}", data=b"", context=context, timeout=20)
+        urllib.request.urlopen(f"https://localhost:{port}{path}", data=b"", context=context, timeout=60)
     refused.value.close()
     return refused.value.code
 
