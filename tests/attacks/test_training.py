@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.methods.training import GradientSum, grid_for
+from fedsynth.methods.training import GradientSum, _equal_positions, grid_for
 from fedsynth.models.diffusion import Diffusion
 from fedsynth.models.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
 from fedsynth.models.networks import size_of
@@ -139,6 +139,25 @@ def test_training_is_asked_for_by_its_own_verb(query, verb, release, trust):
     """A sum of what sites trained would have noise for one step; an average of gradients would have none at all."""
     options = {"trust": TrustedServer()} if trust == "trusted" else {}
     assert refused(training(query, verb=verb, release=release, trust=trust), **options)
+
+
+def test_a_machine_that_rounds_the_last_rows_of_a_batch_differently_refuses(monkeypatch):
+    """The row that takes a removed one's place would add something else there: up to two clip norms of difference."""
+    squared_norms = dpsgd._squared_norms
+
+    def uneven(layers: Sequence[torch.Tensor]) -> torch.Tensor:
+        found = squared_norms(layers)
+        return torch.cat([found[:, :-2], found[:, -2:] * (1 + 2.0**-20)], dim=1)
+
+    _equal_positions.cache_clear()
+    monkeypatch.setattr(dpsgd, "_squared_norms", uneven)
+    try:
+        assert refused(training())
+        assert refused(training(local_training()))
+        unclipped = training(local_training(clip=0.0, batch=8), release=Exact())
+        assert ask(site(budget=AMPLE, exact=True), unclipped).code == "answered"
+    finally:
+        _equal_positions.cache_clear()
 
 
 def test_what_is_not_clipped_is_not_released_with_noise():

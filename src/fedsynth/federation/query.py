@@ -271,6 +271,12 @@ class Training(Query, frozen=True):
     def require(cls) -> None:
         """Raise :class:`Unsupported` if this machine cannot train; called before anything is charged."""
 
+    def require_rounding(self) -> None:
+        """Raise :class:`Unsupported` if this machine rounds in a way that the sensitivity's proof excludes.
+
+        A site calls it before it charges the question. The result depends on the query and the machine alone.
+        """
+
     def seconds(self, schema: Schema, rows: int) -> float:
         """Return the seconds that a slow machine takes to train on ``rows`` rows, from public numbers alone.
 

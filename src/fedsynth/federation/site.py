@@ -191,6 +191,8 @@ class Site:
             turn = _Turn(self, request)
             turn.take(weights)
             turn.check_noise()
+            if isinstance(request.query, Training):
+                request.query.require_rounding()  # costs time, which only a request that is valid otherwise may take
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
         return self._reply(turn, digest)

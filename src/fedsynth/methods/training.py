@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -26,7 +27,7 @@ from fedsynth.methods.measure import check_shares, share_left, shares
 from fedsynth.methods.registry import Promise
 from fedsynth.methods.survey import CLEAR, Survey
 from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import BatchLayout, Encoder, Encoders, check_encoders, encode_rows
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, Encoder, Encoders, check_encoders, encode_rows
 from fedsynth.models.gan import Critic, Generator
 from fedsynth.models.networks import Adam, numbers_of_row, size_of
 from fedsynth.models.vae import AutoEncoder
@@ -52,9 +53,10 @@ _PLAIN_GRID = 24  # bits of the grid without clipping: steps of 6e-8, changes of
 _PART = 1 << 16  # rows that are encoded at a time, at most
 _LEAST_PART = 1 << 10  # and at least: sums of floats over the parts would lose too much (privacy/dpsgd.py)
 _ENCODED = 1 << 25  # encoded numbers held at a time: a diffusion has up to 16 for each column
-_NUMBERS = 1 << 16  # numbers per row in all layers, at most: 512 rows with their gradients and products take 1 GiB
+_NUMBERS = 1 << 16  # numbers per row in all layers, at most: 576 rows with their gradients and products take 1 GiB
 _WORK = 1 << 27  # weights times updates times the share of rows in each, at most in one query
 _LEAST_SHARE = 2.0**-4  # share of rows that an update counts for, at least: noise and Adam take time for few rows too
+_TRIED = 2  # made-up rows with which a machine's rounding is tried
 _LARGEST_CLIP = 2.0**20
 _LEAST_CLIP = 1e-5  # 2^25 weights, more than a message holds, then need a grid of 2^-40, the finest
 _LARGEST_BATCH = 2**16  # rows of a batch, at most
@@ -168,6 +170,25 @@ class NetworkTraining(Training, frozen=True):
         if find_spec("torch") is None:
             raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]' here and at every site")
         device(clipped=True)  # raises if a named GPU is missing
+
+    def require_rounding(self) -> None:
+        """Raise :class:`Unsupported` if this machine rounds a row's clipped gradient differently by its position.
+
+        The proof of the sensitivity excludes that (:mod:`fedsynth.privacy.dpsgd`). It is tried with made-up rows and
+        weights, once a process for each network and layout of its input.
+        """
+        where = self.device
+        if self.clipped and not _equal_positions(self.network, self.layout, where):
+            raise Unsupported(
+                "this machine rounds the gradient of a row differently at different positions of a batch, and the "
+                "guarantee of training rests on equal ones; "
+                + (
+                    "choose --device cpu"
+                    if where == "cuda"
+                    else "if its PyTorch uses Intel's MKL, set MKL_CBWR=COMPATIBLE in the environment of this process, "
+                    "or else use another machine"
+                )
+            )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the sum of a step in which it is sampled, in L1 and L2.
@@ -680,6 +701,20 @@ def released_sizes(federation: Federation, share: Share) -> Sizes:
 def bounded(weights: Floats | Weights) -> Weights:
     """Return a network's weights as float32, clipped to what sites accept (2^10 in absolute value)."""
     return np.clip(weights, -LARGEST_WEIGHT, LARGEST_WEIGHT).astype(np.float32)
+
+
+@lru_cache(maxsize=256)
+def _equal_positions(network: Network, layout: BatchLayout, where: str) -> bool:
+    """Whether this machine computes equal gradients for a row at all positions, tried with made-up rows and weights."""
+    from fedsynth.privacy import dpsgd
+
+    rng = np.random.default_rng(0)
+    shapes = network.shapes(layout)
+    weights = [rng.standard_normal(shape).ravel() / math.sqrt(shape[-1]) for shape in shapes]
+    parameters = dpsgd.split(np.concatenate(weights), shapes, where)
+    tokens = np.stack([rng.integers(0, many, _TRIED) for many in layout.tokens], axis=1)
+    batch = EncodedBatch(tokens, rng.random((_TRIED, len(layout.numbers))))
+    return dpsgd.equal_positions(network.losses(layout, batch, rng), parameters, _TRIED)
 
 
 def _generator(bits: RandomBits) -> np.random.Generator:

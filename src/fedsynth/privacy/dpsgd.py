@@ -13,25 +13,26 @@ n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Sta
 1. *A row's contribution* is s a^T, with s = f g rounded to float32, and g and a as the floats that were computed. The
    factor f = min(1, C / norm) is computed from norms in float32. The inputs and outputs of all layers are at most 2^16
    numbers of a row, so the computed product of norms is too small by a relative error of at most 2^-9 (1 + 2^-6), and
-   underflow is compensated. So the contribution is at most C (1 + 2^-8), whatever weights a hostile server sent. Rows
-   with any non-finite number, or with a norm above 2^64, have f = 0; for all others f is a normal number, and underflow
-   in s adds less than 2^-40 C.
-2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: all products are of
-   two matrices of the same shape, with ``CHUNK`` rows (the last ones padded), none mixes rows, and one thread computes
-   them all. (Several threads split a layer's outputs between them and may round the last numbers of a part differently,
-   which weights of a hostile server enlarge to many times C.) A row's own random draws (noise, time) are fresh for each
-   question, unknown to the server, and independent of those of all other rows, so two neighbouring tables can be
-   compared with the same draws for the rows that they share.
+   underflow is compensated. So the contribution is at most C (1 + 2^-9 (1 + 2^-5)), whatever weights a hostile server
+   sent. Rows with any non-finite number, or with a norm above 2^64, have f = 0; for all others f is a normal number,
+   and underflow in s adds less than 2^-40 C.
+2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: all operations are
+   on ``CHUNK`` rows (the last ones padded), none mixes rows, and one thread computes them all. (Several threads split a
+   layer's outputs between them and may round the last numbers of a part differently, which weights of a hostile server
+   enlarge to many times C.) A row's own random draws (noise, time) are fresh for each question, unknown to the server,
+   and independent of those of all other rows, so two neighbouring tables can be compared with the same draws for the
+   rows that they share. That all positions are rounded alike depends on the processor and its libraries: code that
+   computes 6 or 32 rows at once may round the rows that remain differently. Hence ``CHUNK`` is a multiple of 48 and of
+   64, and a site tries it out with the network in question before it answers (:func:`equal_positions`).
 3. *Blocks.* The contributions of a block of ``BLOCK`` = b rows are summed in float32. As a vector of all weights, the
-   sum has an error of at most b u / (1 - b u) times the sum of the b contributions' norms: less than
-   2^-8 (1 + 2^-7) C; underflow adds less than 2^-40 C. The sum of the two blocks of a chunk has an error of at most
-   2^-14 C.
+   sum has an error of at most b u / (1 - b u) times the sum of the b contributions' norms: less than .005 C, also with
+   what underflow adds, less than 2^-40 C. The sum of the two blocks of a chunk has an error of at most 2^-14 C.
 4. *Changed blocks.* Rows come in an order that is uniformly random and secret. A random order of n + 1 rows becomes a
    random order of n rows if one row is removed and the last row is put into its place: each of the n! orders arises
    from exactly n + 1 others. So two neighbouring tables can be compared with orders that correspond in this way. Then
    all blocks except two, that of the row and the last one, are the same, bit for bit. (In the order of the table, all
    blocks after the row would change, and the errors of all of them would add up.) So the errors of two blocks and two
-   chunks, before and after, are the contribution of rounding: 4 (2^-8 (1 + 2^-7) + 2^-14) C < 2^-6 (1 + 2^-5) C.
+   chunks, before and after, are the contribution of rounding: 4 (.005 + 2^-14) C < .0203 C.
 5. *Chunks* are summed in float64, first those of a part of 2^10 to 2^16 rows, then the parts. For r rows, with P in a
    part, the error is at most (P / 2 + r / (2 P) + 1) r 2^-53 C (1 + 2^-7), less than 2^-8 (1 + 2^-6) C up to 2^28 rows,
    in each of two neighbouring sums.
@@ -43,8 +44,7 @@ draws and orders. Averaging over such pairs makes the two laws of a release no e
 divergences are quasi-convex: the privacy cost of releases on sampled rows (:mod:`~fedsynth.privacy.sampling`) holds as
 if the draws and the order were fixed.
 
-The independence of the rows in a product of fixed shape is a property of the linear algebra library. It was tested only
-on CPUs, so sites compute clipped sums on the CPU unless "cuda" is asked for by name
+Step 2 was tested on CPUs only, so sites compute clipped sums on the CPU unless "cuda" is asked for by name
 (:func:`~fedsynth.privacy.device.device`).
 """
 
@@ -67,9 +67,9 @@ try:
 except ImportError as error:
     raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]'") from error
 
-CHUNK = 512
-"""Rows in every product of a layer; with a fixed number, the results of one row depend on that row alone."""
-BLOCK = 256
+CHUNK = 576
+"""Rows of every operation; a fixed multiple of 48 and 64, so that the results of one row depend on that row alone."""
+BLOCK = 288
 """Rows whose contributions are summed by one matrix product in float32: half of ``CHUNK``."""
 _LARGEST = 2.0**128  # largest squared norm of a gradient or layer input; networks that learn stay far below
 _UNDERFLOW = 2.0**-108  # more than 2^16 squares can lose to underflow in float32
@@ -146,7 +146,7 @@ def clipped_sum(losses: RowLosses, parameters: Sequence[Tensor], rows: int, clip
     """Return the sum of ``rows`` gradients of single rows, each clipped to L2 norm ``clip``: float64, shape ``(d,)``.
 
     ``losses(tape, chosen)`` returns the losses of the rows at the positions ``chosen`` (an int64 tensor on the CPU of
-    ``CHUNK`` = 512 entries, of which the last ones may repeat a row), computed on a ``tape`` (:class:`Tape`). The d
+    ``CHUNK`` = 576 entries, of which the last ones may repeat a row), computed on a ``tape`` (:class:`Tape`). The d
     gradient coordinates are those of the ``parameters``, in order; everything but ``chosen`` is computed on their
     device. The rows of a release must be in a random order, and ``clip`` between 2^-30 and 2^20: the module's bound on
     the change of the sum by one row rests on both. A row with a non-finite or enormous gradient counts as 0.
@@ -176,6 +176,21 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def equal_positions(losses: RowLosses, parameters: Sequence[Tensor], rows: int) -> bool:
+    """Whether this machine computes the same numbers for a row, bit for bit, at all positions of a chunk.
+
+    It tries ``rows`` rows of made-up data, with the ``losses`` of :func:`clipped_sum`. The bound on the change of a
+    clipped sum by one row rests on equal numbers.
+    """
+    with one_thread():
+        for row in range(rows):
+            tape, slopes, factor = _pass(losses, [one.detach() for one in parameters], torch.full((CHUNK,), row), 1.0)
+            inputs = [a for _, a, _ in tape.linears]
+            if not all(torch.equal(one, one[:1].expand_as(one)) for one in (*inputs, *slopes, factor)):
+                return False
+    return True
+
+
 def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
     where = constants[0].device
     sizes = [constant.numel() for constant in constants]
@@ -184,20 +199,10 @@ def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip
     for start in range(0, rows, CHUNK):
         held = min(CHUNK, rows - start)
         chosen = torch.arange(start, start + CHUNK).clamp_(max=rows - 1)
-        tape = Tape(constants, per_row=True)
-        loss = losses(tape, chosen)
-        outputs = [z for _, _, z in (*tape.linears, *tape.embeddings)]
-        slopes = torch.autograd.grad(loss.sum(), outputs)
+        tape, slopes, factor = _pass(losses, constants, chosen, clip)
         linears, embeddings = slopes[: len(tape.linears)], slopes[len(tape.linears) :]
-
-        inputs = _squared_norms([a for _, a, _ in tape.linears])
-        squared = (_squared_norms(linears) * (inputs + 1)).sum(0)
-        if embeddings:
-            squared += _squared_norms(embeddings).sum(0)
-        good = torch.isfinite(loss.detach()) & (squared <= _LARGEST) & (inputs <= _LARGEST).all(0)  # false for NaN
-        factor = torch.where(good, clip / squared.sqrt().clamp_min(clip), 0.0).float()[:, None]
+        bad = None if factor.all() else factor == 0
         factor[held:] = 0.0
-        bad = None if good.all() else ~good[:, None]
 
         for (at, a, _), g in zip(tape.linears, linears, strict=True):
             scaled = g * factor
@@ -205,7 +210,7 @@ def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip
                 scaled, a = scaled.masked_fill_(bad, 0.0), a.masked_fill(bad, 0.0)
             weight = scaled[:BLOCK].T @ a[:BLOCK]
             if held > BLOCK:
-                weight += scaled[BLOCK:].T @ a[BLOCK:]
+                weight += scaled[BLOCK:held].T @ a[BLOCK:held]
             bias = scaled[:BLOCK].sum(0) + scaled[BLOCK:].sum(0)
             for own, part in ((total[at], weight), (total[at + 1], bias)):
                 own.add_(part) if start else own.copy_(part)
@@ -216,6 +221,28 @@ def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip
             total[at].index_add_(0, index, scaled.double())
     found: NDArray[np.float64] = flat.cpu().numpy()
     return found
+
+
+def _pass(
+    losses: RowLosses, constants: Sequence[Tensor], chosen: Tensor, clip: float
+) -> tuple[Tape, Sequence[Tensor], Tensor]:
+    """Return a chunk's forward pass, the gradients of its layers' outputs, and the factor that clips each row.
+
+    Gradients are those of linear layers, then of embeddings; factors have shape ``(rows, 1)``, 0 for rows without a
+    usable gradient.
+    """
+    tape = Tape(constants, per_row=True)
+    loss = losses(tape, chosen)
+    outputs = [z for _, _, z in (*tape.linears, *tape.embeddings)]
+    slopes = torch.autograd.grad(loss.sum(), outputs)
+    linears, embeddings = slopes[: len(tape.linears)], slopes[len(tape.linears) :]
+
+    inputs = _squared_norms([a for _, a, _ in tape.linears])
+    squared = (_squared_norms(linears) * (inputs + 1)).sum(0)
+    if embeddings:
+        squared += _squared_norms(embeddings).sum(0)
+    good = torch.isfinite(loss.detach()) & (squared <= _LARGEST) & (inputs <= _LARGEST).all(0)  # false for NaN
+    return tape, slopes, torch.where(good, clip / squared.sqrt().clamp_min(clip), 0.0).float()[:, None]
 
 
 def _squared_norms(layers: Sequence[Tensor]) -> Tensor:
