@@ -297,7 +297,9 @@ def test_clipped_sums_are_those_of_single_rows(label):
         assert np.abs(huge[-5 * 64 :]).min() > 0  # the table of labels learns
 
 
-@pytest.mark.parametrize("columns", [LAYOUT, BatchLayout((1,), (0,))])  # a single dimension is a product with a vector
+@pytest.mark.parametrize(  # one dimension is a product with a vector; kernels may treat two and three by themselves
+    "columns", [LAYOUT, BatchLayout((1,), (0,)), BatchLayout((2,), ()), BatchLayout((1, 1, 1), (0, 1, 2))]
+)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_rows_gradient_depends_on_that_row_alone_bit_for_bit(columns, threads):
     network = Diffusion(width=255, depth=2, steps=100)

@@ -62,7 +62,7 @@ def test_clipped_sums_are_autograds_and_those_of_a_loop_over_rows():
     check_sums(SMALL)
 
 
-@pytest.mark.parametrize("network", [SMALL, Critic(), Critic((13, 100, 257))], ids=str)
+@pytest.mark.parametrize("network", [SMALL, Critic(), Critic((13, 100, 257)), Critic((64, 2, 3))], ids=str)
 def test_what_a_row_adds_does_not_depend_on_other_rows(network):
     check_alone(network)
 

@@ -136,7 +136,11 @@ def test_clipped_sums_are_autograds_and_those_of_a_loop_over_rows():
     check_sums(SMALL)
 
 
-@pytest.mark.parametrize("network", [SMALL, AutoEncoder(), AutoEncoder((13, 100, 257), 33)], ids=str)
+@pytest.mark.parametrize(
+    "network",
+    [SMALL, AutoEncoder(), AutoEncoder((13, 100, 257), 33), AutoEncoder((64, 24), 2), AutoEncoder((3, 50), 3)],
+    ids=str,
+)
 def test_what_a_row_adds_does_not_depend_on_other_rows(network):
     check_alone(network)
 

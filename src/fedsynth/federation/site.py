@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported
 from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
@@ -57,7 +57,7 @@ from fedsynth.federation.wire import (
 from fedsynth.privacy.account import Account, Charge, OpenedQuestion
 from fedsynth.privacy.cost import Norms, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
-from fedsynth.privacy.release import AdaptiveSelection, Exponential, Gaussian, Laplace, Release, kind_of
+from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 
@@ -191,8 +191,6 @@ class Site:
             turn = _Turn(self, request)
             turn.take(weights)
             turn.check_noise()
-            if isinstance(request.query, Training):
-                request.query.require_rounding()  # costs time, which only a request that is valid otherwise may take
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
         return self._reply(turn, digest)
@@ -205,6 +203,7 @@ class Site:
                 return stored
             if not turn.request.turn:
                 self.rows.require(turn.request.head.run)
+                turn.require_rounding()
             answer, sealed = turn.answer()
             return self.account.store(turn.asked, turn.request.turn, turn.written(answer, digest, sealed=sealed))
         except _Failed as error:
@@ -277,6 +276,15 @@ class _Turn:
         scale = release.scale(norms.l1) if isinstance(release, Laplace) else scale
         if scale > LARGEST_SCALE:
             raise Refused(f"noise of scale {scale:.3g} is too large to sample; ask for fewer tables, or spend more")
+
+    def require_rounding(self) -> None:
+        """Raise :class:`Refused`, before anything is charged, if this machine cannot train within the sensitivity."""
+        query = self.request.query
+        if isinstance(query, Training) and self.site.trains and not isinstance(self.request.head.release, Exact):
+            try:
+                query.require_rounding()
+            except Unsupported as error:
+                raise Refused(str(error)) from error
 
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""

@@ -56,7 +56,8 @@ _ENCODED = 1 << 25  # encoded numbers held at a time: a diffusion has up to 16 f
 _NUMBERS = 1 << 16  # numbers per row in all layers, at most: 576 rows with their gradients and products take 1 GiB
 _WORK = 1 << 27  # weights times updates times the share of rows in each, at most in one query
 _LEAST_SHARE = 2.0**-4  # share of rows that an update counts for, at least: noise and Adam take time for few rows too
-_TRIED = 2  # made-up rows with which a machine's rounding is tried
+_ORDERS = 3  # of random rows, with which a machine's rounding is tried
+_PADDED = 576  # rows by which drawn ones are padded, at most (privacy/dpsgd.py)
 _LARGEST_CLIP = 2.0**20
 _LEAST_CLIP = 1e-5  # 2^25 weights, more than a message holds, then need a grid of 2^-40, the finest
 _LARGEST_BATCH = 2**16  # rows of a batch, at most
@@ -174,8 +175,8 @@ class NetworkTraining(Training, frozen=True):
     def require_rounding(self) -> None:
         """Raise :class:`Unsupported` if this machine rounds a row's clipped gradient differently by its position.
 
-        The proof of the sensitivity excludes that (:mod:`fedsynth.privacy.dpsgd`). It is tried with made-up rows and
-        weights, once a process for each network and layout of its input.
+        The proof of the sensitivity excludes that (:mod:`fedsynth.privacy.dpsgd`). It is tried with random rows and
+        weights, which nobody can foresee, once a process for each network and layout of its input.
         """
         where = self.device
         if self.clipped and not _equal_positions(self.network, self.layout, where):
@@ -218,7 +219,8 @@ class NetworkTraining(Training, frozen=True):
         """Return the seconds of all steps, each on ``drawn`` rows."""
         cells = self.cells(schema)
         of_row = _SECONDS_OF_ROW * (1 + len(self.encoders) / 10) + _SECONDS_OF_PRODUCT * cells
-        return self.steps * (drawn * of_row + _SECONDS_OF_WEIGHT * cells)
+        tried = _PADDED * (1 + _ORDERS) * of_row if self.clipped else 0.0
+        return tried + self.steps * ((drawn + _PADDED) * of_row + _SECONDS_OF_WEIGHT * cells)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return the smallest and the largest integer that one record adds to any number of a site's answer.
@@ -705,16 +707,19 @@ def bounded(weights: Floats | Weights) -> Weights:
 
 @lru_cache(maxsize=256)
 def _equal_positions(network: Network, layout: BatchLayout, where: str) -> bool:
-    """Whether this machine computes equal gradients for a row at all positions, tried with made-up rows and weights."""
+    """Whether this machine computes equal gradients for a row at all positions, tried with random rows and weights."""
+    import torch
+
     from fedsynth.privacy import dpsgd
 
-    rng = np.random.default_rng(0)
+    rng, rows = np.random.default_rng(), dpsgd.CHUNK
     shapes = network.shapes(layout)
     weights = [rng.standard_normal(shape).ravel() / math.sqrt(shape[-1]) for shape in shapes]
     parameters = dpsgd.split(np.concatenate(weights), shapes, where)
-    tokens = np.stack([rng.integers(0, many, _TRIED) for many in layout.tokens], axis=1)
-    batch = EncodedBatch(tokens, rng.random((_TRIED, len(layout.numbers))))
-    return dpsgd.equal_positions(network.losses(layout, batch, rng), parameters, _TRIED)
+    tokens = np.stack([rng.integers(0, many, rows) for many in layout.tokens], axis=1)
+    batch = EncodedBatch(tokens, rng.random((rows, len(layout.numbers))))
+    orders = [torch.from_numpy(rng.permutation(rows)) for _ in range(_ORDERS)]
+    return dpsgd.equal_positions(network.losses(layout, batch, rng), parameters, orders)
 
 
 def _generator(bits: RandomBits) -> np.random.Generator:

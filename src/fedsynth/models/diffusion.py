@@ -213,10 +213,10 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         ``outputs`` are those of :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same
         number of tokens (:meth:`blocks`).
         """
-        return [
-            outputs[:, block.begin : block.end].unflatten(1, (block.columns, block.tokens))
-            for block in self.blocks(layout)
-        ]
+        blocks = self.blocks(layout)
+        sizes = [block.end - block.begin for block in blocks]
+        parts = outputs[:, : self.logits(layout)].split(sizes, 1)  # its gradient is one tensor, not one for each block
+        return [part.unflatten(1, (block.columns, block.tokens)) for part, block in zip(parts, blocks, strict=True)]
 
     def logits(self, layout: BatchLayout) -> int:
         """Return the number of logits in an output of the network, for rows of this ``layout``.

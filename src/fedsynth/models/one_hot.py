@@ -82,9 +82,10 @@ class OneHot(NamedTuple):
 
         ``x`` holds the vectors, an array or tensor of shape ``(rows, width)``.
         """
-        return [
-            x[:, self.numbers + at : self.numbers + at + size] for at, size in zip(self.starts, self.sizes, strict=True)
-        ]
+        hot = x[:, self.numbers :]
+        if isinstance(hot, np.ndarray):
+            return [hot[:, at : at + size] for at, size in zip(self.starts, self.sizes, strict=True)]
+        return list(hot.split(self.sizes, 1))  # the gradient is then one tensor, not one for each block
 
 
 def require_torch() -> None:

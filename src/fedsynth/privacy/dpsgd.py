@@ -16,14 +16,16 @@ n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Sta
    underflow is compensated. So the contribution is at most C (1 + 2^-9 (1 + 2^-5)), whatever weights a hostile server
    sent. Rows with any non-finite number, or with a norm above 2^64, have f = 0; for all others f is a normal number,
    and underflow in s adds less than 2^-40 C.
-2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: all operations are
-   on ``CHUNK`` rows (the last ones padded), none mixes rows, and one thread computes them all. (Several threads split a
-   layer's outputs between them and may round the last numbers of a part differently, which weights of a hostile server
-   enlarge to many times C.) A row's own random draws (noise, time) are fresh for each question, unknown to the server,
-   and independent of those of all other rows, so two neighbouring tables can be compared with the same draws for the
-   rows that they share. That all positions are rounded alike depends on the processor and its libraries: code that
-   computes 6 or 32 rows at once may round the rows that remain differently. Hence ``CHUNK`` is a multiple of 48 and of
-   64, and a site tries it out with the network in question before it answers (:func:`equal_positions`).
+2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: forward and
+   backward pass are on ``CHUNK`` rows (the last ones padded), no operation mixes rows, and one thread computes them all.
+   (Several threads split a layer's outputs between them and may round the last numbers of a part differently, which
+   weights of a hostile server enlarge to many times C.) A row's own random draws (noise, time) are fresh for each
+   question, unknown to the server, and independent of those of all other rows, so two neighbouring tables can be
+   compared with the same draws for the rows that they share. That all positions are rounded alike is not proved: it
+   depends on the processor and its libraries. Code that computes 6 or 32 rows at once may round the rows that remain
+   differently, and code for few columns every other row. So ``CHUNK`` is a multiple of 48 and of 64, no product has
+   fewer than 16 columns, and a site tries random rows with the network in question before it answers
+   (:func:`equal_positions`).
 3. *Blocks.* The contributions of a block of ``BLOCK`` = b rows are summed in float32. As a vector of all weights, the
    sum has an error of at most b u / (1 - b u) times the sum of the b contributions' norms: less than .005 C, also with
    what underflow adds, less than 2^-40 C. The sum of the two blocks of a chunk has an error of at most 2^-14 C.
@@ -63,14 +65,15 @@ from fedsynth.errors import Unsupported
 try:
     import torch
     from torch import Tensor
-    from torch.nn.functional import linear
+    from torch.nn.functional import linear, pad
 except ImportError as error:
     raise Unsupported("training networks needs PyTorch; pip install 'fedsynth[deep]'") from error
 
 CHUNK = 576
-"""Rows of every operation; a fixed multiple of 48 and 64, so that the results of one row depend on that row alone."""
+"""Rows of a forward and backward pass: a multiple of 48 and 64, so that a row's results depend on that row alone."""
 BLOCK = 288
 """Rows whose contributions are summed by one matrix product in float32: half of ``CHUNK``."""
+_WIDTH = 16  # inputs and outputs of a product, at least
 _LARGEST = 2.0**128  # largest squared norm of a gradient or layer input; networks that learn stay far below
 _UNDERFLOW = 2.0**-108  # more than 2^16 squares can lose to underflow in float32
 
@@ -98,11 +101,10 @@ class Tape:
         ``(outputs,)``, follows it. With ``per_row``, input and output are recorded.
         """
         weight, bias = self.parameters[at], self.parameters[at + 1]
-        narrow = self.per_row and 1 in weight.shape
-        z: Tensor = _by_row(x, weight, bias) if narrow else linear(x, weight, bias)
-        if self.per_row:
-            z = self._watched(z)
-            self.linears.append((at, x.detach(), z))
+        if not self.per_row:
+            return linear(x, weight, bias)
+        z = self._watched(_wide_linear(x, weight, bias))
+        self.linears.append((at, x.detach(), z))
         return z
 
     def embed(self, at: int, index: Tensor) -> Tensor:
@@ -122,13 +124,18 @@ class Tape:
         return z if z.requires_grad else z.requires_grad_()
 
 
-def _by_row(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a linear layer with one input or one output, without a matrix-vector product.
+def _wide_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return a linear layer computed with at least ``_WIDTH`` inputs and outputs, zeros if there are fewer.
 
-    Such products process rows in blocks that depend on the number of threads, so that the last bits of a row's result
-    depend on its position.
+    Products with few columns have kernels of their own, in which the rounding of a row depends on its position: those
+    with a vector on the number of threads, those with two or three columns, before AVX2, on odd and even rows.
     """
-    return (x * weight).sum(1, keepdim=True) + bias if len(weight) == 1 else x * weight.T + bias
+    outputs, inputs = weight.shape
+    if outputs >= _WIDTH and inputs >= _WIDTH:
+        return linear(x, weight, bias)
+    rows, columns = max(0, _WIDTH - outputs), max(0, _WIDTH - inputs)
+    z = linear(pad(x, (0, columns)), pad(weight, (0, columns, 0, rows)), pad(bias, (0, rows)))
+    return z[:, :outputs].contiguous()
 
 
 class RowLosses(Protocol):
@@ -176,19 +183,26 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def equal_positions(losses: RowLosses, parameters: Sequence[Tensor], rows: int) -> bool:
-    """Whether this machine computes the same numbers for a row, bit for bit, at all positions of a chunk.
+def equal_positions(losses: RowLosses, parameters: Sequence[Tensor], orders: Sequence[Tensor]) -> bool:
+    """Whether this machine computes the same numbers for a row, bit for bit, wherever it stands in a chunk.
 
-    It tries ``rows`` rows of made-up data, with the ``losses`` of :func:`clipped_sum`. The bound on the change of a
-    clipped sum by one row rests on equal numbers.
+    ``CHUNK`` rows of made-up data, with ``losses`` as for :func:`clipped_sum`, are computed in order and in each of
+    ``orders`` (permutations of their positions). The bound on the change of a clipped sum by one row rests on equal
+    numbers; equal ones here are evidence for it, not a proof.
     """
+    constants = [parameter.detach() for parameter in parameters]
+
+    def numbers(order: Tensor) -> list[Tensor]:
+        tape, slopes, factor = _pass(losses, constants, order, 1.0)
+        return [*(part.detach() for _, a, z in tape.linears for part in (a, z)), *slopes, factor]
+
     with one_thread():
-        for row in range(rows):
-            tape, slopes, factor = _pass(losses, [one.detach() for one in parameters], torch.full((CHUNK,), row), 1.0)
-            inputs = [a for _, a, _ in tape.linears]
-            if not all(torch.equal(one, one[:1].expand_as(one)) for one in (*inputs, *slopes, factor)):
-                return False
-    return True
+        found = numbers(torch.arange(CHUNK))
+        return all(
+            torch.equal(one[order.to(one.device)], other)
+            for order in orders
+            for one, other in zip(found, numbers(order), strict=True)
+        )
 
 
 def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip: float) -> NDArray[np.float64]:
