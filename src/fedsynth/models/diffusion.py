@@ -154,9 +154,10 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             found = self.outputs(tape, x[rows].to(device), features[rows].to(device), known)
             if self.predicts == "noise":
                 return (found - eps[rows].to(device)).square().mean(1)
-            lost = (found[:, self.logits(layout) :] - scores[rows].to(device)).square().sum(1)
+            by_block, guessed = self.by_block(layout, found)
+            lost = (guessed - scores[rows].to(device)).square().sum(1)
             chunk_tokens = tokens[rows].to(device)
-            for block, logits in zip(self.blocks(layout), self.by_block(layout, found), strict=True):
+            for block, logits in zip(self.blocks(layout), by_block, strict=True):
                 own = chunk_tokens[:, block.first : block.first + block.columns, None]
                 lost = lost - logits.log_softmax(2).gather(2, own).sum((1, 2))
             return lost / columns
@@ -191,10 +192,11 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
         from torch import bmm, cat
 
         parts = []
-        for block, logits in zip(self.blocks(layout), self.by_block(layout, outputs), strict=True):
+        by_block, scores = self.by_block(layout, outputs)
+        for block, logits in zip(self.blocks(layout), by_block, strict=True):
             table = vectors[block.begin : block.end].reshape(block.columns, block.tokens, self.embedding)
             parts.append(bmm(logits.softmax(2).transpose(0, 1), table).transpose(0, 1).flatten(1))
-        return cat([*parts, outputs[:, self.logits(layout) :]], 1)
+        return cat([*parts, scores], 1)
 
     def blocks(self, layout: BatchLayout) -> list[TokenBlock]:
         """Return the columns with token vectors in blocks with the same number of tokens, to be processed together.
@@ -207,16 +209,19 @@ class Diffusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="di
             found.append(TokenBlock(first, len(list(group)), size, begin))
         return found
 
-    def by_block(self, layout: BatchLayout, outputs: Tensor) -> list[Tensor]:
-        """Return the logits in a network's ``outputs`` for each block of columns, each ``(rows, columns, tokens)``.
+    def by_block(self, layout: BatchLayout, outputs: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Return the logits in a network's ``outputs`` for each block of columns, and the normal scores.
 
-        ``outputs`` are those of :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same
-        number of tokens (:meth:`blocks`).
+        Logits have shape ``(rows, columns, tokens)``, scores ``(rows, numbers)``. ``outputs`` are those of
+        :meth:`outputs` for rows of this ``layout``. A block holds all columns with the same number of tokens
+        (:meth:`blocks`).
         """
         blocks = self.blocks(layout)
         sizes = [block.end - block.begin for block in blocks]
-        parts = outputs[:, : self.logits(layout)].split(sizes, 1)  # its gradient is one tensor, not one for each block
-        return [part.unflatten(1, (block.columns, block.tokens)) for part, block in zip(parts, blocks, strict=True)]
+        *parts, scores = outputs.split([*sizes, len(layout.numbers)], 1)  # one tensor of gradients, not one for each
+        return [
+            part.unflatten(1, (block.columns, block.tokens)) for part, block in zip(parts, blocks, strict=True)
+        ], scores
 
     def logits(self, layout: BatchLayout) -> int:
         """Return the number of logits in an output of the network, for rows of this ``layout``.

@@ -17,7 +17,7 @@ n u / (1 - n u) times the sum of their absolute values (Higham, Accuracy and Sta
    sent. Rows with any non-finite number, or with a norm above 2^64, have f = 0; for all others f is a normal number,
    and underflow in s adds less than 2^-40 C.
 2. *Independence of rows.* The g and a of one row depend neither on other rows nor on its position: forward and
-   backward pass are on ``CHUNK`` rows (the last ones padded), no operation mixes rows, and one thread computes them all.
+   backward pass are on ``CHUNK`` rows (the last ones padded), no operation mixes rows, and one thread computes all.
    (Several threads split a layer's outputs between them and may round the last numbers of a part differently, which
    weights of a hostile server enlarge to many times C.) A row's own random draws (noise, time) are fresh for each
    question, unknown to the server, and independent of those of all other rows, so two neighbouring tables can be
