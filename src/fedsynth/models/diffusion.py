@@ -465,7 +465,8 @@ def _drawn(network: Diffusion, layout: BatchLayout, outputs: Tensor, chance: Gen
     import torch
 
     found = []
-    for logits in network.by_block(layout, outputs.nan_to_num(0.0)):
+    logits_by_block, _ = network.by_block(layout, outputs.nan_to_num(0.0))
+    for logits in logits_by_block:
         # The argmax of logits minus log of exponential draws is the Gumbel-max trick.
         waits = torch.empty_like(logits).exponential_(generator=chance)
         found.append((logits - waits.log()).argmax(2).cpu().numpy())
