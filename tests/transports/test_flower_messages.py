@@ -24,7 +24,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError, inflate_object_from_contents
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -553,13 +553,22 @@ def test_a_message_that_flower_does_not_take_is_sent_again_until_the_deadline(tm
     assert "did not take" in reply.lost
 
 
-def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("pull_messages", httpx.ConnectError("refused")),
+        ("push_messages", ObjectPushError("0a", 1, "a session of before its restart")),
+        ("pull_messages", ObjectPullError("0a", "not there")),
+    ],
+    ids=["gone", "restarted while it took a message", "restarted while it gave a reply"],
+)
+def test_a_superlink_that_is_gone_ends_the_run_with_a_sentence(call, error, tmp_path, monkeypatch):
     job, root, grid = world(tmp_path)
 
     def gone(*_: Any) -> Iterable[Any]:
-        raise httpx.ConnectError("refused")
+        raise error
 
-    monkeypatch.setattr(grid, "pull_messages", gone)
+    monkeypatch.setattr(grid, call, gone)
     with pytest.raises(FedsynthError, match="start the run again to resume it"):
         run(job, root, grid)
 

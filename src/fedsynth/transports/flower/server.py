@@ -22,6 +22,7 @@ from flwr.app.exception import AppExitException
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Refused, SiteLost
@@ -288,7 +289,7 @@ def _reached() -> Iterator[None]:
     """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
     try:
         yield
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, ObjectPushError, ObjectPullError) as error:
         raise FedsynthError(
             f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
             "stopped; start the run again to resume it"
