@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from fedsynth.methods.training import _PADDED
 from fedsynth.privacy.dpsgd import BLOCK, CHUNK, clipped_sum
 
 
@@ -55,6 +56,11 @@ def test_a_row_that_the_last_one_replaces_moves_a_sum_by_the_clip_norm_and_two_b
         order[gone:][:1] = rows
         moved = np.linalg.norm(whole - total(slopes[order], inputs[order], clip))
         assert 0.99 * clip <= moved <= clip * (1 + 2.0**-9 * (1 + 2.0**-5) + 0.0203)
+
+
+def test_the_time_of_training_counts_a_padded_pass():
+    assert _PADDED == CHUNK == 2 * BLOCK
+    assert CHUNK % 48 == CHUNK % 64 == 0
 
 
 def test_slopes_whose_squares_underflow_are_clipped_all_the_same():

@@ -274,7 +274,7 @@ class Training(Query, frozen=True):
     def require_rounding(self) -> None:
         """Raise :class:`Unsupported` if this machine rounds in a way that the sensitivity's proof excludes.
 
-        A site calls it before it charges the question. The result depends on the query and the machine alone.
+        A site calls it before it charges the question. The result does not depend on the site's rows.
         """
 
     def seconds(self, schema: Schema, rows: int) -> float:
