@@ -215,24 +215,25 @@ def _clipped_sum(losses: RowLosses, constants: Sequence[Tensor], rows: int, clip
         chosen = torch.arange(start, start + CHUNK).clamp_(max=rows - 1)
         tape, slopes, factor = _pass(losses, constants, chosen, clip)
         linears, embeddings = slopes[: len(tape.linears)], slopes[len(tape.linears) :]
+        factor = factor[:held]
         bad = None if factor.all() else factor == 0
-        factor[held:] = 0.0
 
         for (at, a, _), g in zip(tape.linears, linears, strict=True):
-            scaled = g * factor
+            scaled, a = g[:held] * factor, a[:held]
             if bad is not None:  # zero times a non-finite number is NaN
                 scaled, a = scaled.masked_fill_(bad, 0.0), a.masked_fill(bad, 0.0)
             weight = scaled[:BLOCK].T @ a[:BLOCK]
+            bias = scaled[:BLOCK].sum(0)
             if held > BLOCK:
-                weight += scaled[BLOCK:held].T @ a[BLOCK:held]
-            bias = scaled[:BLOCK].sum(0) + scaled[BLOCK:].sum(0)
+                weight += scaled[BLOCK:].T @ a[BLOCK:]
+                bias += scaled[BLOCK:].sum(0)
             for own, part in ((total[at], weight), (total[at + 1], bias)):
                 own.add_(part) if start else own.copy_(part)
         for (at, index, _), g in zip(tape.embeddings, embeddings, strict=True):
-            scaled = g * factor
+            scaled = g[:held] * factor
             if bad is not None:
                 scaled = scaled.masked_fill_(bad, 0.0)
-            total[at].index_add_(0, index, scaled.double())
+            total[at].index_add_(0, index[:held], scaled.double())
     found: NDArray[np.float64] = flat.cpu().numpy()
     return found
 
