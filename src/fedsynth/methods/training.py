@@ -211,7 +211,8 @@ class NetworkTraining(Training, frozen=True):
         """Return the seconds that training on a site's ``rows`` rows takes on one slow core, from public numbers alone.
 
         The estimate is four times what all steps (drawing rows, encoding, matrix products and noise) took on one core
-        when they were measured for this formula.
+        when they were measured for this formula. Steps include the rows by which drawn ones are padded, and clipped
+        gradients the passes in which this machine's rounding is tried (:meth:`require_rounding`).
         """
         return self._seconds(schema, rows * self.rate) + self.steps * rows * _SECONDS_TO_DRAW
 
