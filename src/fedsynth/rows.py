@@ -148,13 +148,17 @@ class Table:
     them. ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
     narrowest dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN
     where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
-    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits.
+    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits. ``persons``, if the
+    person of each row is known, has an integer for each row read (:func:`~fedsynth.data.persons.identify`, uint64,
+    shape ``(rows_read,)``): first for the rows of the table, then for those left out. It is neither counted nor part of
+    the digest.
     """
 
     schema: Schema
     codes: tuple[NDArray[Any], ...]
     numbers: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     left_out: int = 0
+    persons: NDArray[np.uint64] | None = None
 
     def __len__(self) -> int:
         return len(self.codes[0])
@@ -248,6 +252,7 @@ class Table:
             self.schema,
             tuple(column[rows] for column in self.codes),
             {column: values[rows] for column, values in self.numbers.items()},
+            persons=None if self.persons is None else self.persons[: len(self)][rows],
         )
 
     @cached_property
@@ -266,12 +271,18 @@ def concatenate(tables: Sequence[Table]) -> Table:
     """Return one table with the rows of several ``tables`` under one schema, in order.
 
     The tables are the batches of one site's rows, or those of all sites in a central baseline or test; sites of a
-    deployment never pool rows. ``left_out`` is the sum of the tables' own.
+    deployment never pool rows. ``left_out`` is the sum of the tables' own. The result has persons if all tables do.
     """
     first = tables[0]
+    known = [
+        (table.persons[: len(table)], table.persons[len(table) :]) for table in tables if table.persons is not None
+    ]
     return Table(
         first.schema,
         tuple(np.concatenate([table.codes[j] for table in tables]) for j in range(len(first.codes))),
         {j: np.concatenate([table.numbers[j] for table in tables]) for j in first.numbers},
         sum(table.left_out for table in tables),
+        np.concatenate([part for parts in zip(*known, strict=True) for part in parts])
+        if len(known) == len(tables)
+        else None,
     )

@@ -390,8 +390,8 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
         run,
     )
     said = answer("report", run, "--target", "region", "--sensitive", "member", "--known", "zip,age,income")
-    assert said["rows"]["real"] == 450
-    assert said["rows"]["holdout"] == 150
+    assert said["rows"]["real"] + said["rows"]["holdout"] == 600
+    assert 100 < said["rows"]["holdout"] < 200  # each row by itself, with probability .25: 4.7 standard deviations
     assert any("likelihood" in score["name"] for score in said["scores"])
     assert (run / "report.html").exists()
     stamp = (run / "scores.json").stat().st_mtime_ns

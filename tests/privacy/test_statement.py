@@ -159,8 +159,9 @@ def test_what_is_not_private_says_nothing_else(statement, says):
 @pytest.mark.parametrize(
     ("statement", "reason", "condition"),
     [
-        (replace(PLAIN, seeded=True), "but with noise from a seed", "whoever knows the seed can remove it"),
+        (replace(PLAIN, seeded=True), "but with noise from a seed", "a reader who knows the seed can remove it"),
         (replace(PLAIN, schema_draft=True), "a schema drafted from the rows", "delete `draft = true`"),
+        (replace(PLAIN, looks_at_other_rows=True), "a split over sites that looks at other rows", "row by row"),
     ],
 )
 def test_what_must_not_be_published_says_so_first(statement, reason, condition):
@@ -229,9 +230,24 @@ def test_exact_accounting_that_cannot_be_is_refused(of, epsilon):
         replace(of, exact=epsilon)
 
 
+TESTED = "that a row's gradient does not depend on other rows is tested, not proved"
+
+
+def test_the_weakest_part_is_what_a_guarantee_rests_on():
+    """Training is not proved, though the trust model's noise is; nothing published may weaken it in silence."""
+    assert replace(PLAIN, sampled=True).basis == "tested"
+    secure = replace(PLAIN, trust="secure", sampled=True)
+    assert secure.basis == "tested"
+    assert f"cannot break the cryptography; {TESTED})" in secure.sentence
+    for gap in ("seeded", "schema_draft", "looks_at_other_rows"):
+        weak = replace(secure, **{gap: True})
+        assert weak.basis == "assumed"
+        assert "assumed, not proved" in weak.sentence
+
+
 def test_samples_of_rows_are_a_condition_and_groups_follow_from_the_limit_alone():
     sampled = replace(PLAIN, sampled=True)
-    assert sampled.sentence == PLAIN.sentence
+    assert sampled.sentence == PLAIN.sentence.replace("(proved)", f"({TESTED})")
     (condition,) = (
         set(sampled.conditions)
         - set(replace(PLAIN, spent=PLAIN.spent).conditions)

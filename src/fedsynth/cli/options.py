@@ -44,10 +44,14 @@ _PARTITION_TEXT = (
     "How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts; "
     "label-skew:A: each class of the label (%s) in unequal shares; capped-label-skew:A: the same, but a site that has "
     "its equal share of the rows gets no further classes; column:NAME: all rows with the same value (or bin) of that "
-    "column at one site; values:NAME: one site for each of the most common values of that column, without the rows of "
-    "other values; cluster: similar rows together%s. %s a positive number such as 0.5: the smaller, the more uneven. "
-    "docs/cli.md explains each."
+    "column at one site; values:NAME: one site for each of %s, without the rows of other values; cluster: similar rows "
+    "together%s. %s a positive number such as 0.5: the smaller, the more uneven. docs/cli.md explains each."
 )
+_LOOKING = (
+    "; synthfs:B: generated rows, without --data, whose columns are distributed differently at each site. With "
+    "capped-label-skew and cluster, one row more moves others, so that the result is not for publication"
+)
+_COMMONEST = "the most common values of that column"
 _LABEL = "the column --target, else the last one"
 _TABLE_TEXT = (
     "CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME (without a password: put that into ~/.pgpass)"
@@ -230,16 +234,13 @@ Partition = Annotated[
     str,
     typer.Option(
         "--partition",
-        help=_PARTITION_TEXT
-        % (
-            _LABEL,
-            "; synthfs:B: generated rows, without --data, whose columns are distributed differently at each site",
-            "A and B are each",
-        ),
+        help=_PARTITION_TEXT % (_LABEL, "the first values of that column in the schema", _LOOKING, "A and B are each"),
     ),
 ]
-TablePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % (_LABEL, "", "A is"))]
-AdvicePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % ("the last column", "", "A is"))]
+TablePartition = Annotated[str, typer.Option("--partition", help=_PARTITION_TEXT % (_LABEL, _COMMONEST, "", "A is"))]
+AdvicePartition = Annotated[
+    str, typer.Option("--partition", help=_PARTITION_TEXT % ("the last column", _COMMONEST, "", "A is"))
+]
 SimulatedHoldout = Annotated[float, typer.Option("--holdout", help=_HOLDOUT_TEXT % "at least 0 and below 1")]
 ComparedHoldout = Annotated[float, typer.Option("--holdout", help=_HOLDOUT_TEXT % "above 0 and below 1")]
 JobTarget = Annotated[

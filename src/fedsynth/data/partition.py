@@ -1,7 +1,9 @@
 """Partitions of one table over simulated sites, as used in the federated-learning literature.
 
 Every partition assigns a site number to each row, or -1 to a row that no site gets. All partitions are reproducible
-from a seed.
+from a seed. ``assign`` divides a table as the literature does: one more row can move every other one. ``place``, where
+a partition has it, decides each row's site by that row alone (:mod:`fedsynth.data.placement`), as the rows of a run
+must be divided whose split is published.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ _UMAP_ROWS = 50_000  # UMAP is fitted to at most this many rows, and then embeds
 
 @dataclass(frozen=True)
 class IID:
-    """A partition over simulated sites: random rows in parts of equal size (up to one row)."""
+    """A partition over simulated sites: random rows in parts of equal size, up to one row (of equal expected size)."""
+
+    def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the site of each row of ``table``, shape ``(rows,)``, given a random number ``at`` in [0, 1) of each."""
+        return np.minimum(at * sites, sites - 1).astype(np.int64)  # at * sites may round up to sites
+
+    def sizes(self, rows: int, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return how many of ``rows`` rows each site gets, shape ``(sites,)``; nothing is drawn from ``rng``."""
+        return np.bincount(np.arange(rows) % sites, minlength=sites)
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
@@ -38,7 +48,7 @@ class IID:
 
 @dataclass(frozen=True)
 class Quantity:
-    """A partition over simulated sites of unequal sizes: each gets random rows, at least one.
+    """A partition over simulated sites of unequal sizes: each gets random rows, at least one (:meth:`place`: or none).
 
     The sites' shares of the rows are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a
     smaller alpha gives more unequal sizes.
@@ -46,14 +56,25 @@ class Quantity:
 
     alpha: float
 
+    def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the site of each row of ``table``, given random numbers ``at`` in [0, 1) of each, shape ``(rows,)``.
+
+        ``seed`` draws the sites' shares.
+        """
+        return _by_shares(np.random.default_rng(seed).dirichlet(np.full(sites, self.alpha)), at)
+
+    def sizes(self, rows: int, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw how many of ``rows`` rows each site gets, at least one if there are as many: shape ``(sites,)``."""
+        each = int(rows >= sites)
+        return each + rng.multinomial(rows - each * sites, rng.dirichlet(np.full(sites, self.alpha)))
+
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
 
         Raises :class:`Unsupported` if there are fewer rows than sites.
         """
         _enough_rows(table, sites)
-        counts = 1 + rng.multinomial(len(table) - sites, rng.dirichlet(np.full(sites, self.alpha)))
-        return rng.permutation(np.repeat(np.arange(sites), counts))
+        return rng.permutation(np.repeat(np.arange(sites), self.sizes(len(table), sites, rng)))
 
 
 @dataclass(frozen=True)
@@ -64,19 +85,33 @@ class LabelSkew:
     <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them (default: the last). The sites' shares of
     a class are drawn from the symmetric Dirichlet distribution with parameter ``beta``; a smaller beta gives more skew
     (Li et al., ICDE 2022, arXiv 2102.02079). A site with fewer than ``minimum`` rows takes single rows from the largest
-    sites.
+    sites; ``None`` stands for 1 in :meth:`assign`, and for no minimum in :meth:`place`, which cannot keep any.
     """
 
     beta: float
     column: int = -1
-    minimum: int = 1
+    minimum: int | None = None
+
+    def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the site of each row of ``table``, given random numbers ``at`` in [0, 1) of each, shape ``(rows,)``.
+
+        ``seed`` draws the sites' shares of every class that the schema has, whether rows have it or not.
+        """
+        label = table.codes[self.column]
+        rng = np.random.default_rng(seed)
+        shares = rng.dirichlet(np.full(sites, self.beta), table.schema.sizes[self.column])
+        site = np.empty(len(table), dtype=np.int64)
+        for value in np.unique(label):
+            site[label == value] = _by_shares(shares[value], at[label == value])
+        return site
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
 
         Raises :class:`Unsupported` if there are fewer than ``minimum`` rows for each site.
         """
-        _enough_rows(table, sites * self.minimum)
+        minimum = 1 if self.minimum is None else self.minimum
+        _enough_rows(table, sites * minimum)
         label = table.codes[self.column]
         site = np.empty(len(table), dtype=np.int64)
         for value in np.unique(label):
@@ -84,7 +119,7 @@ class LabelSkew:
             counts = rng.multinomial(len(rows), rng.dirichlet(np.full(sites, self.beta)))
             site[rows] = rng.permutation(np.repeat(np.arange(sites), counts))
         counts = np.bincount(site, minlength=sites)
-        while counts.min() < self.minimum:
+        while counts.min() < minimum:
             poorest, richest = int(counts.argmin()), int(counts.argmax())
             site[rng.choice(np.flatnonzero(site == richest))] = poorest
             counts[richest] -= 1
@@ -147,11 +182,21 @@ class ByColumn:
     """A partition over simulated sites by the values of a column: one site per value, or per balanced group of values.
 
     ``column`` is its position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as sites
-    encode them; a numeric column is split by its bins. Values are assigned from the commonest to the rarest, each to
-    the site with the fewest rows so far.
+    encode them; a numeric column is split by its bins. :meth:`assign` assigns values from the commonest to the rarest,
+    each to the site with the fewest rows so far; :meth:`place`, which may not count rows, divides the schema's list of
+    values into as many runs of nearly equal length as there are sites.
     """
 
     column: int
+
+    def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the site of each row of ``table``, shape ``(rows,)``; ``seed`` and ``at`` are not used.
+
+        Raises :class:`Unsupported` if the schema's column has fewer values than there are sites.
+        """
+        size = table.schema.sizes[self.column]
+        _enough_values(table, self.column, size, sites, "in the schema")
+        return table.codes[self.column].astype(np.int64) * sites // size
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
@@ -177,11 +222,21 @@ class ByValue:
     """A partition in which each simulated site gets all rows with one value of a column; other rows are dropped.
 
     The values are the commonest ones, as many as there are sites, and are assigned to sites in the schema's order, as
-    in FedTabDiff (arXiv 2401.06263). ``column`` is the column's position in :attr:`Schema.stored
-    <fedsynth.schema.schema.Schema.stored>`, the columns as sites encode them.
+    in FedTabDiff (arXiv 2401.06263); in :meth:`place`, which may not count rows, they are the first ones of the schema.
+    ``column`` is the column's position in :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, the columns as
+    sites encode them.
     """
 
     column: int
+
+    def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the site of each row of ``table``, or -1, shape ``(rows,)``; ``seed`` and ``at`` are not used.
+
+        Raises :class:`Unsupported` if the schema's column has fewer values than there are sites.
+        """
+        _enough_values(table, self.column, table.schema.sizes[self.column], sites, "in the schema")
+        codes = table.codes[self.column].astype(np.int64)
+        return np.where(codes < sites, codes, -1)
 
     def assign(self, table: Table, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the site of each row of ``table``, a number from 0 to ``sites`` - 1: int64, shape ``(rows,)``.
@@ -325,10 +380,16 @@ def synthfs(
     return schema, tables
 
 
-def _enough_values(table: Table, column: int, present: int, sites: int) -> None:
+def _by_shares(shares: NDArray[np.float64], at: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the index of the share in which each number of [0, 1) falls, when the shares are laid side by side."""
+    found: NDArray[np.int64] = np.searchsorted(np.cumsum(shares)[:-1], at, side="right")
+    return found
+
+
+def _enough_values(table: Table, column: int, present: int, sites: int, where: str = "in this table") -> None:
     if present < sites:
         name = table.schema.names[column]
-        raise Unsupported(f"column {name!r} has {present} values in this table; ask for at most as many sites")
+        raise Unsupported(f"column {name!r} has {present} values {where}; ask for at most as many sites")
 
 
 def _enough_rows(table: Table, needed: int) -> None:

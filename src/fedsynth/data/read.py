@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from fedsynth.data.persons import keep_rows
+from fedsynth.data.persons import identify, keep_rows
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, frame_of, in_parts
 from fedsynth.data.sources.files import check_suffix
@@ -83,18 +84,19 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
-    not counted either. A file is then read twice, and the rows of a database table are all held as values.
+    not counted either. A file is then read twice, and the rows of a database table are all held as values. The result
+    has the ``persons`` of its rows.
     """
     source = _source(place)
     check_columns(source, schema)
     wanted = {column.name: column for column in schema.asked}
     bad = BadLines()
     batches = (
-        _batches(source, wanted, chunk_rows, bad)
+        ((rows, None) for rows in _batches(source, wanted, chunk_rows, bad))
         if persons is None
         else _limited(source, wanted, persons, chunk_rows, bad)
     )
-    parts = [encode(schema, rows) for rows in batches]
+    parts = [encode(schema, rows, of) for rows, of in batches]
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # frees memory for sorting
     if bad.count:
@@ -362,8 +364,8 @@ def _batches(
 
 def _limited(
     source: Source, wanted: Mapping[str, Column | None], persons: PersonLimit, chunk_rows: int, bad: BadLines
-) -> Iterator[Any]:
-    """Yield the ``wanted`` columns of the rows that are kept of each person."""
+) -> Iterator[tuple[Any, NDArray[np.uint64]]]:
+    """Yield the ``wanted`` columns of the rows that are kept of each person, and the persons of these rows."""
     if persons.column not in source.columns():
         raise SchemaError(
             f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row; name "
@@ -377,10 +379,12 @@ def _limited(
     else:
         batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
-    kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
+    every = pd.concat(ids) if ids else pd.Series([], dtype=object)
+    kept, known = keep_rows(every, persons.most, persons.key), identify(every)
     start = 0
     for rows in batches:
-        yield rows.filter(pa.array(kept[start : start + rows.num_rows]))
+        part = slice(start, start + rows.num_rows)
+        yield rows.filter(pa.array(kept[part])), known[part][kept[part]]
         start += rows.num_rows
 
 
@@ -405,7 +409,12 @@ def in_canonical_order(table: Table) -> Table:
             keys[-1] *= size
             keys[-1] += table.codes[position]
             room *= size
-    return replace(table.take(np.lexsort(keys)), left_out=table.left_out)
+    if table.persons is not None:
+        keys.insert(0, table.persons[: len(table)])
+    found = replace(table.take(np.lexsort(keys)), left_out=table.left_out)
+    if table.persons is None or found.persons is None:
+        return found
+    return replace(found, persons=np.concatenate([found.persons, np.sort(table.persons[len(table) :])]))
 
 
 def _absent(source: Source, absent: Sequence[str]) -> str:

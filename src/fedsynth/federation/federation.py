@@ -162,6 +162,9 @@ class Federation:
         Bound on the rows of one site, to recognise impossible answers.
     seeded
         Whether even the noise follows from a seed, so that nothing is private; :attr:`statement` says so.
+    looks_at_other_rows
+        Whether the rows of a simulation were split over the sites by a partition that looks at other rows
+        (:mod:`fedsynth.data.placement`), which the guarantee does not cover.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -193,6 +196,7 @@ class Federation:
     exact: float | None = None
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
+    looks_at_other_rows: bool = False
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     progress: Progress = ignore_progress
@@ -218,6 +222,7 @@ class Federation:
             neighbours=self.neighbours,
             schema_draft=self.schema.draft,
             seeded=self.seeded,
+            looks_at_other_rows=self.looks_at_other_rows,
             exact=self.exact,
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
         )

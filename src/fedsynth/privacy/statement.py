@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, group_epsilon, to_json
 
-Basis = Literal["proved", "computational", "assumed"]
-"""Basis of a guarantee: a proof alone, a proof that presumes unbroken cryptography, or an unchecked assumption."""
+Basis = Literal["proved", "computational", "tested", "assumed"]
+"""What a guarantee rests on, from the strongest to the weakest.
+
+"proved": a proof alone. "computational": a proof that presumes unbroken cryptography. "tested": a proof of which one
+premise is tested, not proved. "assumed": a premise that is not checked, or does not hold against everyone.
+"""
+_STRENGTH: tuple[Basis, ...] = get_args(Basis)
 
 LARGEST_USUAL_EPSILON = 20.0
 
@@ -28,6 +33,7 @@ _AGAINST: dict[str, tuple[str, Basis]] = {
 _RESTS_ON: dict[Basis, str] = {
     "proved": "proved",
     "computational": "proved for adversaries who cannot break the cryptography",
+    "tested": "that a row's gradient does not depend on other rows is tested, not proved",
     "assumed": "assumed, not proved",
 }
 
@@ -35,7 +41,7 @@ _RESTS_ON: dict[Basis, str] = {
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
     *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
-    *("exact", "sampled"),
+    *("looks_at_other_rows", "exact", "sampled"),
 )
 """The fields of a statement that are written to files."""
 
@@ -65,6 +71,9 @@ class Statement:
         Whether categories and bounds were drafted from the rows and nobody has confirmed that they are public.
     seeded
         Whether the noise can be reproduced from a seed.
+    looks_at_other_rows
+        Whether a published split of the rows over simulated sites depends on more than each row itself
+        (:mod:`fedsynth.data.placement`), so that one more row moves others.
     exact
         A smaller epsilon than the limit's, at the same delta, from exact accounting of the plan (the questions that the
         run may ask, with their costs) that the sites approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`);
@@ -88,6 +97,7 @@ class Statement:
     assumption: str = ""
     schema_draft: bool = False
     seeded: bool = False
+    looks_at_other_rows: bool = False
     exact: float | None = None
     sampled: bool = False
 
@@ -111,11 +121,22 @@ class Statement:
 
     @property
     def publishable(self) -> bool:
-        """Whether there is a guarantee, no seed reproduces the noise, and the schema was not drafted from the rows.
+        """Whether there is a guarantee that covers everything that a published run shows.
 
-        Only then does the guarantee cover everything that a published table shows.
+        It does not if a seed reproduces the noise, if the schema was drafted from the rows, or if the published split
+        of the rows depends on more than each row itself.
         """
-        return self.private and not self.seeded and not self.schema_draft
+        return self.private and not self._gaps
+
+    @property
+    def _gaps(self) -> list[str]:
+        """What the guarantee does not cover, each as the end of a headline."""
+        gaps = {
+            "with noise from a seed": self.seeded,
+            "with a schema drafted from the rows": self.schema_draft,
+            "with a split over sites that looks at other rows": self.looks_at_other_rows,
+        }
+        return [gap for gap, there in gaps.items() if there]
 
     @property
     def adversary(self) -> str:
@@ -124,11 +145,21 @@ class Statement:
 
     @property
     def basis(self) -> Basis:
-        """What the guarantee is based on: "proved", "computational" or "assumed" (:data:`Basis`).
+        """What the guarantee rests on (:data:`Basis`): its weakest part decides.
 
-        "computational" is a proof that presumes unbroken cryptography, and "assumed" an assumption that nobody checked.
+        These are the trust model, noise on sampled rows (training, for which the independence of one row's gradient
+        from other rows is tested and not proved), and whether anything is published that the guarantee does not cover.
         """
-        return self._against[1]
+        return max(self._rests_on, key=_STRENGTH.index)
+
+    @property
+    def _rests_on(self) -> list[Basis]:
+        parts = [self._against[1]]
+        if self.sampled:
+            parts.append("tested")
+        if self._gaps:
+            parts.append("assumed")
+        return [part for part in parts if part != "proved"] or ["proved"]
 
     @property
     def public_sizes(self) -> bool:
@@ -140,11 +171,7 @@ class Statement:
         """The statement in a few words, such as "(1, 1e-06)-differentially private" or "NOT PRIVATE"."""
         if not self.private:
             return "NOT PRIVATE"
-        if self.seeded:
-            return f"NOT FOR PUBLICATION: {self._private}, but with noise from a seed"
-        if self.schema_draft:
-            return f"NOT FOR PUBLICATION: {self._private}, but with a schema drafted from the rows"
-        return self._private
+        return f"NOT FOR PUBLICATION: {self._private}, but {self._gaps[0]}" if self._gaps else self._private
 
     @property
     def text(self) -> str:
@@ -162,7 +189,7 @@ class Statement:
         prefix = "" if self.publishable else "NOT FOR PUBLICATION: "
         return (
             f"{prefix}The synthetic data are {self._private} for {self._who} ({self._change}), "
-            f"against {self.adversary} ({_RESTS_ON[self.basis]})."
+            f"against {self.adversary} ({'; '.join(_RESTS_ON[part] for part in self._rests_on)})."
         )
 
     @property
@@ -173,12 +200,20 @@ class Statement:
         found = []
         if self.seeded:
             found.append(
-                "The noise comes from a seed: whoever knows the seed can remove it. Use such runs as simulations only."
+                "The noise comes from a seed: a reader who knows the seed can remove it. Use such runs as simulations "
+                "only."
             )
         if self.schema_draft:
             found.append(
                 "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema "
                 "and delete `draft = true` once everything in it is public."
+            )
+        if self.looks_at_other_rows:
+            found.append(
+                "The split of the rows over the sites looks at all rows, so that one row more moves others: the "
+                "guarantee does not hold for readers who know how the rows were split, as run.toml says. Split them "
+                "row by row (iid, quantity:A, label-skew:A, column:NAME or values:NAME, without public sizes), or by "
+                "iid or quantity:A with public sizes."
             )
         name = "epsilon" if self.limit.pure else "(epsilon, delta)"
         limit = self._pair_of(self.limit.epsilon)

@@ -6,6 +6,7 @@ import csv
 import hmac
 import io
 import json
+import logging
 import os
 import platform
 import shutil
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from fedsynth.runs.split import Split
 
 SCORES_FORMAT = 3  # of scores.json
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class RunFolder:
     ``schema.toml``, the rows in ``synthetic.csv`` (or ``.parquet``), the fitted model in ``model.fedsynth``, the
     server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
     (of exact counts for a trusted server only that the site answered, and the released sum). A simulated run has
-    ``rows.key`` as well, the key of the digest of its rows: anyone who has it can confirm a guess at a row. An
+    ``rows.key`` as well, the key of the digest of its rows (anyone who has it can confirm a guess at a row) and, where
+    sizes are public, of the permutation that dealt them. An
     evaluation writes ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
@@ -83,7 +86,7 @@ class RunFolder:
 
     @property
     def rows_key(self) -> Path:
-        """Path of ``rows.key``: the key of the digest of a simulated run's rows, which must not be published."""
+        """Path of ``rows.key``: the key of a simulated run's rows, which must not be published."""
         return self.path / "rows.key"
 
     @property
@@ -144,6 +147,12 @@ class RunFolder:
         ledger = LedgerFile.read(self.ledger_file)
         if ledger.statement is None or not {"private", "seeded"} <= set(ledger.statement):
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
+        if "split_seed" in self.made and "split" not in self.made:
+            _log.warning(
+                "%s was written by an earlier version, whose split of the rows, published as split_seed, depends on every "
+                "row: its stated guarantee does not hold for readers of that seed. Run the job again before publishing",
+                self.path,
+            )
         return ledger
 
     @property
@@ -190,15 +199,17 @@ class RunFolder:
             raise FedsynthError(
                 f"{self.path} is a run of real sites, whose rows are not here; only simulations can be evaluated"
             )
-        if "split_seed" not in self.made:
-            raise FedsynthError(f"{self.run_file} does not say how the rows were split (split_seed); run the job again")
+        if not {"split", "split_seed"} <= set(self.made):
+            raise FedsynthError(
+                f"{self.run_file} does not say how the rows were split (split, split_seed), as that of an earlier "
+                "version; run the job again"
+            )
         if job.data and job.data != DEMO_DATA:
             source = open_source(job.data)
             if source.file is not None and not source.file.is_file():
                 raise FedsynthError(
                     f"the run's data file {source.file} is gone; restore it, since a report compares with its rows"
                 )
-        found = load_rows(job, self.made["split_seed"])
         try:
             key = bytes.fromhex(self.rows_key.read_text())
         except (OSError, ValueError) as error:
@@ -206,6 +217,7 @@ class RunFolder:
                 f"{self.rows_key} is missing or damaged, so it cannot be checked whether {job.data} still holds the "
                 "rows of the run; restore it, or run the job again"
             ) from error
+        found = load_rows(job, self.made["split_seed"], key)
         if not hmac.compare_digest(_keyed(key, found), str(self.made.get("rows_digest"))):
             raise FedsynthError(
                 f"{job.data} no longer holds the rows that the run read; restore those rows, or run the job again"

@@ -74,8 +74,9 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
     job.build_method()  # reports invalid options before rows are read
     trust = job.build_trust()
     split_seed = secrets.randbits(63) if job.seed is None else job.seed
+    rows_key = _rows_key(job)
     with new_folder(out, force=force) as folder:
-        rows = load_rows(job, split_seed)
+        rows = load_rows(job, split_seed, rows_key)
         method = job.build_method(rows.schema)
         federation = federate(
             rows.sites,
@@ -90,17 +91,27 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             transcript=folder.transcript,
             progress=progress,
         )
+        federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows)
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
         made: dict[str, Any] = {
+            "split": _SPLITS[rows.looks_at_other_rows, job.public_sizes],
             "split_seed": split_seed,  # of hold-out and partition only, never of the noise
-            "rows_digest": folder.write_rows_key(_rows_key(job), rows),
+            "rows_digest": folder.write_rows_key(rows_key, rows),
         }
         if roster := getattr(federation.trust, "roster", None):  # the noise depends on its size
             made["identities"] = {name: key.hex() for name, key in roster.items()}
         folder.write(job, federation, outcome.synthesizer, outcome.synthetic, out, made)
     return SimulatedRun(**vars(outcome), rows=rows)
+
+
+_SPLITS = {  # by (looks at other rows, public sizes): how run.toml names the way rows were split
+    (False, False): "row by row",
+    (False, True): "secret permutation",
+    (True, False): "by other rows",
+    (True, True): "by other rows",
+}
 
 
 def watch_nothing(transport: Transport) -> Transport:
@@ -197,9 +208,10 @@ def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunR
 
 
 def _rows_key(job: Job) -> bytes:
-    """Return a key for the digest of the rows; with it, anyone who knows all rows but one could find that one by trial.
+    """Return the key of the digest of the rows, and of the permutation that deals them where sizes are public.
 
-    With a seed, the key is derived from it: such a run is not private anyway, and all its files are reproducible.
+    With it, anyone who knows all rows but one could find that one by trial. With a seed, the key is derived from it:
+    such a run is not private anyway, and all its files are reproducible.
     """
     if job.seed is None:
         return secrets.token_bytes(32)

@@ -1,19 +1,25 @@
-"""The rows of a simulated run: reads a table, holds a part out, and splits the rest over the sites."""
+"""The rows of a simulated run: reads a table, holds a part out, and splits the rest over the sites.
+
+Everything that determines the split is published with the run, except the key of a permutation where sizes are public:
+:mod:`fedsynth.data.placement` says why the guarantee holds all the same.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import hmac
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
+from fedsynth.data.partition import IID, Partition, Quantity, SynthFS, parse_partition, split, synthfs
+from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
 from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.read import PersonLimit, read_frame, read_table
 from fedsynth.data.sources import open_source
-from fedsynth.errors import Unsupported
+from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -24,7 +30,9 @@ class Split:
     """The data of a simulated run after it was split: one table per site, and the hold-out, which no site has.
 
     All tables are encoded under ``schema``. ``holdout`` is ``None`` if the job keeps no rows back. ``digest``
-    identifies all rows that fit, before the split; ``left_out`` counts those that did not fit the schema.
+    identifies all rows that fit (and their persons, if they are known), before the split; ``left_out`` counts those
+    that did not fit the schema. ``looks_at_other_rows`` says whether the place of a row depends on other rows, so that
+    the guarantee does not hold for readers who know how the rows were split.
     """
 
     schema: Schema
@@ -32,20 +40,24 @@ class Split:
     holdout: Table | None
     digest: str
     left_out: int = 0
+    looks_at_other_rows: bool = False
 
 
-def load_rows(job: Job, split_seed: int) -> Split:
+def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     """Read a job's table, keep the job's share of rows back as hold-out, and split the others over its sites.
 
-    ``split_seed`` fixes both draws, and the choice among the rows of one person. The demo's table and generated rows
-    (``synthfs``) have a schema of their own; for any other table, one is drafted if the job has none. Raises
+    ``split_seed``, which may be published, fixes both, and the choice among the rows of one person; with public sizes
+    the secret ``key`` (32 bytes) deals the rows. If the job names a column of persons, all rows of a person are held
+    out together, and its random numbers are the person's. The demo's table and generated rows (``synthfs``) have a
+    schema of their own; for any other table, one is drafted if the job has none. Raises
     :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
-    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that lacks a column of the schema or of the
-    job, or has one that cannot be read; rows that do not fit are left out.
+    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table without a row that fits, or that lacks a
+    column of the schema or of the job, or has one that cannot be read; rows that do not fit are left out.
     """
-    rng = np.random.default_rng(split_seed)
+    if not 0 <= job.holdout < 1:
+        raise Unsupported(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
     if job.partition.startswith("synthfs:"):
-        return _generated_rows(job, rng)
+        return _generated_rows(job, np.random.default_rng(split_seed))
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
@@ -59,10 +71,44 @@ def load_rows(job: Job, split_seed: int) -> Split:
         table = read_table(source, schema, persons=_persons(job, split_seed))
     if job.target:
         schema.plain().index(job.target)
-    digest, left_out = table.digest, table.left_out
-    table, holdout = _hold_out(table, job.holdout, rng)
+    if not len(table):
+        raise SchemaError(
+            f"none of the {table.rows_read} rows of {job.data} fits the schema; `fedsynth schema check` says why"
+        )
+    if len(table) < job.sites:
+        raise Unsupported(f"{len(table)} rows are too few for {job.sites} sites; ask for fewer sites")
     how = parse_partition(job.partition, schema, job.target)
-    return Split(schema, tuple(split(table, job.sites, how, rng)), holdout, digest, left_out)
+    if isinstance(how, SynthFS):
+        raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
+    sites, holdout = _divided(table, job, how, split_seed, key)
+    looks = looks_at_other_rows(how, public_sizes=job.public_sizes)
+    return Split(schema, tuple(sites), holdout, _digest(table), table.left_out, looks)
+
+
+def _divided(table: Table, job: Job, how: Partition, split_seed: int, key: bytes) -> tuple[list[Table], Table | None]:
+    """Return the sites' tables, and the hold-out if the job has one."""
+    if job.public_sizes and isinstance(how, IID | Quantity):
+        secret = hmac.digest(key, b"permutation of rows", "sha256")
+        place = dealt(table, job.holdout, job.sites, how, split_seed, secret)
+        fits, misfits = place[: len(table)], place[len(table) :]
+        # A public size counts the rows left out, too, so that it does not tell whether a row fits.
+        counts = np.bincount(misfits[misfits >= 0], minlength=job.sites)
+        sites = [replace(table.take(fits == site), left_out=int(counts[site])) for site in range(job.sites)]
+        return sites, table.take(fits < 0) if job.holdout else None
+    held = held_out(table, job.holdout, split_seed)
+    kept = table.take(~held)
+    if looks_at_other_rows(how, public_sizes=job.public_sizes):
+        sites = split(kept, job.sites, how, np.random.default_rng(split_seed))
+    else:
+        place = placed(kept, job.sites, how, split_seed)
+        sites = [kept.take(place == site) for site in range(job.sites)]
+    return sites, table.take(held) if job.holdout else None
+
+
+def _digest(table: Table) -> str:
+    """Return the SHA-256 (hex) of all that decides how the rows are split, apart from the job."""
+    persons = b"" if table.persons is None else table.persons.tobytes()
+    return hashlib.sha256(table.digest.encode() + persons).hexdigest()
 
 
 def _persons(job: Job, split_seed: int) -> PersonLimit | None:
@@ -83,16 +129,9 @@ def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
     if job.data or job.schema or job.person:
         raise Unsupported("synthfs generates its own rows; leave --data, --schema and --person out, or choose another")
     schema, tables = synthfs(job.sites, how.beta, rng)
-    digest = concatenate(tables).digest
-    parts = [_hold_out(table, job.holdout, rng) for table in tables]
-    held = [rest for _, rest in parts if rest is not None]
-    return Split(schema, tuple(kept for kept, _ in parts), concatenate(held) if held else None, digest)
-
-
-def _hold_out(table: Table, share: float, rng: np.random.Generator) -> tuple[Table, Table | None]:
-    if not 0 <= share < 1:
-        raise Unsupported(f"holdout must lie in [0, 1), not {share}; 0.1 keeps a tenth of the rows back")
-    if share == 0:
-        return table, None
-    held = rng.permutation(len(table)) < round(share * len(table))
-    return table.take(~held), table.take(held)
+    parts = []
+    for table in tables:
+        held = rng.permutation(len(table)) < round(job.holdout * len(table))
+        parts.append((table.take(~held), table.take(held)))
+    holdout = concatenate([rest for _, rest in parts]) if job.holdout else None
+    return Split(schema, tuple(kept for kept, _ in parts), holdout, concatenate(tables).digest)

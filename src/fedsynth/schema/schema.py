@@ -186,11 +186,12 @@ class Schema:
         """
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
-    def assembled(self, columns: Iterable[Encoded]) -> Table:
+    def assembled(self, columns: Iterable[Encoded], persons: NDArray[np.uint64] | None = None) -> Table:
         """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
 
         ``columns`` are the encoded :attr:`asked` columns, in their order, as they are published; differences and ratios
-        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here.
+        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here. ``persons`` has an
+        integer for the person of each row (uint64, shape ``(rows,)``), if it is known.
         """
         from fedsynth.rows import Table
 
@@ -209,8 +210,11 @@ class Schema:
             if encoded.numbers is not None:
                 numbers[position] = encoded.numbers
         assert kept is not None  # a schema has columns
-        table = Table(self, tuple(codes), numbers)
-        return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
+        table = Table(self, tuple(codes), numbers, persons=persons)
+        if kept.all():
+            return table
+        ordered = None if persons is None else np.concatenate([persons[kept], persons[~kept]])
+        return replace(table.take(kept), left_out=int(np.count_nonzero(~kept)), persons=ordered)
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
         """Return one column of a data frame, as published, in encoded form: codes, numbers and values that do not fit.

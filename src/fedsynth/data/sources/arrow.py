@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
 from fedsynth.rows import Table
@@ -61,14 +62,14 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def encode(schema: Schema, table: Any) -> Table:
+def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None) -> Table:
     """Encode the rows of an Arrow ``table`` under a ``schema``, faster than from a data frame.
 
     The result is that of :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, but each distinct text of a
-    column is encoded only once. Raises :class:`SchemaError` for a column of a type that the schema's column cannot
-    read.
+    column is encoded only once. ``persons`` has an integer for the person of each row, if it is known. Raises
+    :class:`SchemaError` for a column of a type that the schema's column cannot read.
     """
-    return schema.assembled(encode_column(schema, column, table) for column in schema.asked)
+    return schema.assembled((encode_column(schema, column, table) for column in schema.asked), persons)
 
 
 def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
