@@ -30,7 +30,7 @@ class IID:
     """A partition over simulated sites: random rows in parts of equal size, up to one row (of equal expected size)."""
 
     def place(self, table: Table, sites: int, seed: int, at: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the site of each row of ``table``, shape ``(rows,)``, given a random number ``at`` in [0, 1) of each."""
+        """Return the site of each row of ``table``, shape ``(rows,)``; ``at`` are random numbers in [0, 1) of each."""
         return np.minimum(at * sites, sites - 1).astype(np.int64)  # at * sites may round up to sites
 
     def sizes(self, rows: int, sites: int, rng: np.random.Generator) -> NDArray[np.int64]:
