@@ -149,8 +149,9 @@ class RunFolder:
             raise FedsynthError(f"{self.ledger_file} has no statement of the guarantee; run the job again")
         if "split_seed" in self.made and "split" not in self.made:
             _log.warning(
-                "%s was written by an earlier version, whose split of the rows, published as split_seed, depends on all "
-                "rows: its stated guarantee does not hold for readers of that seed. Run the job again before publishing",
+                "%s was written by an earlier version, whose split of the rows, published as split_seed, depends on "
+                "all rows: its stated guarantee does not hold for readers of that seed. Run the job again before you "
+                "publish anything",
                 self.path,
             )
         return ledger
