@@ -149,7 +149,7 @@ class Table:
     narrowest dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN
     where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
     :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits. ``persons``, if the
-    person of each row is known, has an integer for each row read (:func:`~fedsynth.data.persons.identify`, uint64,
+    person of each row is known, has an integer for each row read (:func:`~fedsynth.persons.identify`, uint64,
     shape ``(rows_read,)``): first for the rows of the table, then for those left out. It is neither counted nor part of
     the digest.
     """

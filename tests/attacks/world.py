@@ -122,7 +122,7 @@ def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
     limits = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
     content = {
         "site": {"name": "north"},
-        "source": {"data": "rows.csv", "schema": "schema.toml"},
+        "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {"budget": limits, "trusts": {"local": {}}, "verbs": list(VERBS), "plans": "any", **policy},
         "flower": {"superlink": "127.0.0.1:9"},

@@ -507,6 +507,7 @@ def test_what_a_sites_own_file_names_is_what_is_checked(tmp_path, federation_ca)
             [source]
             data = "rows.csv"
             schema = "schema.toml"
+            rows_are_persons = true
             [coordinator]
             key = "{bytes(PUBLIC).hex()}"
             [flower]

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.persons import keep_rows
 from fedsynth.data.read import read_frame, read_table, write_frame
+from fedsynth.persons import keep_rows
 from fedsynth.schema import Categorical, Schema
 
 ROWS = 400

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsynth.data.persons import keep_rows
 from fedsynth.errors import InvalidParameter
+from fedsynth.persons import keep_rows
 
 KEY = bytes(range(32))
 persons = st.lists(st.sampled_from(["ann", "bob", "", "a", "é", "7"]), max_size=40)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.federation.world import (
     AGE,
@@ -608,3 +609,40 @@ def test_whoever_is_not_the_coordinator_leaves_no_trace_in_an_account():
     for data in (b"x", bytes(104), bytes(2000)):
         assert sites[0].answer(data)
     assert sites[0].account.head()[0] == 0
+
+
+def visits() -> dict[str, pd.DataFrame]:
+    """Rows of persons: ann has five at the first site and two at each other one; the others have one row each."""
+    north = pd.DataFrame({"patient": ["ann"] * 5 + list(map(str, range(20))), "sex": "f"})
+    south, east = (
+        pd.DataFrame({"patient": ["ann", "ann", None, *(f"{site}{k}" for k in range(20))], "sex": "m"})
+        for site in ("south", "east")
+    )
+    return {"north": north, "south": south, "east": east}
+
+
+def rows_of_persons(unit: Unit) -> list[int]:
+    """Return how many rows each site has for its questions."""
+    schema = Schema((Categorical("sex", ("f", "m")),))
+    budget, trust = Budget(1.0, 1e-6), TrustedServer()
+    federation = federate(visits(), schema, budget, trust=trust, unit=unit, person="patient", public_sizes=True)
+    assert federation.sizes is not None
+    return list(federation.sizes.values())
+
+
+def test_a_person_has_no_more_rows_and_sites_than_the_unit_says():
+    """A unit of protection bounds what is used of a person; without a column of persons it would bound nobody."""
+    assert rows_of_persons(Unit(rows=9, sites=9)) == [25, 22, 22]  # rows without a person are left out
+    assert rows_of_persons(Unit(rows=2, sites=3)) == [22, 22, 22]
+    one, two = (rows_of_persons(Unit(rows=2, sites=sites)) for sites in (1, 2))
+    assert sum(one) == 60 + 2
+    assert sum(two) == 60 + 4
+    assert rows_of_persons(Unit(rows=2, sites=1)) == one  # a resumed run uses the same rows
+
+
+def test_a_column_of_persons_that_a_site_lacks_is_named():
+    frames = visits()
+    del frames["east"]["patient"]
+    schema = Schema((Categorical("sex", ("f", "m")),))
+    with pytest.raises(SchemaError, match="'east' has no column 'patient'"):
+        federate(frames, schema, Budget(1.0, 1e-6), trust=TrustedServer(), person="patient")

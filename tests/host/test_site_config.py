@@ -33,7 +33,7 @@ from fedsynth.files import private_folder
 from fedsynth.host import rows as site_rows
 from fedsynth.host.checks import check_site
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.rows import close_run, load_rows
+from fedsynth.host.rows import RunRows, close_run, load_rows
 from fedsynth.host.state import (
     IdleRuns,
     answer,
@@ -59,7 +59,7 @@ TEMPLATES = Path(flower.__file__).parent / "templates"
 COORDINATOR = Coordinator(bytes(range(32)))
 CONTENT: dict[str, dict[str, Any]] = {
     "site": {"name": "north"},
-    "source": {"data": "rows.csv", "schema": "schema.toml"},
+    "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
     "coordinator": {"key": COORDINATOR.public.hex()},
     "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
     "flower": {"superlink": "127.0.0.1:9"},
@@ -184,7 +184,14 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("coordinator", {}, FedsynthError, r"\[coordinator\] lacks \['key'\]"),
         ("coordinator", {"key": "ab" * 63}, FedsynthError, "128 hexadecimal digits"),
         ("coordinator", {"key": "x" * 128}, FedsynthError, "128 hexadecimal digits"),
-        ("source", {**CONTENT["source"], "counted": True, "person": "p"}, FedsynthError, "person"),
+        (
+            "source",
+            {"data": "rows.csv", "schema": "s", "counted": True, "person": "p"},
+            FedsynthError,
+            "limits the rows",
+        ),
+        ("source", {**CONTENT["source"], "person": "p"}, FedsynthError, "delete one"),
+        ("source", {**CONTENT["source"], "rows_are_persons": "yes"}, FedsynthError, "true or false"),
         ("source", {**CONTENT["source"], "counted": True, "streamed": True}, FedsynthError, "not both"),
         ("source", {"counted": "postgresql://h/d?table=t", "data": "t", "schema": "s"}, FedsynthError, "true or false"),
         ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
@@ -202,8 +209,8 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
         ("peers", {"south": "ab" * 32}, FedsynthError, r"unknown entries \['peers'\]"),
         ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
-        ("source", {"data": "mysql://h/d", "schema": "s"}, Unsupported, "no source for"),
-        ("source", {"data": "postgresql://u:pass@h/d?table=t", "schema": "s"}, FedsynthError, "password"),
+        ("source", {**CONTENT["source"], "data": "mysql://h/d"}, Unsupported, "no source for"),
+        ("source", {**CONTENT["source"], "data": "postgresql://u:pass@h/d?table=t"}, FedsynthError, "password"),
         ("policy", {"budget": {"epsilon": 1.0, "delta": 1e-6}}, InvalidParameter, "trusts"),
         ("policy", {**CONTENT["policy"], "exact": "yes"}, InvalidParameter, "exact must be true or false"),
         ("policy", {**CONTENT["policy"], "trusts": {"nobody": {}}}, Unsupported, "nobody"),
@@ -542,7 +549,7 @@ def test_idle_runs_are_looked_for_once_an_hour_and_errors_end_nothing(tmp_path, 
 def test_a_person_has_no_more_rows_than_the_unit_says_whatever_else_the_table_holds(tmp_path):
     home = tmp_path / "site"
     policy = {**CONTENT["policy"], "unit": {"rows": 2}}
-    config = ready_site(home, source={**CONTENT["source"], "person": "patient"}, policy=policy)
+    config = ready_site(home, source={"data": "rows.csv", "schema": "schema.toml", "person": "patient"}, policy=policy)
     persons = ["ann"] * 5 + ["bob"] * 2 + [""] * 3 + ["carl"]
     kinds = [f"v0,v0,v{k % 4},v{k % 5}" for k in range(len(persons))]
     (home / "rows.csv").write_text("c0,c1,c2,c3,patient\n" + "\n".join(map(",".join, zip(kinds, persons, strict=True))))
@@ -557,9 +564,22 @@ def test_a_person_has_no_more_rows_than_the_unit_says_whatever_else_the_table_ho
         load_rows(config, SCHEMA, KEY)
 
 
+@pytest.mark.parametrize("declared", [{}, {"rows_are_persons": False}])
+def test_a_site_answers_nothing_until_its_steward_says_who_a_person_is(tmp_path, declared):
+    source = {"data": "rows.csv", "schema": "schema.toml"}
+    config = ready_site(tmp_path / "site", source={**source, **declared})
+    rows(config.folder, 50)
+    code, found = check(config.folder)
+    assert code == 8
+    assert "who a person is" in found["rows"][1]
+    assert "rows_are_persons = true" in found["rows"][1]
+    with pytest.raises(FedsynthError, match="who a person is"):
+        RunRows(config, SCHEMA, open_account(config), KEY).require("run")
+
+
 def test_which_rows_of_a_person_are_kept_is_the_sites_secret(tmp_path):
     home = tmp_path / "site"
-    config = ready_site(home, source={**CONTENT["source"], "person": "patient"})
+    config = ready_site(home, source={"data": "rows.csv", "schema": "schema.toml", "person": "patient"})
     lines = [f"v0,v0,v0,v{k % 5},p{k // 5}" for k in range(100)]
     (home / "rows.csv").write_text("c0,c1,c2,c3,patient\n" + "\n".join(lines))
     digests = {load_rows(config, SCHEMA, bytes([k]) * 32).digest for k in range(4)}
@@ -704,7 +724,9 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     assert "no plan is approved" in found["policy"][1]
     assert "not admitted yet" in found["roster"][1]
     site = (home / "site.toml").read_text()
-    (home / "site.toml").write_text(site.replace('# plans = "any"', 'plans = "any"'))
+    (home / "site.toml").write_text(
+        site.replace('# plans = "any"', 'plans = "any"').replace("# rows_are_persons", "rows_are_persons")
+    )
     rows(home, 50)
     assert told["identity_key"] == identity(site_secret(load_site_config(home))).hex()
     assert (home / "node-key.pub").read_text() == told["node_public_key"] + "\n"

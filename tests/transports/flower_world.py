@@ -106,7 +106,7 @@ def lay_out(
         schema.decode(table, np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
         content = {
             "site": {"name": name},
-            "source": {"data": "rows.csv", "schema": "schema.toml"},
+            "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
             "coordinator": {"key": coordinator.public.hex()},
             "policy": {
                 "budget": {"epsilon": limit.epsilon, "delta": limit.delta},

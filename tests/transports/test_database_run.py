@@ -74,7 +74,7 @@ def write(home: Path, source: dict[str, Any]) -> None:
     home.mkdir(exist_ok=True)
     content = {
         "site": {"name": "north"},
-        "source": source,
+        "source": {**source, "rows_are_persons": True},
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {"budget": {"epsilon": 1e8, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
         "flower": {"superlink": "127.0.0.1:9"},

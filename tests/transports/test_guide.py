@@ -153,7 +153,9 @@ class Federation:
         (check,) = commands("2. ")
         for site in self.sites.values():
             text = (site.folder / "etc" / "site.toml").read_text()
-            (site.folder / "etc" / "site.toml").write_text(text.replace('# plans = "any"', 'plans = "any"'))
+            (site.folder / "etc" / "site.toml").write_text(
+                text.replace('# plans = "any"', 'plans = "any"').replace("# rows_are_persons", "rows_are_persons")
+            )
             assert "ready" in site.give(f"cd etc && {check}")
 
 

@@ -35,7 +35,9 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Federation:
         home = federation.home(name)
         SCHEMA.decode(random_table(60, at), np.random.default_rng(0)).to_csv(home / "rows.csv", index=False)
         policy = (home / "site.toml").read_text()
-        (home / "site.toml").write_text(policy.replace('# plans = "any"', 'plans = "any"'))
+        (home / "site.toml").write_text(
+            policy.replace('# plans = "any"', 'plans = "any"').replace("# rows_are_persons", "rows_are_persons")
+        )
     roster = federation.admit(*SITES)["roster"]
     for name in SITES:
         told("site", "join", federation.admission(name), federation.home(name), "--fingerprint", roster)

@@ -23,12 +23,12 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedsynth.data.persons import identify, keep_rows
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, frame_of, in_parts
 from fedsynth.data.sources.files import check_suffix
 from fedsynth.errors import SchemaError
 from fedsynth.files import sync
+from fedsynth.persons import identify, keep_rows
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
@@ -45,7 +45,7 @@ class PersonLimit(NamedTuple):
     """A limit on the rows per person for :func:`read_table`: at most ``most`` rows of each person are kept.
 
     ``column`` names the column that identifies the person of a row; it need not be part of the schema. ``key`` is a
-    secret that determines which rows of a person are kept (:func:`~fedsynth.data.persons.keep_rows`).
+    secret that determines which rows of a person are kept (:func:`~fedsynth.persons.keep_rows`).
     """
 
     column: str

@@ -28,6 +28,7 @@ from fedsynth.federation.trust import SimulationTerms, Trust
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
+from fedsynth.persons import identify, keep_rows, keep_sites
 from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.ledger import Ledger
@@ -45,6 +46,7 @@ def federate(
     *,
     trust: Trust,
     unit: Unit = ONE_ROW,
+    person: str = "",
     seed: int | None = None,
     public_sizes: bool = False,
     exact: bool = False,
@@ -70,6 +72,10 @@ def federate(
         Who adds the noise: :class:`TrustedServer`, :class:`LocalNoise`, :class:`SecureSum` or :class:`ThreeServers`.
     unit
         Unit of protection: a person with at most so many rows at a site, at so many sites.
+    person
+        Column of the frames that tells persons apart; it need not be in the schema. No more rows of a person are used
+        than ``unit`` says, at no more sites, and no rows without a person. Empty: no rows are dropped, and the
+        guarantee presumes that nobody has more.
     seed
         Seed of everything *including the noise*: reproducible, therefore not private, as the federation's privacy
         ``statement`` says. ``None`` takes noise from the operating system's entropy.
@@ -96,7 +102,7 @@ def federate(
     run over other rows (not with a seed, where this goes unnoticed), and if the run then sends other questions than the
     transcript has: for another schema, budget or method.
     """
-    encoded = _encode(tables, schema)
+    encoded = _encode(tables, schema, person, unit)
     if not encoded:
         raise Unsupported("a federation needs at least one site; pass a table for each")
     source = _source(transcript, encoded) if seed is None else seed
@@ -157,15 +163,47 @@ def federate(
 
 
 def _encode(
-    tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table], schema: Schema
+    tables: Mapping[str, pd.DataFrame | Table] | Sequence[pd.DataFrame | Table],
+    schema: Schema,
+    person: str,
+    unit: Unit,
 ) -> dict[str, Table]:
     named = tables if isinstance(tables, Mapping) else {f"site-{k:03d}": table for k, table in enumerate(tables)}
+    for name in named:
+        check_site_name(name)
+    if person:
+        named = _of_persons(named, schema, person, unit)
     encoded = {}
     for name, table in named.items():
-        check_site_name(name)
         encoded[name] = table if isinstance(table, Table) else schema.encode(table)
         if encoded[name].schema.digest != schema.digest:
             raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
+    return encoded
+
+
+def _of_persons(
+    tables: Mapping[str, pd.DataFrame | Table], schema: Schema, person: str, unit: Unit
+) -> dict[str, Table]:
+    """Encode the rows that are used of each person: as many, and at as many sites, as the unit of protection says.
+
+    The choice among a person's rows depends on those rows only, under any key, so that a fixed one does; a resumed run
+    chooses the same ones.
+    """
+    frames = {}
+    for name, table in tables.items():
+        if isinstance(table, Table) or person not in table.columns:
+            raise SchemaError(
+                f"site {name!r} has no column {person!r}, which tells persons apart; pass data frames with that column"
+            )
+        frames[name] = table
+    key = hashlib.sha256(b"rows of persons").digest()
+    at = keep_sites({name: frame[person] for name, frame in frames.items()}, unit.sites, key)
+    encoded = {}
+    for name, frame in frames.items():
+        frame = frame[at[name]]
+        frame = frame[keep_rows(frame[person], unit.rows, key)]
+        columns = (schema.encode_column(column, frame) for column in schema.asked)
+        encoded[name] = schema.assembled(columns, identify(frame[person]))
     return encoded
 
 

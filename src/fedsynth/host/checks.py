@@ -440,6 +440,7 @@ def _rows(config: SiteConfig) -> str:
     from fedsynth.data.read import check_table
     from fedsynth.federation.trust.three_servers.trust import ThreeServers
 
+    config.require_persons()
     schema = Schema.load(config.schema)
     private_folder(config.state)
     secret = site_secret(config) if config.account.is_file() else b""

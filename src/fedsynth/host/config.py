@@ -26,10 +26,11 @@ FORMAT = 1  # of the file; a file without a number has this format
 _MARK = "fedsynth_site"
 _log = logging.getLogger(__name__)
 
-_CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
+_WAYS = ("counted", "streamed")
+_CHOICES = (*_WAYS, "rows_are_persons")  # entries of [source] that are true or false
 _SECTIONS = {  # required and optional entries
     "site": (("name",), ("state",)),
-    "source": (("data", "schema"), ("counted", "streamed", "person")),
+    "source": (("data", "schema"), ("counted", "streamed", "person", "rows_are_persons")),
     "flower": (("superlink",), ("root_certificates", "key")),
     "coordinator": (("key",), ()),
 }
@@ -43,8 +44,9 @@ class SiteConfig:
     record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file or a database table,
     encoded under the schema in the file ``schema``. Rows are read and encoded at most once per run, unless they are
     ``counted`` (the database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question
-    reads all of them batch by batch, and none is kept). ``person`` is the column that identifies a row's person; if it
-    is empty, each row counts as another person.
+    reads all of them batch by batch, and none is kept). ``person`` is the column that identifies a row's person; it is
+    empty if the steward has declared, by ``rows_are_persons``, that no person has more rows than the policy's unit
+    says, or has declared nothing yet.
 
     ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
     that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the
@@ -66,6 +68,19 @@ class SiteConfig:
     counted: bool = False
     streamed: bool = False
     person: str = ""
+    rows_are_persons: bool = False
+
+    def require_persons(self) -> None:
+        """Raise :class:`~fedsynth.errors.FedsynthError` unless the steward has said which rows are about one person.
+
+        A site answers nothing before, since the guarantee is for persons.
+        """
+        if not (self.person or self.rows_are_persons):
+            raise FedsynthError(
+                f"{self.folder / FILE}: [source] must say who a person is, since the guarantee is for persons. Write "
+                'person = "COLUMN", the column that tells persons apart, and no more rows of each are used than '
+                "[policy] unit says; or rows_are_persons = true, if no person has more rows here than that"
+            )
 
     @property
     def peers(self) -> Mapping[str, bytes]:
@@ -121,7 +136,10 @@ def load_site_config(path: Path) -> SiteConfig:
         texts = {name: entry for name, entry in content[section].items() if name not in _CHOICES}
         _check(f"{file}: [{section}]", texts, str, needed, [one for one in others if one not in _CHOICES])
     site, source, flower = content["site"], content["source"], content["flower"]
-    chosen = [name for name in _CHOICES if _choice(file, source, name)]
+    chosen = [name for name in _WAYS if _choice(file, source, name)]
+    declared = _choice(file, source, "rows_are_persons")
+    if declared and "person" in source:
+        raise FedsynthError(f"{file}: [source] names a person column and says rows_are_persons = true; delete one")
     folder = file.parent.resolve()
     with _entry(f"{file}: [site] name"):
         check_site_name(site["name"])
@@ -150,6 +168,7 @@ def load_site_config(path: Path) -> SiteConfig:
         "counted" in chosen,
         "streamed" in chosen,
         source.get("person", ""),
+        declared,
     )
 
 

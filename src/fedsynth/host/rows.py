@@ -82,10 +82,12 @@ class RunRows:
         """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
 
         ``run`` is the run's name. Idle runs are closed first (:func:`close_idle_runs`), never this one. Raises
-        :class:`~fedsynth.errors.FedsynthError` if a run without a copy has no source, or one that lacks a column. No
+        :class:`~fedsynth.errors.FedsynthError` if the steward has not said who a person is, and if a run without a copy
+        has no source, or one that lacks a column. No
         row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
         fail after the charge.
         """
+        self.config.require_persons()
         try:
             close_idle_runs(self.config, self.account, asking=run)
         except Exception as error:  # such as a full disk; this run can be answered nevertheless

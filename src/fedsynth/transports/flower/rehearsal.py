@@ -104,6 +104,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
     invitation = load(root / "invitations" / f"{name}.toml", Invitation)
     files = site_files(invitation, home)
     content = tomllib.loads(files["site.toml"])
+    content["source"]["rows_are_persons"] = True
     content["policy"] |= {
         "trusts": {job.trust: dict(job.trust_options)},
         "verbs": list(VERBS),

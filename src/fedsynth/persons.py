@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,27 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     order = np.lexsort((words[:, 3], words[:, 2], words[:, 1], words[:, 0], person_of))
     kept[many[order[_rank(person_of[order]) < most]]] = True
     return kept
+
+
+def keep_sites(
+    ids: Mapping[str, Sequence[Any] | pd.Series[Any]], most: int, key: bytes
+) -> dict[str, NDArray[np.bool_]]:
+    """Return for each site a mask of the rows to keep, so that each person has rows at no more than ``most`` sites.
+
+    ``ids`` has the identifiers of the rows' persons by site. Of a person's sites, those with the smallest HMAC-SHA256
+    of site and person under the secret ``key`` are kept: the choice depends on that person's rows only.
+    """
+    persons = {name: identify(of) for name, of in ids.items()}
+    sites_of: dict[int, list[str]] = {}
+    for name, known in persons.items():
+        for person in np.unique(known).tolist():
+            sites_of.setdefault(person, []).append(name)
+    left_out: dict[str, list[int]] = {name: [] for name in ids}
+    for person, names in sites_of.items():
+        ranked = sorted(names, key=lambda name: hmac.digest(key, person.to_bytes(8, "big") + name.encode(), "sha256"))
+        for name in ranked[most:]:
+            left_out[name].append(person)
+    return {name: ~np.isin(known, np.array(left_out[name], dtype=np.uint64)) for name, known in persons.items()}
 
 
 def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.uint64]:
