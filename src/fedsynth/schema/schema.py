@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
+from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
     KINDS,
     LARGEST,
@@ -28,8 +29,10 @@ from fedsynth.schema.columns import (
     Encoded,
     Fault,
     Numeric,
+    distinct_values,
     is_missing,
     is_text,
+    missing_spellings,
     sound_bounds,
 )
 from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
@@ -361,18 +364,27 @@ class Schema:
         return {**content, "column": [_entry(column) for column in columns]}
 
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return which values are missing: pandas', and text in an agreed spelling that the column does not list."""
+        """Return which values are missing: pandas', and those in an agreed spelling that the column does not list."""
         import pandas as pd
 
-        listed = column.values if isinstance(column, Categorical) else ()
-        spelled = [text for text in self.missing_values if text not in listed]
+        texts, by_value = missing_spellings(column, self.missing_values)
         missing: NDArray[np.bool_]
+        if by_value:
+
+            def gone(value: Any) -> bool:
+                if isinstance(value, str):
+                    return value in texts or canonical_text(value) in by_value
+                return is_missing(value) or any(text in by_value for text in canonical_texts(value))
+
+            which, distinct = distinct_values(values)
+            missing = np.array([*map(gone, distinct), True], dtype=bool)[which]
+            return missing
         if values.dtype == object and not is_text(values):  # pandas' isna and isin fail on some objects, such as lists
-            gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
-            return np.fromiter(gone, dtype=bool, count=len(values))
+            held = ((value in texts) if isinstance(value, str) else is_missing(value) for value in values)
+            return np.fromiter(held, dtype=bool, count=len(values))
         missing = values.isna().to_numpy(dtype=bool)
-        texts = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
-        return missing | values.isin(spelled).to_numpy() if texts else missing
+        has_text = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
+        return missing | values.isin(list(texts)).to_numpy() if has_text else missing
 
 
 def _plain(column: Column) -> Column:
