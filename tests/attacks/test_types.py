@@ -81,7 +81,7 @@ def test_b3_one_missing_value_does_not_empty_a_table_of_a_simulation():
     sizes = []
     for given in (rows, more):
         federation = federate([given], ONE, Budget.none(), trust=LocalNoise())
-        sizes.append(federation.sum(Counts((Axis(0),), ((0,),)), 0.0).values.tolist())
+        sizes.append(federation.sum(Counts((Axis(0),), ((0,),)), 0.5).values.tolist())
     assert sizes == [[2994, 5986]] * 2
 
 

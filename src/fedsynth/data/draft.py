@@ -28,6 +28,7 @@ from fedsynth.schema.columns import (
     Column,
     Datetime,
     Numeric,
+    distinct_values,
     sound_bounds,
 )
 
@@ -217,8 +218,9 @@ def _labels(present: pd.Series[Any]) -> Counter[str]:
 
     Text is a label as it is, any other value by its canonical text. Integers too long for Python to format are skipped.
     """
-    texts = {value: (value,) if isinstance(value, str) else canonical_texts(value) for value in present.unique()}
-    return Counter(texts[value][-1] for value in present if texts[value])
+    which, distinct = distinct_values(present)
+    texts = [(value,) if isinstance(value, str) else canonical_texts(value) for value in distinct]
+    return Counter(texts[at][-1] for at in which.tolist() if texts[at])
 
 
 def _draft_numbers(
