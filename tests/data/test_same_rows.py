@@ -10,11 +10,12 @@ digits, and "007" may have been read as 7.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime as dt
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.data import postgres
+from tests.tables import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_table
+from fedsynth.data.sources import open_source
 from fedsynth.data.sources.files import CsvRows
-from fedsynth.errors import SchemaError
+from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.rows import Source, Table
 from fedsynth.schema import MISSING, Boolean, Categorical, Column, Datetime, Numeric, Schema
 from fedsynth.schema.canonical import canonical_text, canonical_texts
@@ -111,7 +115,7 @@ def listed(held: Sequence[Any], dtype: Any, more: Sequence[Any], first: bool) ->
 
 def unified(held: Sequence[Any], dtype: Any, more: Sequence[Any], first: bool) -> pa.ChunkedArray:
     """Two Arrow columns one below the other, in a type for both, which is text where there is no other."""
-    whole = [[Decimal(value) if value == 10**30 else value for value in part] for part in (held, more)]
+    whole = [[Decimal(value) if is_long(value) else value for value in part] for part in (held, more)]
     parts = [pa.array(part, from_pandas=True) for part in whole if part or not more]
     parts = parts[::-1] if first else parts
     try:
@@ -120,12 +124,17 @@ def unified(held: Sequence[Any], dtype: Any, more: Sequence[Any], first: bool) -
         return pa.chunked_array([part.cast(pa.string()) for part in parts], pa.string())
 
 
+def is_long(value: Any) -> bool:
+    """Whether a value is an integer that Arrow's integers cannot hold."""
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
+
+
 def arrow(column: pd.Series[Any] | pa.ChunkedArray) -> pa.ChunkedArray:
     """An Arrow column, of text if it would hold values of several types (of a day and a number, Arrow makes days)."""
     if isinstance(column, pa.ChunkedArray):
         return column
     gone = column.isna()
-    if column.dtype != object or (column[~gone].map(type).nunique() <= 1 and 10**30 not in column[~gone].tolist()):
+    if column.dtype != object or (column[~gone].map(type).nunique() <= 1 and not any(map(is_long, column[~gone]))):
         return pa.chunked_array([pa.array(column, from_pandas=True)])
     return pa.chunked_array([pa.array(column.astype(object).map(str).mask(gone, None), pa.string())])
 
@@ -227,3 +236,132 @@ def test_one_row_more_moves_one_row(case, join, way, first):
 @given(case=cases(), join=st.sampled_from(sorted(JOINS)), way=ways, first=st.booleans())
 def test_one_row_more_moves_one_row_in_5000_tables(case, join, way, first):
     check(case, join, way, first)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Databases: SQL casts, read and counted
+
+# For each SQL type of D: values, and the types that one more row may make of it, each with values of that row.
+CASTS: dict[str, tuple[list[str], dict[str, list[str]]]] = {
+    "int8": (["0", "1", "2", "30", "-9", "2020", "10000000000000000"],
+             {"int8": ["5"], "numeric(30, 2)": ["2.25"], "float8": ["1e300", "NaN"], "text": ["x", "1.0"]}),
+    "numeric(20, 1)": (["1", "1.5", "2.5", "-9", "30"],
+                       {"numeric(30, 4)": ["2.25", "NaN"], "float8": ["1e-7"], "text": ["1.50"]}),
+    "float8": (["1", "1.5", "0.1", "0.00001", "1e16", "-0"], {"float8": ["Infinity"], "text": ["many"]}),
+    "bool": (["true", "false"], {"bool": ["true"], "text": ["perhaps"]}),
+    "date": (["2020-01-01", "2020-01-02", "1066-10-14"], {"timestamp": [NOON, "infinity"], "text": ["later"]}),
+    "timestamp": (["2020-01-01", NOON, "2020-01-02 12:30:00.5"], {"timestamp": ["2020-03-03"], "text": ["later"]}),
+    "timestamptz": (["2020-01-01 00:00+00", "2020-01-02 12:30+00"], {"timestamptz": [NOON], "text": ["later"]}),
+    "text": (["1", "1.0", "007", "true", "a", NOON, "2020-01-02T00:00:00.000"], {"text": ["x"]}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[postgres.Server]:
+    with pytest.MonkeyPatch.context() as patch, postgres.server(fsync="off", timezone="UTC") as running:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@st.composite
+def casts(draw: st.DrawFn) -> tuple[Schema, str, list[str | None], str, str | None]:
+    column, spelled = draw(st.sampled_from(COLUMNS)), draw(st.sampled_from([MISSING, *SPELLINGS]))
+    kind = draw(st.sampled_from(sorted(CASTS)))
+    values, wider = CASTS[kind]
+    held = draw(st.lists(st.sampled_from(values) | st.none(), min_size=1, max_size=MOST))
+    cast = draw(st.sampled_from(sorted(wider)))
+    schema = Schema((Categorical("row", tuple(range(MOST + 1))), column), spelled)
+    return schema, kind, held, cast, draw(st.none() | st.sampled_from(wider[cast]))
+
+
+@pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
+@searched(40)
+@given(case=casts())
+def test_one_row_more_moves_one_row_of_a_database(server, case):
+    """As read and as counted: the database counts the same rows as a reader reads, before and after a cast."""
+    schema, kind, held, cast, more = case
+    literals = ["NULL" if value is None else f"'{value}'" for value in [*held, more]]
+    rows = ", ".join(f"({row}, {literal}::{kind})" for row, literal in enumerate(literals[:-1]))
+    server.run(
+        "DROP TABLE IF EXISTS without, with_more; "
+        f"CREATE TABLE without AS SELECT * FROM (VALUES {rows}) AS t(row, a); "
+        f"CREATE TABLE with_more AS SELECT row, a::{cast} FROM without; "
+        f"INSERT INTO with_more VALUES ({MOST}, {literals[-1]})"
+    )
+    sources = [open_source(server.uri(f"table={name}")) for name in ("without", "with_more")]
+    if sources[0].unfit(schema.asked):
+        return  # a column declared with another type, which is refused before a row is read
+    read = [read_table(source, schema) for source in sources]
+    assert sorted(content(read[1], MOST)) == sorted(content(read[0]))
+    for source, table in zip(sources, read, strict=True):
+        with contextlib.suppress(Unsupported), source.counted(schema) as counted:
+            np.testing.assert_array_equal(contingencies(counted, [(0, 1)])[0], contingency(table, (0, 1)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several spellings of one value, and drafts
+
+
+@pytest.mark.parametrize(
+    ("listed", "cells", "codes"),
+    [
+        (("1", "1.0"), ["1", "1.0", "1.00", 1, 1.0, Decimal("1.0"), True], [0, 1, 0, 0, 0, 0, 0]),
+        (("1.00", "1.0"), ["1", "1.0", "1.00", 1, 1.0], [0, 1, 0, 0, 0]),
+        (("true", "True"), ["true", "True", "TRUE", True, 1], [0, 1, 1, 1, 1]),
+        (("true", "TRUE"), ["true", "TRUE", "True", True, 1.0], [0, 1, 0, 0, 0]),
+        (("True", "1", "False", "0"), [True, 1, 1.0, "true", "1.0", False, 0], [0, 1, 1, 0, 1, 2, 3]),
+        (("1", "0"), [True, False, "True", 0.0, "false"], [0, 1, 0, 1, 1]),
+        (("7", "007"), ["7", "007", "07", 7, "7.0"], [0, 1, -1, 0, 0]),
+        (("1",), ["01", "+1", "1.", " 1", "1e0", "1e+0", "1E-0"], [-1, -1, -1, -1, -1, 0, 0]),
+        (("100000", "1e5"), ["100000", "1e5", "1e+05", 1e5, "1E5"], [0, 1, 0, 0, -1]),
+        (("0.1",), [0.1, np.float32(0.1), float(np.float32(0.1)), "0.10", Decimal("0.1")], [0, 0, 0, 0, 0]),
+        (("yes", "no"), [True, 1, "yes"], [-1, -1, 0]),
+        ((DAY, f"{DAY} 00:00:00"), [DAY, f"{DAY} 00:00:00", f"{DAY}T00:00", dt.date(2020, 1, 2)], [0, 1, 0, 0]),
+        ((f"{DAY} 00:00",), [pd.Timestamp(DAY), np.datetime64(DAY), DAY, pd.Timestamp(DAY, tz="UTC")], [0, 0, 0, -1]),
+        (("2020-01-01 23:00:00+00:00",), [pd.Timestamp(DAY, tz="Europe/Zurich")], [0]),
+    ],
+)
+def test_which_of_several_spellings_a_cell_is(listed, cells, codes):
+    column = Categorical("a", listed)
+    assert [column.code(cell) for cell in cells] == codes
+    frame = pd.DataFrame({"a": pd.Series(cells, dtype=object)})
+    assert Schema((column,), ()).encode_column(column, frame).codes.tolist() == codes
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=str)
+def test_a_value_that_stands_for_a_missing_one_does_so_in_every_type(column):
+    schema = Schema((column,), ("-99",))
+    for held in (pd.Series([-99]), pd.Series([-99.0]), pd.Series(["-99.0"]), pd.Series([Decimal("-99.00")])):
+        codes = schema.encode_column(column, pd.DataFrame({"a": held})).codes
+        assert codes.tolist() == [column.size - 1 if column.missing else -1]
+
+
+@searched(100)
+@given(
+    held=st.lists(st.sampled_from(ONE_MORE), min_size=1, max_size=12),
+    kind=st.sampled_from(sorted(VALUES)),
+    mixed=st.booleans(),
+)
+def test_the_draft_of_a_column_reads_its_values(held, kind, mixed):
+    values = held if mixed else [value for value in held if value in VALUES[kind]]
+    frame = pd.DataFrame({"a": pd.Series(values, dtype=object if mixed else None), "b": ["x"] * len(values)})
+    try:
+        schema = draft_schema(frame).schema
+    except SchemaError:
+        return
+    if "a" in schema.names:
+        frame["a"] = frame["a"].mask(frame["a"].isin(MISSING), None)
+        assert schema.encode(frame).left_out == 0, (values, schema.columns)
+
+
+@given(value=st.integers(-(2**53), 2**53), digits=st.integers(0, 9))
+def test_a_number_has_one_canonical_text_in_every_type(value, digits):
+    number = Decimal(value).scaleb(-digits)
+    text = canonical_texts(number)[0]
+    assert Decimal(text) == number
+    assert "e" not in text.lower()
+    spellings = [str(number), f"{number:f}", f"{number:f}" + ("0" if "." in f"{number:f}" else ".0"), f"{number:.20e}"]
+    assert {canonical_text(spelled) for spelled in spellings} == {text}
+    if number == value:
+        assert canonical_texts(float(value)) == canonical_texts(value) == (text,)

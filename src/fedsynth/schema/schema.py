@@ -184,8 +184,10 @@ class Schema:
         """Encode the rows of a data frame as codes; columns that the schema does not name are ignored.
 
         Values that do not fit are handled as their columns declare; ``left_out`` of the table counts the rows left out.
-        The encoding of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a missing
-        column, or for a column whose dtype the schema's column cannot read.
+        The encoding of a row depends on that row and the schema alone, not on the dtypes that other rows give the
+        columns. This begins with the frame: an integer beyond 2^53 in a column that a missing value turned into doubles
+        has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read such columns as
+        text). Raises :class:`SchemaError` only for a missing column.
         """
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
@@ -220,7 +222,7 @@ class Schema:
 
         ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
         (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
-        Raises :class:`SchemaError` if the frame lacks the column, or has it with a dtype that ``column`` cannot read.
+        Raises :class:`SchemaError` if the frame lacks the column.
         """
         if column.name not in frame.columns:
             raise SchemaError(
