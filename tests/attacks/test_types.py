@@ -1,7 +1,7 @@
 """B3: one more row changes the type of a whole column, and the encoding of every other row with it.
 
-A missing value turns whole numbers into doubles ("1" into "1.0"), a number with more decimals turns "1.5" into "1.50", a
-number turns booleans into 0 and 1, and a time turns days into times.
+A missing value turns whole numbers into doubles ("1" into "1.0"), a number with more decimals turns "1.5" into "1.50",
+a number turns booleans into 0 and 1, and a time turns days into times.
 """
 
 from __future__ import annotations

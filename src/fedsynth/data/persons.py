@@ -23,8 +23,9 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     kept. Under one key, which numbers are kept therefore depends only on the person and on how many rows that person
     has, and one person's rows never displace those of another. Identifiers are compared by value
     (:mod:`fedsynth.schema.canonical`): the numbers ``7``, ``7.0`` and ``Decimal("7.00")`` and the texts ``"7"`` and
-    ``"7.0"`` are one person, whatever the type of the column, while ``"07"`` and ``" 7"`` are two others. Rows without an identifier (missing, or empty text) are left out, because nothing would limit
-    how many of them belong to one person.
+    ``"7.0"`` are one person, whatever the type of the column, while ``"07"`` and ``" 7"`` are two others. Rows without
+    an identifier (missing, or empty text) are left out, because nothing would limit how many of them belong to one
+    person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """

@@ -122,10 +122,10 @@ class Categorical:
     Cells are compared by value (:mod:`fedsynth.schema.canonical`): the text ``"1"`` in the list stands for the numbers
     1 and 1.0 and for the texts ``"1"`` and ``"1.0"``, but not for ``"01"``. If the list has several spellings of one
     value, a text that equals one of them is that one; any other cell with the value is the canonical spelling, or the
-    first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or ``"1"`` and ``"0"``; if the list
-    has only one of the two, it stands for both the boolean and the number. Text keeps leading zeros. Integers are read
-    as doubles, so one beyond 2^53 may be counted as its neighbour in the list; write such values as text. ``missing``
-    admits missing values. ``ordered`` declares that the order of
+    first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or ``"1"`` and ``"0"``; where the
+    list has only one of the two, it stands for both the boolean and the number. Text keeps leading zeros. Integers are
+    read as doubles, so one beyond 2^53 may be counted as its neighbour in the list; write such values as text.
+    ``missing`` admits missing values. ``ordered`` declares that the order of
     ``values`` is meaningful. ``unknown`` determines the handling of a value that is not listed: its row is left out
     (``"drop"``), or the value is counted as ``"other"``, or as missing (``"missing"``, only if the column admits
     missing values). A ``computed`` column is looked up from another column (:class:`~fedsynth.schema.forms.Computed`).

@@ -247,7 +247,7 @@ class Schema:
         for column in self.asked:
             try:
                 faults = self.encode_column(column, frame).faults
-            except SchemaError as error:
+            except SchemaError as error:  # the frame lacks the column
                 found.append(str(error))
                 readable = False
                 continue

@@ -338,9 +338,7 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
     return found
 
 
-def counted_value(
-    column: Column, family: str, typed: str, missing_values: Sequence[str] = MISSING
-) -> tuple[str, str]:
+def counted_value(column: Column, family: str, typed: str, missing_values: Sequence[str] = MISSING) -> tuple[str, str]:
     """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
     ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them, and
