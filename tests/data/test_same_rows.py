@@ -1,8 +1,8 @@
 """One row more moves one row: encode(D + x) without x is encode(D), whatever x makes of the types of D's columns.
 
-D is a column of values of one type, as an exporter holds them; x is any value. Both tables, D and D + x, go the same way
-to the encoding: as a frame, or through Arrow into a Parquet file, or into a CSV file, or into a database. On each way the
-column of D + x gets the type that holds all its values, as pandas, Arrow or SQL chooses it.
+D is a column of values of one type, as an exporter holds them; x is any value. Both tables, D and D + x, go the same
+way to the encoding: as a frame, or through Arrow into a Parquet file, or into a CSV file, or into a database. On each
+way the column of D + x gets the type that holds all its values, as pandas, Arrow or SQL chooses it.
 
 What the values were before the frame is not looked at: an integer beyond 2^53 beside a missing value has lost its last
 digits, and "007" may have been read as 7.
@@ -42,8 +42,9 @@ from fedsynth.schema.canonical import canonical_text, canonical_texts
 DAY, NOON = "2020-01-02", "2020-01-02 12:30:00"
 LISTS = (
     ("1", "2", "30"), ("0", "1"), ("1.0", "2.0"), ("1.5", "2.50", "-3"), ("007", "7", "1e5", " 1"), ("1", "1.0", "2"),
-    ("False", "True"), ("false", "true"), ("no", "TRUE", "1.50"), ("2020-01-01", DAY, NOON), (f"{DAY} 00:00:00", "2020"),
-    ("10000000000000000", "0.00001"), ("other", "a", "NA"), (f"{DAY} 12:30:00+00:00", "-9"),
+    ("False", "True"), ("false", "true"), ("no", "TRUE", "1.50"), ("2020-01-01", DAY, NOON),
+    (f"{DAY} 00:00:00", "2020"), ("10000000000000000", "0.00001"), ("other", "a", "NA"),
+    (f"{DAY} 12:30:00+00:00", "-9"),
 )  # fmt: skip
 COLUMNS: list[Column] = [
     *(Categorical("a", listed, missing) for listed in LISTS for missing in (False, True)),
@@ -72,8 +73,8 @@ VALUES: dict[str, list[Any]] = {
     "days": [dt.date(2020, 1, 1), dt.date(2020, 1, 2), dt.date(1066, 10, 14)],
     "times": [pd.Timestamp(text) for text in ("2020-01-01", DAY, NOON, "2020-01-02 12:30:00.5", "1999-12-31")],
     "zoned": [pd.Timestamp(text, tz="UTC") for text in ("2020-01-01", DAY, NOON, "2020-06-01 00:30")],
-    "text": ["1", "1.0", "1.50", "007", "1e5", "1e+16", " 1", "a", "other", "NA", "", "-9", "-9.0", "yes", "true", "False",
-             "2020", DAY, NOON, "2020-01-02T00:00:00.000", f"{DAY} 12:30:00Z", "many", "1e999", "-0"],
+    "text": ["1", "1.0", "1.50", "007", "1e5", "1e+16", " 1", "a", "other", "NA", "", "-9", "-9.0", "yes", "true",
+             "False", "2020", DAY, NOON, "2020-01-02T00:00:00.000", f"{DAY} 12:30:00Z", "many", "1e999", "-0"],
     "nothing": [None],
 }  # fmt: skip
 DTYPES: dict[str, list[Any]] = {
