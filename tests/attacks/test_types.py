@@ -61,7 +61,7 @@ def deployed_counts(folder: Path, rows: pd.DataFrame) -> list[int]:
     config = load_site_config(folder)
     create_state(config)
     asked = question(Counts((Axis(0),), ((0,),)), schema=ONE.digest, release=Gaussian(1e-4))
-    return values(ask_deployed(config, asked)).tolist()
+    return list(values(ask_deployed(config, asked)))
 
 
 def test_b3_one_missing_value_does_not_empty_a_deployed_site(tmp_path):

@@ -41,7 +41,7 @@ from fedsynth.schema.canonical import canonical_text, canonical_texts
 
 DAY, NOON = "2020-01-02", "2020-01-02 12:30:00"
 LISTS = (
-    ("1", "2", "30"), ("0", "1"), ("1.0", "2.0"), ("1.5", "2.50", "-3"), ("007", "7", "1e5", " 1"), ("1", "1.0", "2"),
+    ("1", "2", "30"), ("0", "1"), ("1.0", "2.0"), ("1.5", "2.50", "-3"), ("007", "7", "1e5", " 1"),
     ("False", "True"), ("false", "true"), ("no", "TRUE", "1.50"), ("2020-01-01", DAY, NOON),
     (f"{DAY} 00:00:00", "2020"), ("10000000000000000", "0.00001"), ("other", "a", "NA"),
     (f"{DAY} 12:30:00+00:00", "-9"),
@@ -61,6 +61,8 @@ COLUMNS: list[Column] = [
     Datetime("a", "2019-01-01", "2021-01-01", bins=9, unit="D", missing=True, outside="drop"),
     Datetime("a", "2019-01-01", "2021-01-01", bins=9, timezone="Europe/Zurich", missing=True),
 ]
+TWO_SPELLINGS = [Categorical("a", listed) for listed in (("1", "1.0", "2"), ("True", "1", "true"))]
+"""Lists of two spellings of one value, which is then that of the text: only text keeps apart what they keep apart."""
 SPELLINGS = (MISSING, ("", "-9", "2", "1.50"), ("", DAY, "true", "30.0"))
 """Spellings of missing values: the default, and numbers, days and booleans that stand for missing ones."""
 
@@ -105,7 +107,7 @@ def series(held: Sequence[Any], dtype: Any) -> pd.Series[Any]:
     if dtype == "bool" and None in held:
         dtype = object  # pandas would read None as False
     try:
-        return pd.Series(list(held), dtype=dtype)
+        return pd.Series(list(held), dtype=dtype)  # type: ignore[no-any-return]
     except (TypeError, ValueError, OverflowError):
         return pd.Series(list(held), dtype=object)
 
@@ -184,7 +186,7 @@ def through_csv(dialect: int, kind: str) -> Callable[[Path, Any, Schema, list[in
     def way(folder: Path, column: Any, schema: Schema, numbers: list[int]) -> Table:
         held = column.to_pandas(date_as_object=True) if isinstance(column, pa.ChunkedArray) else column
         frame = pd.DataFrame({"row": numbers, "a": held})
-        text = frame.to_csv(index=False, sep=mark, quoting=quoting, lineterminator=end)
+        text = frame.to_csv(index=False, sep=mark, quoting=quoting, lineterminator=end)  # type: ignore[call-overload]
         (folder / "rows.csv").write_bytes((start + text).encode())
         return read_table(CSV_KINDS[kind](folder / "rows.csv"), schema)
 
@@ -215,8 +217,9 @@ MOST = 5
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Schema, str, list[Any], Any, Any]:
     """Draw a schema, the type of D's values, D, the type of its column, and x."""
-    column, spelled = draw(st.sampled_from(COLUMNS)), draw(st.sampled_from([MISSING, *SPELLINGS]))
     kind = draw(st.sampled_from(sorted(VALUES)))
+    column = draw(st.sampled_from([*COLUMNS, *TWO_SPELLINGS] if kind == "text" else COLUMNS))
+    spelled = draw(st.sampled_from([MISSING, *SPELLINGS]))
     value = st.sampled_from(VALUES[kind])
     held = draw(st.lists(value | st.none() if draw(st.booleans()) else value, max_size=MOST))
     schema = Schema((Categorical("row", tuple(range(MOST + 1))), column), spelled)
@@ -280,8 +283,9 @@ def server() -> Iterator[postgres.Server]:
 
 @st.composite
 def casts(draw: st.DrawFn) -> tuple[Schema, str, list[str | None], str, str | None]:
-    column, spelled = draw(st.sampled_from(COLUMNS)), draw(st.sampled_from([MISSING, *SPELLINGS]))
     kind = draw(st.sampled_from(sorted(CASTS)))
+    column = draw(st.sampled_from([*COLUMNS, *TWO_SPELLINGS] if kind == "text" else COLUMNS))
+    spelled = draw(st.sampled_from([MISSING, *SPELLINGS]))
     values, wider = CASTS[kind]
     held = draw(st.lists(st.sampled_from(values) | st.none(), min_size=1, max_size=MOST))
     cast = draw(st.sampled_from(sorted(wider)))

@@ -32,6 +32,7 @@ DAY = r"-?[0-9]{4,}-[0-9]{2}-[0-9]{2}"
 TRUTH_VALUES = {"true": "True", "TRUE": "True", "True": "True", "false": "False", "FALSE": "False", "False": "False"}
 
 _NUMBER = re.compile(rf"(?:{DECIMAL}|{POWER})")
+_SHORTEST = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]*[1-9])?")  # canonical already, except "-0"
 _TIME = re.compile(TIME)
 _DAY = re.compile(DAY)
 _EPOCH = datetime(1970, 1, 1)
@@ -40,7 +41,7 @@ _EPOCH = datetime(1970, 1, 1)
 def canonical_text(text: str) -> str:
     """Return the canonical text of the value that ``text`` spells, or ``text`` itself if it spells none."""
     if _NUMBER.fullmatch(text):
-        return _decimal(text)
+        return text if _SHORTEST.fullmatch(text) and text != "-0" else _decimal(text)
     if _TIME.fullmatch(text):
         return _time(text)
     return TRUTH_VALUES.get(text, text)

@@ -90,11 +90,14 @@ def missing_spellings(column: Column, missing_values: Sequence[str]) -> tuple[se
     for that value. One that spells a number, a boolean or a time, such as ``"-9"``, stands for a missing value in cells
     of any type: it also makes the number -9.0 missing.
     """
-    listed = isinstance(column, Categorical)
-    spelled = {text for text in missing_values if not (listed and column.code(text) >= 0)}
+
+    def lists(text: str) -> bool:
+        return isinstance(column, Categorical) and column.code(text) >= 0
+
+    spelled = {text for text in missing_values if not lists(text)}
     values = dict.fromkeys((canonical_text(text) for text in spelled if spells_value(text)), -1)
     _join_truth_values(values)
-    return spelled, {text for text in values if not (listed and column.code(text) >= 0)}
+    return spelled, {text for text in values if not lists(text)}
 
 
 def codes_of_texts(column: Categorical, missing_values: Sequence[str]) -> dict[str, int]:
