@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import distinct_values, is_missing
 
 
@@ -21,10 +22,11 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     ``ids`` has the identifier of each row's person, and ``key`` is a secret that the choice depends on. A person's rows
     are numbered in their order, and the rows with the smallest HMAC-SHA256 (a keyed hash) of number and person are
     kept. Under one key, which numbers are kept therefore depends only on the person and on how many rows that person
-    has, and one person's rows never displace those of another. The numbers ``7`` and ``7.0`` and the text ``"7"`` are
-    one person, whatever the type of the column. Otherwise each spelling is another person: ``"7.0"``, ``"07"`` and
-    ``" 7"`` are three. Rows without an identifier (missing, or empty text) are left out, because nothing would limit
-    how many of them belong to one person.
+    has, and one person's rows never displace those of another. Identifiers are compared by value
+    (:mod:`fedsynth.schema.canonical`): the numbers ``7``, ``7.0`` and ``Decimal("7.00")`` and the texts ``"7"`` and
+    ``"7.0"`` are one person, whatever the type of the column, while ``"07"`` and ``" 7"`` are two others. Rows without
+    an identifier (missing, or empty text) are left out, because nothing would limit how many of them belong to one
+    person.
 
     Raises :class:`InvalidParameter` unless ``most`` is at least 1.
     """
@@ -32,7 +34,7 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
         raise InvalidParameter(f"rows per person must be at least 1, not {most}")
     which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
     spelled: dict[str, int] = {}
-    persons = np.array([spelled.setdefault(text, len(spelled)) for text in (*map(_spelled, distinct), "")])[which]
+    persons = np.array([spelled.setdefault(text, len(spelled)) for text in (*map(_identifier, distinct), "")])[which]
     counts = np.bincount(persons, minlength=len(spelled))
     named = np.array([text != "" for text in spelled], dtype=bool)
     kept: NDArray[np.bool_] = named[persons] & (counts[persons] <= most)
@@ -93,13 +95,11 @@ def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.arange(len(groups)) - np.repeat(starts, np.diff(np.append(starts, len(groups))))
 
 
-def _spelled(value: Any) -> str:
-    """Return an identifier as text, equal for an integer, a whole float and text.
+def _identifier(value: Any) -> str:
+    """Return an identifier as text, equal for an integer, a whole float or decimal, and text; empty for a missing one.
 
-    A missing identifier gives an empty text.
+    An integer too long for Python to format in decimal is formatted in hexadecimal.
     """
     if is_missing(value):
         return ""
-    if isinstance(value, (float, np.floating)) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
+    return next(iter(canonical_texts(value)), None) or (hex(value) if isinstance(value, int) else "")

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tests.data import postgres
 
 from fedsynth.data.sources.ibis import CountedRows, place
-from fedsynth.data.sources.postgres import counted_value, parse_address, quote_text, run, session
+from fedsynth.data.sources.postgres import _CANONICAL, counted_value, parse_address, quote_text, run, session
 from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, canonical_text
 from fedsynth.schema.columns import Boolean, Categorical, Column, Datetime, Numeric
 
 ibis = pytest.importorskip("ibis", reason="the extra [sql] is not installed")
@@ -58,7 +59,7 @@ def by_database(
 
 def coded(column: Column, family: str, relation: str, missing_values: Sequence[str] = ()) -> str:
     """The SQL of a column's codes, of a relation that numbers its rows."""
-    value, kind = counted_value(column, family, family)
+    value, kind = counted_value(column, family, family, missing_values)
     rows = ibis.table({"number": "int64", "v": kind}, name="rows")
     codes = rows.select("number", code=place(column, Axis(0), rows.v, missing_values).cast("int32"))
     sql = ibis.to_sql(codes.order_by("number").select("code"), dialect="postgres")
@@ -178,7 +179,27 @@ def test_times_of_a_zone(ask, column, more):
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
-spelled = texts | st.sampled_from([*MISSING, "other", "a", "A", "é", "e\u0301", "'", '"', "\\", "{}", "a "])
+valued = st.one_of(
+    *(st.from_regex(rf"\A(?:{form})\Z") for form in (DECIMAL, POWER, TIME)),
+    st.from_regex(r"\A-?[0-9]{0,2}[.]?[0-9]{0,2}\Z"),
+    st.sampled_from([*TRUTH_VALUES, "1", "1.0", "1.00", "0", "-0", "0E-8", "01", "1e5", "1e+5", "1.", "1\n",
+                     "2020-01-02", "2020-01-02 00:00:00.000", "2020-01-02T00:00", "2020-01-02 00:00Z",
+                     "2020-01-02 00:00:00.10+0000", "2020-01-02 12:30:00.100",
+                     "2020-01-02 00:00:00+01", "2020-01-02 00:00\n", "10.10", "100"]),
+)  # fmt: skip
+"""Texts that spell a number, a boolean or a time, and some that nearly do."""
+words = texts | st.sampled_from([*MISSING, "other", "a", "A", "é", "e\u0301", "'", '"', "\\", "{}", "a "])
+spelled = words | valued.filter(lambda text: len(text) < 300)
+
+
+@thorough
+@given(held=st.lists(valued, min_size=1, max_size=30))
+def test_canonical_texts(ask, held):
+    rows = ", ".join(f"({number}, {quote_text(text)})" for number, text in enumerate(held))
+    value = _CANONICAL.replace("VALUE", '(x COLLATE "C")')
+    found = ask(f"SELECT {value} AS canonical FROM (VALUES {rows}) AS t(number, x) ORDER BY number")
+    assert found.column(0).to_pylist() == list(map(canonical_text, held))
+    assert [canonical_text(canonical_text(text)) for text in held] == list(map(canonical_text, held))
 
 
 @thorough
@@ -250,7 +271,7 @@ class Types:
         (Datetime("x", "2020-01-01", "2021-01-01"), "text", Unsupported),
         (Datetime("x", "1400-01-01", "2021-01-01", unit="us"), "timestamp", Unsupported),
         (Datetime("x", "2020-01-01", "2021-01-01"), "timestamptz", SchemaError),
-        (Categorical("x", ("a",)), "float", SchemaError),
+        (Categorical("x", ("a",)), "", SchemaError),
         (Numeric("x", 0, 1), "", SchemaError),
     ],
 )

@@ -403,12 +403,12 @@ def test_what_is_not_there_or_not_allowed(visits, server):
 
 
 def test_types_that_do_not_fit_are_named_with_what_to_do(visits):
-    schema = Schema((Categorical("note", ("a",)), Boolean("height"), Datetime("paid", "2020-01-01", "2021-01-01")))
+    schema = Schema((Categorical("note", ("a",)), Boolean("seen"), Datetime("paid", "2020-01-01", "2021-01-01")))
     report = check_table(visits, schema)
     assert not report.ok
     said = "\n".join(report.problems)
     assert "'note' has the SQL type bytea" in said
-    assert "'height' has the SQL type double precision, which does not fit a boolean column" in said
+    assert "'seen' has the SQL type timestamp without time zone, which does not fit a boolean column" in said
     assert "'paid' has a time zone" in said
     assert "'zip'" in report.problems[-1]  # a column that the schema does not name
     for column in schema.columns:

@@ -19,6 +19,7 @@ import pandas as pd
 from fedsynth.data.sdv import sdv_kinds
 from fedsynth.errors import SchemaError
 from fedsynth.schema import Schema
+from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import (
     LARGEST,
     LARGEST_INTEGER,
@@ -27,6 +28,7 @@ from fedsynth.schema.columns import (
     Column,
     Datetime,
     Numeric,
+    distinct_values,
     sound_bounds,
 )
 
@@ -158,8 +160,7 @@ def _as_kind(
         return boolean, []
     if kind == "categorical":
         whole = pd.api.types.is_integer_dtype(present.dtype)
-        listed: list[Any] = present.astype("int64").tolist() if whole else [str(value) for value in present]
-        counts = Counter(listed)
+        counts: Counter[Any] = Counter(present.astype("int64").tolist()) if whole else _labels(present)
         return Categorical(name, tuple(sorted(counts)), missing), _rare(counts, rare=10)
     if kind == "datetime":
         return _draft_times(name, pd.to_datetime(present, format="ISO8601"), missing, bins, [])
@@ -199,7 +200,7 @@ def _draft_column(
         if not codes:
             return _draft_numbers(name, present.astype("float64"), missing, bins, notes)
         notes.append("integers beyond 2^53, which floating-point numbers cannot represent exactly, are taken as codes")
-    text = Counter(map(str, present))
+    text = _labels(present)
     if {value.lower() for value in text} <= {"true", "false"}:
         return Boolean(name, missing), notes
     distinct = len(text)
@@ -210,6 +211,16 @@ def _draft_column(
         notes.append(f"{distinct} values; the {max_categories} commonest are listed, all others become 'other'")
         return Categorical(name, tuple(sorted(text)), missing, unknown="other"), notes + _rare(text, rare)
     return Categorical(name, tuple(sorted(text)), missing), notes + _rare(text, rare)
+
+
+def _labels(present: pd.Series[Any]) -> Counter[str]:
+    """Count the values of a column as labels, from which a categorical column reads these values.
+
+    Text is a label as it is, any other value by its canonical text. Integers too long for Python to format are skipped.
+    """
+    which, distinct = distinct_values(present)
+    texts = [(value,) if isinstance(value, str) else canonical_texts(value) for value in distinct]
+    return Counter(texts[at][-1] for at in which.tolist() if texts[at])
 
 
 def _draft_numbers(

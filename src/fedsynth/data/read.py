@@ -80,7 +80,8 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     column. Rows of a database are sorted by content (:func:`in_canonical_order`); NULL and NaN are missing values.
     Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
     lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
-    :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
+    :class:`SchemaError` for a missing column, a column of a database whose type cannot be read, or a file without a
+    header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
@@ -135,13 +136,8 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> F
     try:
         for frame in map(frame_of, _batches(source, wanted, chunk_rows, bad)):
             kept = np.ones(len(frame), dtype=bool)
-            for column in list(readable):
-                try:
-                    encoded = schema.encode_column(column, frame)
-                except SchemaError as error:  # the column's type cannot be read
-                    unreadable.append(str(error))
-                    readable.remove(column)
-                    continue
+            for column in readable:
+                encoded = schema.encode_column(column, frame)
                 kept &= encoded.codes >= 0
                 if encoded.faults and column not in faulty:
                     faulty.append(column)

@@ -1,8 +1,12 @@
 """Column types of a schema: encoding of values as integer codes, and decoding of codes to values.
 
 Columns are public: they are written down before anybody looks at rows, and encoding never fits anything to the rows.
-Encoding is total: no single value raises an error, and the code of a value depends on that value and the schema alone.
-A row can therefore neither stop a site nor change how another row is encoded.
+Encoding is total: no value and no dtype raises an error, and the code of a value depends on that value and the schema
+alone. It depends neither on how the value is spelled nor on the type of its column, which other rows may change
+(:mod:`fedsynth.schema.canonical`). A row can therefore neither stop a site nor change how another row is encoded.
+For a data frame, this begins with the frame: what was lost before, such as the last digits of an integer beyond 2^53 in
+a column that a missing value turned into doubles, or the zeros of "007" that ``pandas.read_csv`` took for a number,
+cannot be known here.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from functools import cached_property
 from numbers import Real
@@ -23,6 +27,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
 from fedsynth.schema.bins import Floats, Grid, bin_of, check_bins, equal_bins
+from fedsynth.schema.canonical import TRUTH_VALUES, canonical_text, canonical_texts, since_1970, spells_value
 from fedsynth.schema.forms import UNITS, Computed, Identifier, Stored
 
 if TYPE_CHECKING:
@@ -69,27 +74,61 @@ _Found = tuple[NDArray[np.bool_], str, Handling, str]  # a Fault with a boolean 
 def code_of(column: Categorical | Boolean, value: Any, missing_values: Sequence[str]) -> int | None:
     """Return the code (integer) of a category's ``value`` as written in a schema file; ``None`` for a value not listed.
 
-    ``column`` lists the values. A spelling of missing values (one of ``missing_values``) stands for a missing value, if
-    the column admits them. Text is accepted for integers and truth values.
+    ``column`` lists the values; ``value`` is read like a cell of a table. A spelling of missing values (one of
+    ``missing_values``) that spells none of them stands for a missing value, if the column admits missing values.
     """
-    known: dict[Any, int]
-    if isinstance(column, Categorical):
-        known = {str(label): code for code, label in enumerate(column.labels)}
-        text = str(value)
-    else:
-        known = dict.fromkeys(_FALSE, 0) | dict.fromkeys(_TRUE, 1)
-        text = str(value).strip().lower()
-    if text in known:
-        return known[text]
-    return column.size - 1 if column.missing and value in missing_values else None
+    code = column.code(value)
+    if code < 0 and column.missing and str(value) in missing_values:
+        return column.size - 1
+    return None if code < 0 else code
+
+
+def missing_spellings(column: Column, missing_values: Sequence[str]) -> tuple[set[str], set[str]]:
+    """Return the texts that stand for a missing value of a column, and the values that do, as canonical texts.
+
+    ``missing_values`` are a schema's spellings of missing values. One that spells a value listed by ``column`` stands
+    for that value. One that spells a number, a boolean or a time, such as ``"-9"``, stands for a missing value in cells
+    of any type: it also makes the number -9.0 missing.
+    """
+
+    def lists(text: str) -> bool:
+        return isinstance(column, Categorical) and column.code(text) >= 0
+
+    spelled = {text for text in missing_values if not lists(text)}
+    values = dict.fromkeys((canonical_text(text) for text in spelled if spells_value(text)), -1)
+    _join_truth_values(values)
+    return spelled, {text for text in values if not lists(text)}
+
+
+def codes_of_texts(column: Categorical, missing_values: Sequence[str]) -> dict[str, int]:
+    """Return the code of every text that a column of texts looks up, for a database that does so itself.
+
+    A cell's text is looked up first, then its canonical text (:mod:`fedsynth.schema.canonical`). ``missing_values`` are
+    a schema's spellings of missing values, with the last code or, if the column admits no missing values, -1.
+    """
+    gone = column.size - 1 if column.missing else -1
+    return {**dict.fromkeys(set().union(*missing_spellings(column, missing_values)), gone), **column.codes_by_text}
+
+
+def _join_truth_values(codes: dict[str, int]) -> None:
+    """Let ``1`` stand for true and true for ``1``, where only one of the two has a code; likewise for false."""
+    for word, digit in (("True", "1"), ("False", "0")):
+        for known, other in ((word, digit), (digit, word)):
+            if known in codes:
+                codes.setdefault(other, codes[known])
 
 
 @dataclass(frozen=True)
 class Categorical:
     """A categorical column: one of a list of ``values``, all text or all integers.
 
-    Text keeps leading zeros. Integers are read as doubles, so one beyond 2^53 may be counted as its neighbour in the
-    list; write such values as text. ``missing`` admits missing values. ``ordered`` declares that the order of
+    Cells are compared by value (:mod:`fedsynth.schema.canonical`): the text ``"1"`` in the list stands for the numbers
+    1 and 1.0 and for the texts ``"1"`` and ``"1.0"``, but not for ``"01"``. If the list has several spellings of one
+    value, a text that equals one of them is that one; any other cell with the value is the canonical spelling, or the
+    first in the list. Booleans are ``"True"`` and ``"False"`` in any usual capitals, or ``"1"`` and ``"0"``; where the
+    list has only one of the two, it stands for both the boolean and the number. Text keeps leading zeros. Integers are
+    read as doubles, so one beyond 2^53 may be counted as its neighbour in the list; write such values as text.
+    ``missing`` admits missing values. ``ordered`` declares that the order of
     ``values`` is meaningful. ``unknown`` determines the handling of a value that is not listed: its row is left out
     (``"drop"``), or the value is counted as ``"other"``, or as missing (``"missing"``, only if the column admits
     missing values). A ``computed`` column is looked up from another column (:class:`~fedsynth.schema.forms.Computed`).
@@ -133,13 +172,9 @@ class Categorical:
         """Return the codes (integers) of ``values``, and the faults found: values that do not fit the column.
 
         ``missing`` (bool, same length) marks the missing values. A code is the position of the value in :attr:`labels`;
-        missing values have the last code, or -1 if the column admits none. Raises :class:`SchemaError` if the schema
-        lists integers and the values have a dtype of times, durations, periods, intervals or complex numbers.
+        missing values have the last code, or -1 if the column admits none.
         """
-        if not self._text:
-            _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to integers, or list its values as text")
-        positions: dict[Any, int] = {value: code for code, value in enumerate(self.labels)}
-        codes = _each(values, lambda value: positions.get(self._key(value), -1), -1, np.int64)
+        codes = _each(values, self.code, -1, np.int64)
         unlisted = (codes < 0) & ~missing
         handled: Handling = "row left out"
         mend = "add it to values"
@@ -148,7 +183,7 @@ class Categorical:
         if self.unknown != "drop":
             mend = "add it to values if it is common"
             handled = "counted as 'other'" if self.unknown == "other" else "counted as missing"
-            codes[unlisted] = positions["other"] if self.unknown == "other" else self.size - 1
+            codes[unlisted] = self.labels.index("other") if self.unknown == "other" else self.size - 1
         return _finish(self, codes, None, missing, [(unlisted, "is not listed", handled, mend)])
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
@@ -186,15 +221,35 @@ class Categorical:
         other = ("other",) if self.unknown == "other" and "other" not in self.values else ()
         return (*self.values, *other)
 
-    def _key(self, value: Any) -> str | int | None:
-        if self._text:
-            return _spelled(value)
-        number = _number(value)
-        return int(number) if number.is_integer() else None
+    @cached_property
+    def codes_by_text(self) -> dict[str, int]:
+        """The code of each text that is looked up: a label as it is spelled, or a canonical text.
+
+        A cell that is text is looked up as it is, then by its canonical text; any other cell by its canonical texts.
+        """
+        codes: dict[str, int] = {str(label): code for code, label in enumerate(self.labels)}
+        for label in self.labels:
+            codes.setdefault(canonical_text(str(label)), codes[str(label)])
+        _join_truth_values(codes)
+        return codes
+
+    @cached_property
+    def _codes_by_integer(self) -> dict[Any, int]:
+        return {value: code for code, value in enumerate(self.labels)}
+
+    def code(self, value: Any) -> int:
+        """Return the code of one cell of any type, -1 for a value that is not listed."""
+        if not self._text:
+            number = _number(value)
+            return self._codes_by_integer.get(int(number), -1) if number.is_integer() else -1
+        codes = self.codes_by_text
+        if isinstance(value, str) and value in codes:
+            return codes[value]
+        return next((codes[text] for text in canonical_texts(value) if text in codes), -1)
 
 
-_TRUE = {"true", "t", "yes", "y", "1", "1.0"}
-_FALSE = {"false", "f", "no", "n", "0", "0.0"}
+_TRUE = {"true", "t", "yes", "y", "1"}
+_FALSE = {"false", "f", "no", "n", "0"}
 
 
 @dataclass(frozen=True)
@@ -219,18 +274,16 @@ class Boolean:
     def encode(self, values: pd.Series[Any], missing: NDArray[np.bool_]) -> Encoded:
         """Return the codes of ``values`` (0: false, 1: true, 2: missing), and the faults found, values that do not fit.
 
-        ``missing`` (bool, same length) marks the missing values, with code -1 if the column admits none. Raises
-        :class:`SchemaError` for values with a dtype of times, durations, periods, intervals or complex numbers.
+        ``missing`` (bool, same length) marks the missing values, with code -1 if the column admits none.
         """
-        _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to booleans")
-
-        def code(value: Any) -> int:
-            text = (_spelled(value) or "").strip().lower()
-            return 1 if text in _TRUE else 0 if text in _FALSE else -1
-
-        codes = _each(values, code, -1, np.int64)
+        codes = _each(values, self.code, -1, np.int64)
         unread: _Found = (codes < 0, "is neither true nor false", "row left out", "make the column categorical")
         return _finish(self, codes, None, missing, [unread])
+
+    def code(self, value: Any) -> int:
+        """Return the code of one cell of any type, -1 for one that is neither true nor false."""
+        text = next(iter(canonical_texts(value.strip() if isinstance(value, str) else value)), "").lower()
+        return 1 if text in _TRUE else 0 if text in _FALSE else -1
 
     def decode(self, codes: Codes, rng: np.random.Generator) -> pd.Series[Any]:
         """Return the values of ``codes`` as a series: dtype ``bool``, or ``boolean`` if values may be missing.
@@ -330,10 +383,11 @@ class Numeric:
         """Return ``values`` in encoded form: bins as codes, the values as float64 numbers, and faults.
 
         ``missing`` (bool, same length) marks the missing values, which have the last code, or -1 if the column admits
-        none. Numbers are clipped to the bounds. Faults are values that do not fit. Raises :class:`SchemaError` for
-        values with a dtype of times, durations, periods, intervals or complex numbers.
+        none. Numbers are clipped to the bounds. Faults are values that do not fit.
         """
-        if _check_type(self, values.dtype, {"numbers", "objects"}, "cast it to numbers") == "numbers":
+        import pandas as pd
+
+        if pd.api.types.is_numeric_dtype(values.dtype) and not pd.api.types.is_complex_dtype(values.dtype):
             numbers = values.to_numpy(np.float64, na_value=np.nan, copy=True)
         else:
             numbers = _each(values, _number, np.nan, np.float64)
@@ -456,15 +510,14 @@ class Datetime:
 
         A time's number counts the column's unit from 1970 (UTC). ``missing`` (bool, same length) marks the missing
         values, which have the last code, or -1 if the column admits none. Times are clipped to the bounds. Faults are
-        values that do not fit. Raises :class:`SchemaError` for values with a dtype of numbers, durations, periods,
-        intervals or complex numbers, and for a dtype with a time zone if ``timezone`` is not set.
+        values that do not fit, also times with a zone if ``timezone`` is not set.
         """
-        _check_type(self, values.dtype, {"times", "objects"}, "write times as ISO 8601 text")
-        zoned_dtype = getattr(values.dtype, "tz", None) is not None
-        if zoned_dtype and self.timezone is None:
-            raise SchemaError(f"column {self.name!r} has a time zone ({values.dtype}); set timezone, or strip the zone")
-        if zoned_dtype:
+        import pandas as pd
+
+        if isinstance(values.dtype, pd.DatetimeTZDtype):
             ticks = _microseconds(values.dt.tz_convert(None).to_numpy())
+            if self.timezone is None:
+                ticks[:] = _ZONED
         elif isinstance(values.dtype, np.dtype) and values.dtype.kind == "M":
             ticks = _microseconds(values.to_numpy())
         else:
@@ -473,7 +526,7 @@ class Datetime:
         example = "write it as ISO 8601, for example 2026-03-31 or 2026-03-31T12:30:00"
         faults: list[_Found] = [
             (unread, "is not a time", "row left out", example),
-            (zoned, "has a time zone", "row left out", "set timezone, or strip the zone from the file"),
+            (zoned, "has a time zone", "row left out", "set timezone, or strip the zone"),
         ]
         numbers = np.where(missing | unread | zoned, np.nan, (ticks // self.microseconds).astype(np.float64))
         return _encode_numbers(self, numbers, missing, faults)
@@ -504,7 +557,7 @@ class Datetime:
             raise SchemaError(f"column {self.name!r} has the bound {text!r} with a time zone; set timezone or drop it")
         if self.timezone is not None and time.tzinfo is None:
             time = time.replace(tzinfo=self._zone(self.timezone))
-        return float(_since_1970(time) // self.microseconds)
+        return float(since_1970(time) // self.microseconds)
 
     def _zone(self, name: str) -> ZoneInfo:
         try:
@@ -527,7 +580,6 @@ _FLOAT = re.compile(
     r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?",
     re.IGNORECASE | re.ASCII,
 )
-_EPOCH = datetime(1970, 1, 1)
 _NO_TIME, _ZONED = np.iinfo(np.int64).min, np.iinfo(np.int64).min + 1  # markers for invalid values; NaT is the first
 _FARTHEST = 2**62  # microseconds: beyond every bound that ISO 8601 can express, yet safe from integer overflow
 
@@ -595,19 +647,13 @@ def is_missing(value: Any) -> bool:
         return False
 
 
-def _spelled(value: Any) -> str | None:
-    """Return a value as text; ``None`` for integers too long, or years too large, for Python or pandas to format."""
-    try:
-        return str(value + 0.0 if isinstance(value, (float, np.floating)) else value)  # -0.0 and 0.0 are one value
-    except (ValueError, NotImplementedError):
-        return None
-
-
 def _number(value: Any) -> float:
-    """Return the double nearest to a number, or to a number written as text; NaN for anything else."""
+    """Return the double nearest to a number or boolean, or to one written as text; NaN for anything else."""
     try:
         if isinstance(value, str):
             text = value.strip()
+            if text in TRUTH_VALUES:
+                return float(TRUTH_VALUES[text] == "True")
             return float(text) if _FLOAT.fullmatch(text) else math.nan
         return float(value) if isinstance(value, (Real, Decimal, np.bool_)) else math.nan
     except OverflowError:
@@ -625,18 +671,18 @@ def _read_time(text: str) -> datetime | None:
         return None
 
 
-def _since_1970(time: datetime) -> int:
-    """Return microseconds since 1970; a time with a time zone is converted to UTC."""
-    return (time.replace(tzinfo=None) - _EPOCH - (time.utcoffset() or timedelta(0))) // timedelta(microseconds=1)
-
-
 def _instant(value: Any, zones: bool) -> int:
-    """Return microseconds since 1970; ``_ZONED`` for a time with a time zone unless ``zones`` is true."""
+    """Return microseconds since 1970; ``_ZONED`` for a time with a time zone unless ``zones`` is true.
+
+    A number is read like the text that spells it, so that the year 2026 is one also in a column of numbers.
+    """
     time: datetime | None = None
     if isinstance(value, np.datetime64):
         return int(_microseconds(np.array([value]))[0])
+    if isinstance(value, Real | Decimal):
+        value = next(iter(canonical_texts(value)), "")
     if isinstance(value, str):
-        time = _read_time(value)
+        time = _read_time(value) or _read_time(canonical_text(value.strip()))
     elif isinstance(value, datetime):
         time = value
     elif isinstance(value, date):
@@ -646,7 +692,7 @@ def _instant(value: Any, zones: bool) -> int:
     if time.tzinfo is not None and not zones:
         return _ZONED
     stamp = getattr(time, "asm8", None)  # pandas timestamps (including NaT) have years that Python's do not
-    return _since_1970(time) if stamp is None else int(_microseconds(np.array([stamp]))[0])
+    return since_1970(time) if stamp is None else int(_microseconds(np.array([stamp]))[0])
 
 
 def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
@@ -662,27 +708,6 @@ def _microseconds(times: NDArray[np.datetime64]) -> NDArray[np.int64]:
         ticks = np.clip(ticks, -_FARTHEST // each, _FARTHEST // each) * each
     ticks[np.isnat(times)] = _NO_TIME
     return ticks
-
-
-def _check_type(column: Column, dtype: Any, admitted: set[str], mend: str) -> str:
-    """Return whether a column holds numbers, times or objects; raise :class:`SchemaError` for what is not admitted."""
-    import pandas as pd
-
-    api = pd.api.types
-    held = dtype.categories.dtype if isinstance(dtype, pd.CategoricalDtype) else dtype
-    if api.is_datetime64_any_dtype(held):
-        kind = "times"
-    elif api.is_timedelta64_dtype(held) or api.is_complex_dtype(held):
-        kind = "durations" if api.is_timedelta64_dtype(held) else "complex numbers"
-    elif isinstance(held, (pd.PeriodDtype, pd.IntervalDtype)):
-        kind = "periods"
-    else:
-        kind = "numbers" if api.is_numeric_dtype(held) else "objects"
-    if kind not in admitted:
-        raise SchemaError(
-            f"column {column.name!r} holds {kind} ({dtype}), which a {column.kind} column cannot read; {mend}"
-        )
-    return kind if held is dtype else "objects"
 
 
 def _encode_numbers(

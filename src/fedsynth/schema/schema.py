@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
+from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
     KINDS,
     LARGEST,
@@ -28,8 +29,10 @@ from fedsynth.schema.columns import (
     Encoded,
     Fault,
     Numeric,
+    distinct_values,
     is_missing,
     is_text,
+    missing_spellings,
     sound_bounds,
 )
 from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
@@ -181,8 +184,10 @@ class Schema:
         """Encode the rows of a data frame as codes; columns that the schema does not name are ignored.
 
         Values that do not fit are handled as their columns declare; ``left_out`` of the table counts the rows left out.
-        The encoding of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a missing
-        column, or for a column whose dtype the schema's column cannot read.
+        The encoding of a row depends on that row and the schema alone, not on the dtypes that other rows give the
+        columns. This begins with the frame: an integer beyond 2^53 in a column that a missing value turned into doubles
+        has lost its last digits, and "007" is 7 if ``pandas.read_csv`` took it for a number (read such columns as
+        text). Raises :class:`SchemaError` only for a missing column.
         """
         return self.assembled(self.encode_column(column, frame) for column in self.asked)
 
@@ -221,7 +226,7 @@ class Schema:
 
         ``column`` is one of :attr:`asked`; a difference or ratio that is stored in its place
         (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
-        Raises :class:`SchemaError` if the frame lacks the column, or has it with a dtype that ``column`` cannot read.
+        Raises :class:`SchemaError` if the frame lacks the column.
         """
         if column.name not in frame.columns:
             raise SchemaError(
@@ -246,7 +251,7 @@ class Schema:
         for column in self.asked:
             try:
                 faults = self.encode_column(column, frame).faults
-            except SchemaError as error:
+            except SchemaError as error:  # the frame lacks the column
                 found.append(str(error))
                 readable = False
                 continue
@@ -365,18 +370,27 @@ class Schema:
         return {**content, "column": [_entry(column) for column in columns]}
 
     def _missing(self, column: Column, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """Return which values are missing: pandas', and text in an agreed spelling that the column does not list."""
+        """Return which values are missing: pandas', and those in an agreed spelling that the column does not list."""
         import pandas as pd
 
-        listed = column.values if isinstance(column, Categorical) else ()
-        spelled = [text for text in self.missing_values if text not in listed]
+        texts, by_value = missing_spellings(column, self.missing_values)
         missing: NDArray[np.bool_]
+        if by_value:
+
+            def gone(value: Any) -> bool:
+                if isinstance(value, str):
+                    return value in texts or canonical_text(value) in by_value
+                return is_missing(value) or any(text in by_value for text in canonical_texts(value))
+
+            which, distinct = distinct_values(values)
+            missing = np.array([*map(gone, distinct), True], dtype=bool)[which]
+            return missing
         if values.dtype == object and not is_text(values):  # pandas' isna and isin fail on some objects, such as lists
-            gone = ((value in spelled) if isinstance(value, str) else is_missing(value) for value in values)
-            return np.fromiter(gone, dtype=bool, count=len(values))
+            held = ((value in texts) if isinstance(value, str) else is_missing(value) for value in values)
+            return np.fromiter(held, dtype=bool, count=len(values))
         missing = values.isna().to_numpy(dtype=bool)
-        texts = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
-        return missing | values.isin(spelled).to_numpy() if texts else missing
+        has_text = isinstance(values.dtype, pd.CategoricalDtype) or is_text(values)
+        return missing | values.isin(list(texts)).to_numpy() if has_text else missing
 
 
 def _plain(column: Column) -> Column:

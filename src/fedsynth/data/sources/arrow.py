@@ -66,8 +66,7 @@ def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None
     """Encode the rows of an Arrow ``table`` under a ``schema``, faster than from a data frame.
 
     The result is that of :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, but each distinct text of a
-    column is encoded only once. ``persons`` has an integer for the person of each row, if it is known. Raises
-    :class:`SchemaError` for a column of a type that the schema's column cannot read.
+    column is encoded only once. ``persons`` has an integer for the person of each row, if it is known.
     """
     return schema.assembled((encode_column(schema, column, table) for column in schema.asked), persons)
 
@@ -77,8 +76,7 @@ def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
 
     The column is the one at position ``at`` of :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, which may
     be a difference from, or ratio to, another column. Codes are the integers that encode values; -1 leaves a row out.
-    Numbers are the values themselves, in numeric and datetime columns only. Raises :class:`SchemaError` for a column of
-    a type that the schema's column cannot read.
+    Numbers are the values themselves, in numeric and datetime columns only.
     """
     found = encode_column(schema, schema.asked[at], table)
     if (link := schema.links.get(at)) is None:
@@ -92,7 +90,7 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`). The
     result has codes (the integers that encode values; -1 leaves a row out) and, in numeric and datetime columns,
     numbers (the values). Each distinct text is encoded only once, and faulty values in a column of text are not listed
-    as faults. Raises :class:`SchemaError` for a type that ``column`` cannot read.
+    as faults.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):

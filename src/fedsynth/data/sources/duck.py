@@ -2,9 +2,8 @@
 
 Rule 1: DuckDB opens no file and loads no extension. It receives the batches of fedsynth's own reader, so it counts the
     same rows as that reader, and a row that DuckDB could not read stops nothing.
-Rule 2: values for which SQL would need special rules (such as times, text that stands for numbers, and columns stored
-    by their relation to another column) are converted to positions on the axes of the contingency tables before DuckDB
-    receives them.
+Rule 2: values for which SQL would need special rules (such as text, times, and columns stored by their relation to
+    another column) are converted to positions on the axes of the contingency tables before DuckDB receives them.
 Rule 3: the codes of half a million rows are held in memory at a time; nothing is written to disk.
 """
 
@@ -19,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsynth.data.sources.arrow import encode_column, encode_stored, in_parts, is_text, readable
+from fedsynth.data.sources.arrow import encode_stored, in_parts, readable
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.rows import Rows, Source
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Boolean, Categorical, Column, Numeric
+from fedsynth.schema.columns import Boolean, Categorical, Column, Numeric, missing_spellings
 
 MEMORY = "400MB"
 """Memory limit of DuckDB."""
@@ -38,7 +37,7 @@ def count_file(source: Source, schema: Schema) -> Iterator[Rows]:
     ``source`` is the file, such as a :class:`~fedsynth.data.sources.files.CsvRows`, and ``schema`` encodes its rows.
     Within the block, the yielded :class:`~fedsynth.rows.Rows` gives their number and their contingency tables, but no
     single rows; DuckDB scans the file anew for every such query. Raises :class:`SchemaError` for a column that is
-    missing or cannot be read, :class:`Unsupported` without DuckDB, and :class:`FedsynthError` if DuckDB fails, or at
+    missing, :class:`Unsupported` without DuckDB, and :class:`FedsynthError` if DuckDB fails, or at
     the end of the block if the file has changed.
     """
     try:
@@ -71,14 +70,13 @@ class _Scans:
     _read: int | None = None
 
     def __post_init__(self) -> None:
-        """Determine the columns' types; raises :class:`SchemaError` for a type that its schema column cannot read."""
+        """Determine the types of the columns that SQL compares."""
         every = {column.name: column for column in self.schema.asked}
         first = next((rows for rows, _ in self.source.batches(every, 1)), None)
         self.types = {}
         if first is None:
             return
         for position, column in enumerate(self.schema.asked):
-            encode_column(self.schema, column, first.slice(0, 0))
             if position in self.schema.links:  # placed on its axis before DuckDB receives it
                 continue
             kind = _compared(column, readable(column.name, first.column(column.name)).type, self.schema.missing_values)
@@ -145,18 +143,19 @@ class _Scans:
         return pa.RecordBatch.from_arrays(chunks, schema=kinds)
 
 
-_ARROW = {"string": pa.large_string(), "int64": pa.int64(), "float64": pa.float64(), "boolean": pa.bool_()}
+_ARROW = {"int64": pa.int64(), "float64": pa.float64(), "boolean": pa.bool_()}
 
 
 def _compared(column: Column, kind: Any, missing_values: Sequence[str]) -> str:
-    """Return the ibis type in which SQL compares an Arrow type as the schema column does; empty if there is none."""
-    labels = isinstance(column, Categorical) and isinstance(column.values[0], str)
-    numbers = isinstance(column, Numeric | Boolean) or (isinstance(column, Categorical) and not labels)
-    if labels and is_text(kind):
-        assert isinstance(column, Categorical)
-        return "" if any("\0" in str(text) for text in (*column.labels, *missing_values)) else "string"
-    if numbers and pa.types.is_integer(kind) and kind != pa.uint64():
+    """Return the ibis type in which SQL compares an Arrow type as the schema column does; empty if there is none.
+
+    SQL compares neither text, whose cells are compared by value, nor numbers of which some stand for missing values.
+    """
+    integers = isinstance(column, Categorical) and not isinstance(column.values[0], str)
+    if not (integers or isinstance(column, Numeric | Boolean)) or missing_spellings(column, missing_values)[1]:
+        return ""
+    if pa.types.is_integer(kind) and kind != pa.uint64():
         return "int64"
-    if numbers and (pa.types.is_float32(kind) or pa.types.is_float64(kind)):
+    if pa.types.is_float32(kind) or pa.types.is_float64(kind):
         return "float64"
     return "boolean" if isinstance(column, Boolean) and pa.types.is_boolean(kind) else ""

@@ -141,7 +141,7 @@ class ParquetRows(RowFile):
 
         names = list(wanted)
         with _open_parquet(self.file) as file:
-            empty = file.schema_arrow.empty_table()  # so that unreadable types are refused even without rows
+            empty = file.schema_arrow.empty_table()
             batches = (pa.Table.from_batches([batch]) for batch in file.iter_batches(chunk_rows, columns=names))
             for part in batches if file.metadata.num_rows else [empty]:
                 yield part.select(names), ()

@@ -25,7 +25,15 @@ from fedsynth.errors import Unsupported
 from fedsynth.rows import NoSingleRows
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import LARGEST_INTEGER, Boolean, Categorical, Column, Datetime, Numeric
+from fedsynth.schema.columns import (
+    LARGEST_INTEGER,
+    Boolean,
+    Categorical,
+    Column,
+    Datetime,
+    Numeric,
+    codes_of_texts,
+)
 from fedsynth.schema.derive import TINY, WHOLE, ColumnLink
 
 _SECOND = 10**6  # microseconds
@@ -278,8 +286,9 @@ def place(
     An axis is a partition of the values of a ``column``. The position equals :meth:`Axis.places
     <fedsynth.schema.bins.Axis.places>` for the schema's codes: an integer (group, or fine cell without groups), and
     NULL where the ``column`` leaves the row out. ``value`` is the ibis expression of the column's value: a text, a
-    number, a boolean, or a time without a time zone (UTC). ``missing_values`` are the spellings of missing values in
-    text. ``orders_text`` says whether the database orders text as Python does.
+    number, a boolean, or a time without a time zone (UTC). A text is a label of the column, a spelling of a missing
+    value, or else in canonical form (:mod:`fedsynth.schema.canonical`). ``missing_values`` are the spellings of missing
+    values in text. ``orders_text`` says whether the database orders text as Python does.
     """
     import ibis
 
@@ -294,11 +303,10 @@ def place(
         found = ibis.ifelse(value, leaf(1), leaf(0))
     elif value.type().is_string():
         assert isinstance(column, Categorical)
-        known = {str(label): leaf(code) for code, label in enumerate(column.labels)}
-        unknown = {"drop": None, "missing": gone}.get(column.unknown, known.get("other"))
-        spelled: dict[str, int | None] = {text: gone for text in missing_values if text not in column.values}
+        codes = codes_of_texts(column, missing_values)
+        unknown = leaf(codes["other"]) if column.unknown == "other" else gone if column.unknown == "missing" else None
         # Text in a database contains no NUL character, so it never equals a text that contains one.
-        keys = {text: cell for text, cell in {**known, **spelled}.items() if "\0" not in text}
+        keys = {text: None if code < 0 else leaf(code) for text, code in codes.items() if "\0" not in text}
         found = _looked_up(value, keys, unknown, ibis.literal, ordered=orders_text)
     else:
         if isinstance(column, Datetime):

@@ -29,9 +29,10 @@ import pyarrow.compute as pc
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.rows import BadLine, Rows
-from fedsynth.schema import Schema
+from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.schema.columns import Categorical, Column, Datetime
+from fedsynth.schema.canonical import DECIMAL, POWER, TIME, TRUTH_VALUES, canonical_text, spells_value
+from fedsynth.schema.columns import Categorical, Column, Datetime, codes_of_texts, missing_spellings
 
 # libpq options that hold no secret and affect neither the content nor the format of the replies.
 _OPTIONS = {
@@ -70,11 +71,14 @@ _FAMILIES = {
 }
 
 # How each kind of column reads each family of types: text where text matters, everything else in binary.
-_AS_IT_IS, _TEXT, _DOUBLE = "{}", "{}::text", "{}::float8"
+_AS_IT_IS, _TEXT, _DOUBLE, _WHOLE = "{}", "{}::text", "{}::float8", "{}::int4"
 _READS: dict[str, dict[str, str]] = {
-    "label": {"text": _TEXT, "integer": _TEXT, "numeric": _TEXT},
-    "number": {"text": _TEXT, "integer": _AS_IT_IS, "numeric": _DOUBLE, "float": _DOUBLE},
-    "boolean": {"text": _TEXT, "integer": _AS_IT_IS, "bool": _AS_IT_IS},
+    "label": {
+        **dict.fromkeys(("text", "integer", "bool", "date", "timestamp", "timestamptz"), _TEXT),
+        **dict.fromkeys(("numeric", "float"), "NULLIF({}, 'NaN')::text"),
+    },
+    "number": {"text": _TEXT, "integer": _AS_IT_IS, "bool": _WHOLE, "numeric": _DOUBLE, "float": _DOUBLE},
+    "boolean": {"text": _TEXT, "integer": _AS_IT_IS, "bool": _AS_IT_IS, "numeric": _DOUBLE, "float": _DOUBLE},
     "time": {"text": _TEXT, "date": _AS_IT_IS, "timestamp": _AS_IT_IS},
     "aware time": {"text": _TEXT, "date": _AS_IT_IS, "timestamp": _AS_IT_IS, "timestamptz": _AS_IT_IS},
     "anything": {
@@ -84,15 +88,29 @@ _READS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 # How a counted column is compared: a cast of the value that is read, and the resulting ibis type.
 _COUNTED = {
-    **dict.fromkeys([("label", kind) for kind in ("text", "integer", "numeric")], ('{} COLLATE "C"', "string")),
-    **dict.fromkeys([("number", kind) for kind in ("numeric", "float")], ("{}", "float64")),
-    ("number", "integer"): ("{}", "int64"),
-    ("boolean", "integer"): ("{}", "int64"),
+    **dict.fromkeys([("label", kind) for kind in _READS["label"]], ('({}) COLLATE "C"', "string")),
+    **dict.fromkeys([(role, kind) for role in ("number", "boolean") for kind in ("numeric", "float")],
+                    ("{}", "float64")),
+    **dict.fromkeys([("number", "integer"), ("number", "bool"), ("boolean", "integer")], ("{}", "int64")),
     ("boolean", "bool"): ("{}", "boolean"),
     **dict.fromkeys([(role, kind) for role in ("time", "aware time") for kind in ("date", "timestamp")],
                     ("({})::timestamp", "timestamp")),
     ("aware time", "timestamptz"): ("(({}) AT TIME ZONE 'UTC')", "timestamp"),
 }  # fmt: skip
+# The canonical text of a text (fedsynth.schema.canonical.canonical_text): of a number without an exponent, of one with
+# one, of a time (its zone, fraction, seconds and midnight), and of a boolean.
+_CANONICAL = f"""CASE
+WHEN VALUE ~ '^{DECIMAL}$' THEN regexp_replace(
+  CASE WHEN VALUE ~ '[.]' THEN regexp_replace(VALUE, '[.]?0+$', '') ELSE VALUE END, '^-0$', '0')
+WHEN VALUE ~ '^{POWER}$' THEN trim_scale(VALUE::numeric)::text
+WHEN VALUE ~ '^{TIME}$' THEN regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(VALUE,
+  '(Z|[+][0-9:]+)$', '+00:00'),
+  '^(-?[0-9]+-[0-9]+-[0-9]+)[ T]([0-9][0-9]:[0-9][0-9])([+]|$)', '\\1 \\2:00\\3'),
+  'T', ' '),
+  '[.]([0-9]*[1-9])?0*([+]|$)', '.\\1\\2'),
+  '([.]([+]|$)| 00:00:00[.]?$)', '\\2')
+ELSE CASE VALUE {" ".join(f"WHEN '{word}' THEN '{value}'" for word, value in TRUTH_VALUES.items())} ELSE VALUE END
+END"""
 
 
 @dataclass(frozen=True)
@@ -269,6 +287,7 @@ def session(source: PostgresTable) -> Iterator[Any]:
         "search_path": "pg_catalog, pg_temp",  # system functions only
         "TimeZone": "UTC",
         "DateStyle": "ISO",
+        "extra_float_digits": "1",  # doubles as text: the shortest that identifies them
         "jit": "off",  # would compile every expression anew for each statement, which costs more than it saves
     }
     with _errors_translated(source):
@@ -319,12 +338,14 @@ def types_of(source: PostgresTable, cursor: Any, needed: Iterable[str] = ()) -> 
     return found
 
 
-def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
+def counted_value(column: Column, family: str, typed: str, missing_values: Sequence[str] = MISSING) -> tuple[str, str]:
     """Return the SQL expression of a schema ``column``'s value in statements that count rows, and its type in ibis.
 
-    ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them.
-    Raises :class:`SchemaError` for a type that the column cannot read, and :class:`Unsupported` for text that stands
-    for numbers, booleans or times.
+    ``family`` and ``typed`` are the family and the text of the column's SQL type, as :func:`types_of` returns them, and
+    ``missing_values`` a schema's spellings of missing values. Text is in the form that
+    :func:`~fedsynth.data.sources.ibis.place` looks up. Raises :class:`SchemaError` for a type that the column cannot
+    read, and :class:`Unsupported` for text that stands for numbers, booleans or times, and for numbers, booleans or
+    times that stand for missing values.
     """
     value = _expression(column.name, column, family, typed, strict=False)
     if (role_of(column), family) not in _COUNTED:
@@ -333,7 +354,15 @@ def counted_value(column: Column, family: str, typed: str) -> tuple[str, str]:
             "rows, or cast the column in a view"
         )
     cast, kind = _COUNTED[role_of(column), family]
-    return cast.format(value), kind
+    value = cast.format(value)
+    if isinstance(column, Categorical) and kind == "string":
+        return _looked_up(value, codes_of_texts(column, missing_values)), kind
+    if gone := sorted(missing_spellings(column, missing_values)[1]):
+        raise Unsupported(
+            f"the missing values {gone} of column {column.name!r} cannot be counted in the database; let the site read "
+            "its rows, or replace them by NULL in a view"
+        )
+    return value, kind
 
 
 @dataclass(frozen=True)
@@ -358,7 +387,8 @@ class _Counting:
         found = types_of(source, source.cursor, schema.names)
         values, types = {}, {}
         for position, column in enumerate(schema.asked):
-            values[position], types[position] = counted_value(column, *found[column.name])
+            kind = found[column.name]
+            values[position], types[position] = counted_value(column, *kind, schema.missing_values)
         # Reads no row, but checks that the role may read the table.
         sql = f"SELECT current_setting('server_encoding') WHERE NOT EXISTS (SELECT FROM {source.quoted} LIMIT 0)"
         encoding = run(source, source.cursor, sql).column(0)[0].as_py()
@@ -378,6 +408,19 @@ class _Counting:
         """Return the number of rows of the snapshot."""
         counted = run(self.source, self.source.cursor, f"SELECT count(*) FROM {self.source.quoted}")
         return int(counted.column(0)[0].as_py())
+
+
+def _looked_up(value: str, texts: Iterable[str]) -> str:
+    """Return the SQL of a text, in canonical form unless it is among ``texts`` as it is.
+
+    Texts that spell no number, boolean or time have no other form; a column of such texts is compared as it is.
+    """
+    valued = [text for text in texts if "\0" not in text and spells_value(text)]
+    if not valued:
+        return value
+    canonical = _CANONICAL.replace("VALUE", f"({value})")
+    kept = ", ".join(quote_text(text) for text in valued if canonical_text(text) != text)
+    return f"CASE WHEN {value} IN ({kept}) THEN {value} ELSE {canonical} END" if kept else canonical
 
 
 def role_of(column: Column | None) -> str:
