@@ -170,7 +170,9 @@ class CsvFile:
             return _LONG
         if text.startswith(b"\r", end):
             return _RETURN
-        return f"has {'a quote in a cell without quotes' if text.startswith(b'"', end) else 'text after a closing quote'}"
+        if text.startswith(b'"', end):
+            return "has a quote in a cell without quotes"
+        return _OPEN if b"\n" in text[at:end] else "has text after a closing quote"  # the former: by a later record's
 
     def _parsed(self, text: bytes, names: Sequence[str] | None) -> Any:
         """Return the columns ``names`` of valid records; if ``names`` is None, the only record is the header."""
@@ -237,11 +239,11 @@ def kind_problem(path: Path, records: Records) -> str:
             pass
         invalid = ""
     except SchemaError as error:
-        invalid = str(error)
+        invalid = str(error).partition(";")[0]
     if records == "lines" and len(joined) > len(apart):
         return (
             f"cells seem to hold newlines: line {joined[0]} opens a quote, and the next one is no record by itself; "
-            f"declare that: {_declare('rfc4180')}" + (f" (as such, {invalid})" if invalid else "")
+            f"declare that: {_declare('rfc4180')}" + (f", and correct it: {invalid}" if invalid else "")
         )
     if records == "rfc4180" and invalid and len(joined) <= len(apart):
         return (

@@ -13,6 +13,7 @@ import numpy as np
 import tomli_w
 
 from fedsynth import errors
+from fedsynth.data.read import write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.enrolment import Acceptance, Admission, Invitation, JoinRequest, load
 from fedsynth.federation.policy import VERBS
