@@ -107,7 +107,9 @@ def test_b02_a_changed_kind_reads_the_file_again(tmp_path):
     config = deployed(tmp_path / "site", file_of(['f,"splint', 'm,splint"', "f,splint"]))
     assert len(load_rows(config, SCHEMA, bytes(32))) == 1
     text = (tmp_path / "site" / "site.toml").read_text()
-    (tmp_path / "site" / "site.toml").write_text(text.replace('data = "rows.csv"', 'data = "rows.csv"\nrecords = "rfc4180"'))
+    (tmp_path / "site" / "site.toml").write_text(
+        text.replace('data = "rows.csv"', 'data = "rows.csv"\nrecords = "rfc4180"')
+    )
     config = load_site_config(tmp_path / "site")
     assert (len(load_rows(config, SCHEMA, bytes(32))), load_rows(config, SCHEMA, bytes(32)).left_out) == (1, 1)
 
@@ -224,7 +226,9 @@ USUAL = settings(
     max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 PIECES = [b'"', b'""', b",", b";", b"\t", b"|", b"\0", b"\xff", b"\xc3", b"\xef\xbb\xbf", b"\r", b"7", b" ", b"ab"]
-LINES = st.lists(st.sampled_from([*PIECES, b"7,8,9", b'"7;8";9', b"a,b,c", b"a|b", b"z" * 70]), max_size=6).map(b"".join)
+LINES = st.lists(st.sampled_from([*PIECES, b"7,8,9", b'"7;8";9', b"a,b,c", b"a|b", b"z" * 70]), max_size=6).map(
+    b"".join
+)
 
 
 @USUAL
@@ -336,14 +340,18 @@ def by_arrow(text: bytes, delimiter: bytes) -> Rows:
     table = pa_csv.read_csv(
         io.BytesIO(text),
         parse_options=pa_csv.ParseOptions(delimiter=delimiter.decode(), newlines_in_values=True),
-        convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False),
+        convert_options=pa_csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
+        ),
     )
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
 @USUAL
 @given(
-    body=st.lists(st.sampled_from([*PIECES, b"\n", b"\r\n", b"7,8\n", b'"7\n7",8\n', b"z" * 70]), max_size=12).map(b"".join),
+    body=st.lists(st.sampled_from([*PIECES, b"\n", b"\r\n", b"7,8\n", b'"7\n7",8\n', b"z" * 70]), max_size=12).map(
+        b"".join
+    ),
     columns=st.integers(1, 3),
     delimiter=st.sampled_from([b",", b";"]),
     block=st.sampled_from(BLOCKS),

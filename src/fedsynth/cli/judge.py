@@ -212,7 +212,9 @@ def evaluate(
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
     if records and not any(is_csv(file) for file in (real, holdout) if file):
-        raise click.UsageError("--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out.")
+        raise click.UsageError(
+            "--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out."
+        )
 
     def whole(file: Path) -> Table:
         return read_whole(file, plain, records if is_csv(file) else None)

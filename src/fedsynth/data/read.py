@@ -57,9 +57,9 @@ class PersonLimit(NamedTuple):
 class FileCheck:
     """The result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each problem.
 
-    ``ok`` is true if the table can be read, no row is left out, and nothing speaks for another kind of CSV file than the
-    declared one. ``problems`` also lists values that are clipped or
-    counted as other or missing, and columns that the schema does not name; these leave ``ok`` true.
+    ``ok`` is true if the table can be read, no row is left out, and a CSV file does not seem to be of another kind than
+    declared. ``problems`` also lists values that are clipped or counted as other or missing, and columns that the
+    schema does not name; these leave ``ok`` true.
     """
 
     ok: bool
@@ -196,9 +196,7 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
     return breaking(counts)
 
 
-def read_frame(
-    place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None
-) -> pd.DataFrame:
+def read_frame(place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None) -> pd.DataFrame:
     """Return a file or a database table as a data frame, for drafting or evaluation.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
@@ -373,7 +371,7 @@ class BadLines:
         more = f"; and {self.count - len(self._first)} more" if self.count > len(self._first) else ""
         return (
             f"malformed lines, which are left out: {self.count} ({first}{more}); write as many cells in every row as "
-            "in the header, and close every quote, or declare a file whose cells hold newlines: records = \"rfc4180\" "
+            'in the header, and close every quote, or declare a file whose cells hold newlines: records = "rfc4180" '
             "(--records rfc4180)"
         )
 

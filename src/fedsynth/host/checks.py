@@ -410,8 +410,9 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
     requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
     certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
-    schema do not fit or a CSV file seems to be of another kind than declared, 4 if no budget is left, else 8. Nothing is sent, and no budget is spent. The rows are read; those
-    of a file are kept, encoded, in the cache of the state folder, unless they are counted or streamed.
+    schema do not fit or a CSV file seems to be of another kind than declared, 4 if no budget is left, else 8. Nothing
+    is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the state
+    folder, unless they are counted or streamed.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)

@@ -41,10 +41,10 @@ class SiteConfig:
 
     ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account (its
     record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file (a CSV file with the kind
-    of its records) or a database table, encoded under the schema in the file ``schema``. Rows are read and encoded at most once per run, unless they are
-    ``counted`` (the database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question
-    reads all of them batch by batch, and none is kept). ``person`` is the column that identifies a row's person; if it
-    is empty, each row counts as another person.
+    of its records) or a database table, encoded under the schema in the file ``schema``. Rows are read and encoded at
+    most once per run, unless they are ``counted`` (the database, or DuckDB for a file, counts them for every question)
+    or ``streamed`` (every question reads all of them batch by batch, and none is kept). ``person`` is the column that
+    identifies a row's person; if it is empty, each row counts as another person.
 
     ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
     that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the

@@ -209,10 +209,11 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
 
     Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
     and inode, or else its SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit
-    on a person's rows. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows of each as its
-    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises
-    :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is declared
-    ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
+    on a person's rows. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at
+    most as many rows of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret``
+    (32 bytes). Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is
+    declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is
+    missing or being written to.
     """
     file = config.data.file
     if file is None:

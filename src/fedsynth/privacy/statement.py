@@ -198,7 +198,9 @@ class Statement:
                 "Sites draw them anew for every step from a secret that never leaves the site."
             )
         if self.rfc4180:
-            found.append("If a site declared its CSV file rfc4180, whether that file is valid as a whole is not protected.")
+            found.append(
+                "If a site declared its CSV file rfc4180, whether that file is valid as a whole is not protected."
+            )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")
         rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"

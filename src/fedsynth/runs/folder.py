@@ -363,8 +363,9 @@ def refuse_existing(out: Path, *, force: bool) -> None:
 def read_whole(file: Path, schema: Schema, records: Records | None = None) -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
-    says how many), and if a column is missing or unreadable.
+    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. Raises
+    :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    missing or unreadable.
     """
     from fedsynth.data.read import read_table
 

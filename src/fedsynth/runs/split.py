@@ -41,8 +41,8 @@ def load_rows(job: Job, split_seed: int) -> Split:
     (``synthfs``) have a schema of their own; for any other table, one is drafted if the job has none. Raises
     :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
     outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that lacks a column of the schema or of the
-    job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not valid; rows that do not fit are
-    left out.
+    job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not valid; rows that do not fit
+    are left out.
     """
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
@@ -51,7 +51,9 @@ def load_rows(job: Job, split_seed: int) -> Split:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
         if job.person or job.records:
-            raise Unsupported("the demo table is no CSV file and has no column of persons; leave --records and --person out")
+            raise Unsupported(
+                "the demo table is no CSV file and has no column of persons; leave --records and --person out"
+            )
         schema = rand_hie_schema()
         table = schema.encode(rand_hie())
     else:

@@ -34,7 +34,9 @@ def open_source(text: str, folder: Path = Path(), records: Records | None = None
     if records is None:
         return source
     if not isinstance(source, CsvRows):
-        raise InvalidParameter(f"records (--records) is the kind of a CSV file, and {source.name} is none; leave it out")
+        raise InvalidParameter(
+            f"records (--records) is the kind of a CSV file, and {source.name} is none; leave it out"
+        )
     if records not in get_args(Records):
         raise InvalidParameter(f"records = {records!r}: {nearest(records, get_args(Records))}")
     return replace(source, records=records)

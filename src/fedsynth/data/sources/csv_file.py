@@ -1,14 +1,15 @@
 """CSV files of two declared kinds (:data:`~fedsynth.rows.Records`), of which neither is ever guessed from the rows.
 
-``lines``: no cell holds a newline. A line ends in LF; a CR directly in front of it (or of the end of the file) belongs to
-    the end. Each line is one record, or is malformed and left out by itself. This is a function of that line and of the
-    header alone: lines are separated at every LF, whatever they hold, then judged one by one. So one more line
-    anywhere, of any bytes but LF, adds at most one row and changes no other. A CR elsewhere makes its line malformed;
-    were it the end of a line, one record with many of them would be many rows.
-``rfc4180``: cells in quotes may hold newlines. The whole file is valid, or it is refused. Reading a valid file, in which
-    a record ends at the first LF outside quotes, starts every record outside quotes, so one more valid record between
-    two others adds one row and changes no other. Whether the file is valid depends on all rows: no answer comes from a
-    part of a file that later turns out to be invalid, and privacy statements say that this bit is not protected.
+``lines``: no cell holds a newline. A line ends in LF; a CR directly in front of it, or at the end of the file, belongs
+    to that end. Each line is one record, or is malformed and left out by itself. Proof that one more line, of any bytes
+    but LF, adds at most one row and changes no other: lines are separated at every LF, whatever stands between, and
+    what becomes of a line is computed from its bytes and the header alone. A CR elsewhere makes its line malformed;
+    were it an end, one record with many of them would be many rows.
+``rfc4180``: cells in quotes may hold newlines. The whole file is valid, or it is refused. Proof that one more valid
+    record between two others adds one row and changes no other: a record of a valid file begins outside quotes and ends
+    at the first LF outside quotes, so where it ends, and its cells, are computed from its bytes and the header alone.
+    Whether the file is valid depends on all rows: nothing may be answered from parts of a file before the last one was
+    found valid, and privacy statements say that this bit is not protected.
 
 The delimiter and the number of cells come from the header alone. Empty lines are skipped.
 """
@@ -204,8 +205,9 @@ class CsvFile:
 
     def _invalid(self, line: int, why: str) -> SchemaError:
         return SchemaError(
-            f"{self.path.name} is not valid RFC 4180, so none of it is read: line {line} {why}; correct that, or, if no "
-            f"cell holds a newline, declare a file of lines, of which malformed ones are left out: {_declare('lines')}"
+            f"{self.path.name} is not valid RFC 4180, so none of it is read: line {line} {why}; correct that, or, if "
+            "no cell holds a newline, declare a file of lines, of which malformed ones are left out: "
+            f"{_declare('lines')}"
         )
 
 
@@ -247,12 +249,12 @@ def kind_problem(path: Path, records: Records) -> str:
         )
     if records == "rfc4180" and invalid and len(joined) <= len(apart):
         return (
-            f"as a file of lines, {fine} records fit the header and {malformed} lines are malformed; if no cell holds a "
-            f"newline, declare that: {_declare('lines')}"
+            f"as a file of lines, {fine} records fit the header and {malformed} lines are malformed; if no cell holds "
+            f"a newline, declare that: {_declare('lines')}"
         )
     if records == "rfc4180" and len(joined) < len(apart):
         return (
-            f"a quote seems to be never closed: line {apart[0]} opens one, and the next line is a record by itself, but "
-            f"becomes a part of the cell; if no cell holds a newline, declare that: {_declare('lines')}"
+            f"a quote seems to be never closed: line {apart[0]} opens one, and the next line is a record by itself, "
+            f"but becomes a part of the cell; if no cell holds a newline, declare that: {_declare('lines')}"
         )
     return ""

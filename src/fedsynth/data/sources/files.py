@@ -1,7 +1,7 @@
 """Files of rows: CSV (all cells are text) and Parquet, read in batches.
 
-A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a file: it does not
-open the file itself but receives the batches, so that it counts the same rows as a reader.
+A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a
+file: it does not open the file itself but receives the batches, so that it counts the same rows as a reader.
 """
 
 from __future__ import annotations
