@@ -248,7 +248,8 @@ def test_b02_of_lines_each_is_read_by_itself(tmp_path, monkeypatch, lines, line,
 
     def text(parts: list[bytes]) -> bytes:
         whole = b"".join(part + end for part, end in zip(parts, itertools.cycle(ends), strict=False))
-        return head + (whole if ended else whole.removesuffix(b"\n").removesuffix(b"\r"))
+        whole = whole if ended else whole.removesuffix(b"\n").removesuffix(b"\r")
+        return bytes(head + whole)
 
     for block in BLOCKS:
         monkeypatch.setattr(csv_file, "_BLOCK", block)

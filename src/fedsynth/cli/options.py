@@ -198,7 +198,7 @@ FileKind = Annotated[
     Records | None,
     typer.Option(
         "--records",
-        help="Kind of a CSV file of real rows. lines: no cell holds a newline; each line is a record, or is left out "
+        help="Kind of a CSV file. lines: no cell holds a newline; each line is a record, or is left out "
         "by itself if it is malformed. rfc4180: cells in quotes may hold newlines; the whole file must be valid "
         "RFC 4180, or none of it is read. Default: lines.",
     ),
