@@ -165,6 +165,8 @@ class Federation:
     looks_at_other_rows
         Whether the rows of a simulation were split over the sites by a partition that looks at other rows
         (:mod:`fedsynth.data.placement`), which the guarantee does not cover.
+    rfc4180
+        Whether rows may come from CSV files that are read only if they are valid as a whole; :attr:`statement` says so.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -197,6 +199,7 @@ class Federation:
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     looks_at_other_rows: bool = False
+    rfc4180: bool = False
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     progress: Progress = ignore_progress
@@ -225,6 +228,7 @@ class Federation:
             looks_at_other_rows=self.looks_at_other_rows,
             exact=self.exact,
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
+            rfc4180=self.rfc4180,
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:
