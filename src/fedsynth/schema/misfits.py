@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _EXAMPLES = 3  # different values kept for each column and kind of misfit
+_LOOKED = 256  # rows in which examples are first looked for
 _LONGEST = 60  # characters of a value that are shown
 _LISTED = 40  # names of ignored columns that are shown
 _FIRST = 20  # findings shown unless all are asked for
@@ -173,9 +174,14 @@ def shown(value: Any) -> str:
 
 def _examples(values: pd.Series[Any], rows: NDArray[np.int64]) -> tuple[tuple[int, str], ...]:
     """Return the first rows with a different value each, and these values as text."""
-    which, _ = distinct_values(values.iloc[rows])
-    firsts = np.sort(np.unique(which, return_index=True)[1])
-    return _different((int(row), shown(values.iloc[row])) for row in rows[firsts[: 2 * _EXAMPLES]])
+    found: tuple[tuple[int, str], ...] = ()
+    for looked in (rows[:_LOOKED], rows):  # mostly the first rows suffice
+        which, _ = distinct_values(values.iloc[looked])
+        firsts = np.sort(np.unique(which, return_index=True)[1])
+        found = _different((int(row), shown(values.iloc[row])) for row in looked[firsts[: 2 * _EXAMPLES]])
+        if len(found) == _EXAMPLES or len(looked) == len(rows):
+            break
+    return found
 
 
 def _added(one: Misfit, other: Misfit) -> Misfit:
