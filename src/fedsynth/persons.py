@@ -84,7 +84,7 @@ def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.u
     site, together, which weakens no guarantee.
     """
     which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
-    texts = (text.encode("utf-8", "surrogatepass") for text in (*map(_spelled, distinct), ""))
+    texts = (text.encode("utf-8", "surrogatepass") for text in (*map(_identifier, distinct), ""))
     starts = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
     return np.frombuffer(starts, dtype=np.uint64)[which]
 

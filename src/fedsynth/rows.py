@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol, runtime_checkab
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column
+from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 Records = Literal["lines", "rfc4180"]
 """The kind of a CSV file: its lines are records, each by itself, or its cells may hold newlines and it is all valid."""
@@ -153,8 +154,9 @@ class Table:
     where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
     :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits. ``persons``, if the
     person of each row is known, has an integer for each row read (:func:`~fedsynth.persons.identify`, uint64,
-    shape ``(rows_read,)``): first for the rows of the table, then for those left out. It is neither counted nor part of
-    the digest.
+    shape ``(rows_read,)``): first for the rows of the table, then for those left out. ``misfits`` is the record of what
+    encoding changed or left out, for the people who may see the rows (:meth:`findings`). Neither is counted, stored or
+    part of :attr:`digest`.
     """
 
     schema: Schema
@@ -162,6 +164,7 @@ class Table:
     numbers: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     left_out: int = 0
     persons: NDArray[np.uint64] | None = None
+    misfits: Misfits = field(default=Misfits(), repr=False)
 
     def __len__(self) -> int:
         return len(self.codes[0])
@@ -175,6 +178,28 @@ class Table:
     def rows_read(self) -> int:
         """Number of rows that were read, including the ``left_out`` ones."""
         return len(self) + self.left_out
+
+    def findings(self) -> list[str]:
+        """Return sentences on the rows left out, the values changed and the columns ignored when this was encoded.
+
+        They give counts and quote a few values of real rows: show them to people who may see the rows. A selection of
+        rows (:meth:`take`) has none.
+        """
+        return findings(self.rows_read, self.left_out, self.misfits)
+
+    def require_rows(self, name: str) -> None:
+        """Raise :class:`SchemaError` if rows were read and none of them fits, with the reasons and what to do.
+
+        ``name`` says whose rows they are. A table of which no row was read is accepted.
+        """
+        if self.left_out and not len(self):
+            raise SchemaError(
+                with_lines(
+                    f"{name}: none of the {self.left_out} rows fits the schema; correct the rows or the schema "
+                    "(fedsynth schema check lists what does not fit), or go on without this table",
+                    self.misfits.reasons(),
+                )
+            )
 
     def require(self, run: str) -> None:
         """Do nothing: a table in memory is available to every run; ``run`` is its name.
@@ -247,7 +272,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the table of the selected rows; its ``left_out`` is 0.
+        """Return the table of the selected rows; its ``left_out`` is 0, and its ``misfits`` are empty.
 
         ``rows`` is an index array (in the wanted order) or a boolean array of shape ``(rows,)``.
         """
@@ -274,7 +299,8 @@ def concatenate(tables: Sequence[Table]) -> Table:
     """Return one table with the rows of several ``tables`` under one schema, in order.
 
     The tables are the batches of one site's rows, or those of all sites in a central baseline or test; sites of a
-    deployment never pool rows. ``left_out`` is the sum of the tables' own. The result has persons if all tables do.
+    deployment never pool rows. ``left_out`` is the sum of the tables' own, and ``misfits`` are theirs together. The
+    result has persons if all tables do.
     """
     first = tables[0]
     known = [
@@ -288,4 +314,5 @@ def concatenate(tables: Sequence[Table]) -> Table:
         np.concatenate([part for parts in zip(*known, strict=True) for part in parts])
         if len(known) == len(tables)
         else None,
+        Misfits.merged(table.misfits for table in tables),
     )

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import binom, norm
 from tests.attacks.test_split import released
 
 from fedsynth.federation.trust import noise_shares

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+from fedsynth.data.persons import keep_rows
 from tests.attacks.world import COORDINATOR, ask_deployed, question, values
 
-from fedsynth.data.persons import keep_rows
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate

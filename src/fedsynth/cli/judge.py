@@ -223,6 +223,10 @@ def evaluate(
     unseen = None if holdout is None else whole(holdout)
     made = read_whole(synthetic, plain, written_kind(synthetic))
     evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
+    plain = agreed.plain(column_names(real))
+    unseen = None if holdout is None else read_whole(holdout, plain, agreed)
+    rows, made = read_whole(real, plain, agreed), read_whole(synthetic, plain, agreed)
+    evidence = EvaluationTables(rows, made, unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,

@@ -91,9 +91,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             transcript=folder.transcript,
             progress=progress,
         )
-        federation = replace(
-            federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180"
-        )
+        federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)

@@ -17,9 +17,9 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import IID, Partition, Quantity, SynthFS, parse_partition, split, synthfs
 from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.read import PersonLimit, read_frame, read_table
+from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
-from fedsynth.errors import SchemaError, Unsupported
+from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -51,9 +51,9 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     out together, and its random numbers are the person's. The demo's table and generated rows (``synthfs``) have a
     schema of their own; for any other table, one is drafted if the job has none. Raises
     :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
-    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table without a row that fits, or that lacks a
-    column of the schema or of the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and
-    not valid; rows that do not fit are left out.
+    outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table of which no row fits, or that lacks a column
+    of the schema or of the job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not
+    valid; other rows that do not fit are left out, and the log says which.
     """
     if not 0 <= job.holdout < 1:
         raise Unsupported(f"holdout must lie in [0, 1), not {job.holdout}; 0.1 keeps a tenth of the rows back")
@@ -71,13 +71,9 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     else:
         source = open_source(job.data, records=job.records)
         schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
-        table = read_table(source, schema, persons=_persons(job, split_seed))
+        table = read_fitting(source, schema, persons=_persons(job, split_seed))
     if job.target:
         schema.plain().index(job.target)
-    if not len(table):
-        raise SchemaError(
-            f"none of the {table.rows_read} rows of {job.data} fits the schema; `fedsynth schema check` says why"
-        )
     if len(table) < job.sites:
         raise Unsupported(f"{len(table)} rows are too few for {job.sites} sites; ask for fewer sites")
     how = parse_partition(job.partition, schema, job.target)
