@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
-from fedsynth.data.persons import keep_rows
+from fedsynth.persons import keep_rows
 from tests.attacks.world import COORDINATOR, ask_deployed, question, values
 
 from fedsynth.federation.policy import VERBS

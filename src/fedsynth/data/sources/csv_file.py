@@ -2,7 +2,7 @@
 
 ``lines``: no cell holds a newline. A line ends in LF; a CR directly in front of it, or at the end of the file, belongs
     to that end. Each line is one record, or is malformed and left out by itself. Proof that one more line, of any bytes
-    but LF, adds at most one row and changes no other: lines are separated at every LF, whatever stands between, and
+    but LF, adds at most one row and changes no other: lines are separated at every LF, with any bytes between, and
     what becomes of a line is computed from its bytes and the header alone. A CR elsewhere makes its line malformed;
     were it an end, one record with many of them would be many rows.
 ``rfc4180``: cells in quotes may hold newlines. The whole file is valid, or it is refused. Proof that one more valid
