@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from fedsynth.errors import Unsupported
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column
+
+Records = Literal["lines", "rfc4180"]
+"""The kind of a CSV file: its lines are records, each by itself, or its cells may hold newlines and it is all valid."""
 
 _CHUNK = 1 << 16  # rows counted at a time
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,7 +83,6 @@ WORKS: dict[str, bytes | pa.Table] = {
     "control characters": column("\x1b[31mred", "\x07", "\x7f"),
     "byte order mark": b"\xef\xbb\xbf" + GOOD,
     "CR LF": GOOD.replace(b"\n", b"\r\n"),
-    "CR": GOOD.replace(b"\n", b"\r"),
     "dates of year 9999": column("9999-12-31", "2024-01-01"),
     "times of year 9999": column("9999-12-31T23:59:59", "2024-01-01T00:00:00"),
     "zones of year 9999": column("9999-12-31T23:59:59-11:00", "2024-01-01T00:00:00+01:00"),
@@ -110,8 +111,11 @@ SCORED = (
     "duplicate rows", "NUL bytes", "nested", "years beyond 9999", "unsigned",
 )  # fmt: skip
 
+WHOLE = ("odd names", "odd values")  # of the kind rfc4180: their cells hold newlines
+
 FAILS: dict[str, tuple[bytes | pa.Table, str]] = {
     "empty": (b"", "it is empty"),
+    "CR": (GOOD.replace(b"\n", b"\r"), "its header has a carriage return (CR) without a line feed (LF)"),
     "empty lines": (b"\n\n\r\n", "it is empty"),
     "header only": (b"age,g,x\n", "a header but no rows"),
     "header without end": (b"age,g,x", "a header but no rows"),
@@ -146,20 +150,21 @@ def put(folder: Path, name: str, content: bytes | pa.Table) -> Path:
 @pytest.mark.parametrize("name", WORKS)
 def test_an_odd_file_just_works(tmp_path, capsys, name):
     file, out = put(tmp_path, name, WORKS[name]), tmp_path / "run"
-    assert run("schema", "draft", file, "--out", tmp_path / "drafted.toml") == 0
-    assert run("schema", "check", file, "--schema", tmp_path / "drafted.toml") == 0
+    kind = ("--records", "rfc4180") if name in WHOLE else ()
+    assert run("schema", "draft", file, *kind, "--out", tmp_path / "drafted.toml") == 0
+    assert run("schema", "check", file, *kind, "--schema", tmp_path / "drafted.toml") == 0
     assert "0 of them left out" in capsys.readouterr().out
     if name == "one row":
         assert run("simulate", "--data", file, *BUDGET, "--out", out) == 6
         assert "ask for fewer sites" in capsys.readouterr().err
         assert not out.exists()
         return
-    assert run("simulate", "--data", file, *BUDGET, "--rows", 60, "--out", out) == 0
-    assert run("schema", "check", out / "synthetic.csv", "--schema", out / "schema.toml") == 0
+    assert run("simulate", "--data", file, *kind, *BUDGET, "--rows", 60, "--out", out) == 0
+    assert run("schema", "check", out / "synthetic.csv", "--records", "rfc4180", "--schema", out / "schema.toml") == 0
     assert "60 rows, 0 of them left out" in capsys.readouterr().out
     if name in SCORED:
         real, synthetic, schema = file, out / "synthetic.csv", out / "schema.toml"
-        assert run("evaluate", real, synthetic, "--schema", schema, "--out", tmp_path / "scores") == 0
+        assert run("evaluate", real, synthetic, *kind, "--schema", schema, "--out", tmp_path / "scores") == 0
         assert (tmp_path / "scores" / "report.html").stat().st_size > 10_000
     assert capsys.readouterr().err == ""
 
@@ -203,6 +208,55 @@ def test_lines_that_are_no_rows_are_left_out_and_named(tmp_path, capsys, caplog,
     assert wrong in caplog.text
     assert run("evaluate", file, out / "synthetic.csv", "--schema", drafted, "--out", tmp_path / "scores") == 3
     assert not (tmp_path / "scores").exists()
+
+
+def test_an_invalid_file_declared_rfc4180_is_named_everywhere_and_leaves_nothing(tmp_path, capsys):
+    file, agreed, out = tmp_path / "file.csv", tmp_path / "agreed.toml", tmp_path / "out"
+    agreed.write_text(AGREED)
+    file.write_bytes(csv("age,g", ["30,a", '31,"b', "32,a"] * 20))
+    kind = ("--records", "rfc4180")
+    for command in (
+        ["schema", "draft", file, *kind, "--out", out],
+        ["simulate", "--data", file, *kind, *BUDGET, "--out", out],
+        ["evaluate", file, file, *kind, "--schema", agreed, "--out", out],
+        ["compare", "--data", file, *kind, "--schema", agreed, "--epsilon", 1, "--delta", 1e-6, "--repeats", 2],
+    ):
+        assert run(*command) == 3
+        assert "is not valid RFC 4180, so none of it is read: line 3 opens a quote that" in capsys.readouterr().err
+    assert run("schema", "check", file, *kind, "--schema", agreed) == 3
+    assert "as a file of lines, 40 records fit the header and 20 lines are malformed" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["agreed.toml", "file.csv"]
+
+
+def test_a_run_keeps_the_kind_of_its_file_and_its_statement_says_what_is_not_protected(tmp_path, capsys):
+    file, out = tmp_path / "file.csv", tmp_path / "run"
+    file.write_bytes(csv("age,g", ['30,"two\nlines"', "31,b"] * 40))
+    assert run("simulate", "--data", file, "--records", "rfc4180", *BUDGET, "--out", out) == 0
+    assert tomllib.loads((out / "run.toml").read_text())["records"] == "rfc4180"
+    assert json.loads((out / "ledger.json").read_text())["statement"]["rfc4180"] is True
+    assert "whether that file is valid as a whole is not protected" in capsys.readouterr().out
+    assert run("simulate", "--config", out / "run.toml", "--out", tmp_path / "again") == 0
+    assert run("report", out) == 0
+    assert "two\nlines" in (out / "synthetic.csv").read_text()
+
+
+def test_the_kind_of_a_csv_file_is_refused_for_other_tables(tmp_path, capsys):
+    file, agreed, kind = tmp_path / "file.parquet", tmp_path / "agreed.toml", ("--records", "lines")
+    pq.write_table(arrow(g=["a", "b"] * 20), file)
+    agreed.write_text(AGREED)
+    for command in (
+        ["schema", "draft", file, *kind],
+        ["schema", "check", file, *kind, "--schema", agreed],
+        ["simulate", "--data", file, *kind, *BUDGET, "--out", tmp_path / "run"],
+        ["evaluate", file, file, *kind, "--schema", agreed, "--out", tmp_path / "run"],
+        ["compare", "--data", file, *kind, "--epsilon", 1, "--delta", 1e-6],
+        ["compare", "--data", "demo:rand-hie", *kind, "--epsilon", 1, "--delta", 1e-6],
+    ):
+        assert run(*command) == 2
+        assert "--records" in capsys.readouterr().err
+    for data in (("--data", "demo:rand-hie"), ("--partition", "synthfs:1")):
+        assert run("simulate", *data, *kind, *BUDGET, "--out", tmp_path / "run") == 6
+        assert "--records" in capsys.readouterr().err
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path, capsys):

@@ -188,7 +188,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Sour
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(rows.column_names)
         writer.writerows([written(value) for value in row.values()] for row in rows.to_pylist())
-    found = {suffix: open_source(f"rows.{suffix}", folder) for suffix in ("csv", "parquet")}
+    found = {
+        "csv": open_source("rows.csv", folder, records="rfc4180"),  # labels hold newlines
+        "parquet": open_source("rows.parquet", folder),
+    }
     with pytest.MonkeyPatch.context() as patch, table_in_postgres(folder / "rows.csv", patch) as address:
         yield found | ({"postgres": open_source(address)} if address else {})
 

@@ -28,6 +28,7 @@ from fedsynth.cli import compute, deploy, enrol, judge, keep, operate, plan, pro
 from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
     DeviceName,
+    FileKind,
     Force,
     JobData,
     JobDelta,
@@ -244,6 +245,7 @@ def simulate(
     delta: JobDelta = None,
     out: OutFolder = Path("fedsynth-run"),
     data: JobData = "",
+    records: FileKind = None,
     schema: MaybeSchema = None,
     sites: Sites = 10,
     partition: Partition = "iid",
@@ -327,6 +329,7 @@ def simulate(
             epsilon=epsilon,
             delta=delta,
             data=data,
+            records=records,
             schema=str(schema or ""),
             sites=sites,
             partition=partition,
@@ -491,6 +494,7 @@ def schema_draft(
     file: Annotated[
         str, typer.Argument(help="One site's table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
     ],
+    records: FileKind = None,
     out: MaybeSchemaOut = None,
     sdv: Annotated[
         Path | None,
@@ -519,7 +523,7 @@ def schema_draft(
     from fedsynth.data.sources import open_source
 
     metadata = None if sdv is None else load_object(sdv, "SDV metadata")
-    frame = read_frame(open_source(file))
+    frame = read_frame(open_source(file, records=records))
     draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
     text = draft.to_toml()
     if out is not None:
@@ -543,13 +547,14 @@ def schema_check(
         str, typer.Argument(help="Table to check: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.")
     ],
     schema: SchemaFile,
+    records: FileKind = None,
     json_: Json = False,
 ) -> None:
     """Validate a table against a schema and list bad values.
 
     Each bad value is listed by column and row, with how a run would handle it and how to fix it. Missing columns,
     broken rules and malformed lines are listed too. Exit codes: 0 the table fits, 3 a column is missing or cannot be
-    read, or rows would be left out.
+    read, rows would be left out, or a CSV file seems to be of another kind than --records says.
 
     Example:
 
@@ -560,7 +565,7 @@ def schema_check(
     from fedsynth.schema import Schema
 
     agreed = Schema.load(schema)
-    report = check_table(open_source(file), agreed)
+    report = check_table(open_source(file, records=records), agreed)
     if json_:
         print(
             json.dumps(

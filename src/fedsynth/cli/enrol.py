@@ -15,7 +15,7 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import Force, Json, LabelTarget, OutFolder, TablePartition, TestData, say
+from fedsynth.cli.options import FileKind, Force, Json, LabelTarget, OutFolder, TablePartition, TestData, say
 
 if TYPE_CHECKING:
     from fedsynth.federation.enrolment import Admission, Invitation
@@ -260,6 +260,7 @@ def deploy_admit(
 def deploy_try(
     folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
     data: TestData,
+    records: FileKind = None,
     partition: TablePartition = "iid",
     target: LabelTarget = "",
     out: OutFolder = Path("fedsynth-rehearsal"),
@@ -300,7 +301,7 @@ def deploy_try(
     job = Job.load(folder / "job.toml")
     names = job.deployment.sites if job.deployment else ()
     schema = Schema.load(job.schema)
-    table = read_table(open_source(data), schema)
+    table = read_table(open_source(data, records=records), schema)
     parts = split(table, len(names), parse_partition(partition, schema, target), np.random.default_rng())
     tables = dict(zip(names, parts, strict=True))
     tell(f"{', '.join(f'{name} gets {len(part)}' for name, part in tables.items())} rows of {data}.")

@@ -25,6 +25,7 @@ from fedsynth.cli.options import (
     Delta,
     EvaluateTarget,
     ExactEpsilon,
+    FileKind,
     Force,
     Json,
     MaybeSchema,
@@ -123,7 +124,11 @@ def evaluate(
         ),
     ],
     synthetic: Annotated[
-        Path, typer.Argument(help="Synthetic rows to score: CSV or Parquet file.", callback=_not_a_folder)
+        Path,
+        typer.Argument(
+            help="Synthetic rows to score: CSV file (RFC 4180, as fedsynth and pandas write it) or Parquet file.",
+            callback=_not_a_folder,
+        ),
     ],
     schema: SchemaFile,
     out: Annotated[
@@ -142,6 +147,7 @@ def evaluate(
             "out, and other scores use parts of the real rows in its place.",
         ),
     ] = None,
+    records: FileKind = None,
     target: EvaluateTarget = "",
     sensitive: Sensitive = "",
     known: Known = "",
@@ -187,12 +193,13 @@ def evaluate(
         --epsilon 1 --delta 1e-6 --out scores
     """
     from fedsynth.data.read import column_names
+    from fedsynth.data.sources.files import is_csv
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import SUITES
     from fedsynth.privacy.cost import Budget
-    from fedsynth.runs.folder import RunFolder, read_whole
+    from fedsynth.runs.folder import RunFolder, read_whole, written_kind
     from fedsynth.schema import Schema
 
     for suite in _split(suites):
@@ -204,9 +211,18 @@ def evaluate(
     if folder.scores_file.exists() and not force:
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
-    plain = agreed.plain(column_names(real))
-    unseen = None if holdout is None else read_whole(holdout, plain)
-    evidence = EvaluationTables(read_whole(real, plain), read_whole(synthetic, plain), unseen, agreed=agreed)
+    if records and not any(is_csv(file) for file in (real, holdout) if file):
+        raise click.UsageError(
+            "--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out."
+        )
+
+    def whole(file: Path) -> Table:
+        return read_whole(file, plain, records if is_csv(file) else None)
+
+    plain = agreed.plain(column_names(real, records=records if is_csv(real) else None))
+    unseen = None if holdout is None else whole(holdout)
+    made = read_whole(synthetic, plain, written_kind(synthetic))
+    evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -289,6 +305,7 @@ def compare(
     epsilon: ExactEpsilon,
     delta: Delta,
     method: MethodName = "auto",
+    records: FileKind = None,
     schema: MaybeSchema = None,
     sites: Annotated[int, typer.Option("--sites", min=2, help="Number of sites over which the rows are split.")] = 5,
     partition: TablePartition = "iid",
@@ -333,6 +350,8 @@ def compare(
         --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
         --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
+    import msgspec
+
     from fedsynth.data.sources import open_source
     from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.federation.names import TRUSTS
@@ -362,7 +381,9 @@ def compare(
     if not declared.runs_under(trust):
         able = [name for name in TRUSTS if declared.runs_under(name)]
         raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
-    local = Path(data) if data == DEMO_DATA else open_source(data).file
+    if data == DEMO_DATA and records:
+        raise click.UsageError("--records is the kind of a CSV file, and the demo table is none; leave it out.")
+    local = Path(data) if data == DEMO_DATA else open_source(data, records=records).file
     if local is None:
         raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
     file = data if data == DEMO_DATA else str(local.resolve(strict=True))
@@ -370,6 +391,7 @@ def compare(
         datasets={
             "data": specs.Dataset(
                 file=file,
+                records=records or msgspec.UNSET,
                 target=target,
                 schema="" if schema is None else str(schema.resolve()),
                 split=specs.SplitEntry(test_share=holdout),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsynth.privacy.device import Device
+from fedsynth.rows import Records
 
 if TYPE_CHECKING:
     from fedsynth.host.checks import PreflightCheck
@@ -193,6 +194,15 @@ JobData = Annotated[
     ),
 ]
 DataFile = Annotated[str, typer.Option("--data", help="Table to split over the sites: CSV or Parquet file.")]
+FileKind = Annotated[
+    Records | None,
+    typer.Option(
+        "--records",
+        help="Kind of a CSV file. lines: no cell holds a newline; each line is a record, or is left out "
+        "by itself if it is malformed. rfc4180: cells in quotes may hold newlines; the whole file must be valid "
+        "RFC 4180, or none of it is read. Default: lines.",
+    ),
+]
 TestData = Annotated[
     str, typer.Option("--data", help=f"Test table to split over the sites of job.toml: {_TABLE_TEXT}.")
 ]

@@ -3,7 +3,8 @@
 Functions that read accept a :class:`~fedsynth.rows.Source`, and most also the path of a file or the address of a
 database table. Cells of a CSV file are read as text and interpreted by the schema, so that "007" keeps its zeros. No
 row stops the reading of a table: a row that does not fit the schema is clipped, recoded or left out, as the schema
-declares, and a malformed line of a CSV file is left out.
+declares, and a malformed line of a CSV file is left out. The exception is a CSV file that is declared ``rfc4180``
+(``records``), because its cells hold newlines: it is valid as a whole, or :class:`SchemaError` names the line.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import pyarrow as pa
 from fedsynth.data.persons import keep_rows
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, frame_of, in_parts
-from fedsynth.data.sources.files import check_suffix
-from fedsynth.errors import SchemaError
+from fedsynth.data.sources.files import CsvRows, check_suffix
+from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.files import sync
-from fedsynth.rows import BadLine, Source, Table, concatenate
+from fedsynth.rows import BadLine, Records, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
 from fedsynth.schema.derive import breaking
@@ -56,8 +57,9 @@ class PersonLimit(NamedTuple):
 class FileCheck:
     """The result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each problem.
 
-    ``ok`` is true if the table can be read and no row is left out. ``problems`` also lists values that are clipped or
-    counted as other or missing, and columns that the schema does not name; these leave ``ok`` true.
+    ``ok`` is true if the table can be read, no row is left out, and a CSV file does not seem to be of another kind than
+    declared. ``problems`` also lists values that are clipped or counted as other or missing, and columns that the
+    schema does not name; these leave ``ok`` true.
     """
 
     ok: bool
@@ -66,11 +68,22 @@ class FileCheck:
     left_out: int = 0
 
 
-def _source(place: Place) -> Source:
-    return place if isinstance(place, Source) else open_source(str(place))
+def _source(place: Place, records: Records | None) -> Source:
+    if not isinstance(place, Source):
+        return open_source(str(place), records=records)
+    if records is not None:
+        raise InvalidParameter("a source already has the kind of its records; pass records to open_source, or a path")
+    return place
 
 
-def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = None, chunk_rows: int = 1 << 16) -> Table:
+def read_table(
+    place: Place,
+    schema: Schema,
+    *,
+    records: Records | None = None,
+    persons: PersonLimit | None = None,
+    chunk_rows: int = 1 << 16,
+) -> Table:
     """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
@@ -78,14 +91,16 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
     column. Rows of a database are sorted by content (:func:`in_canonical_order`); NULL and NaN are missing values.
     Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
-    lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
-    :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
+    lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. ``records`` is
+    the kind of a CSV file whose path is given: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may
+    hold newlines. Raises :class:`SchemaError` for a missing column, a column of an unreadable type, a file without a
+    header, and an invalid file that is declared ``rfc4180``.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
     not counted either. A file is then read twice, and the rows of a database table are all held as values.
     """
-    source = _source(place)
+    source = _source(place, records)
     check_columns(source, schema)
     wanted = {column.name: column for column in schema.asked}
     bad = BadLines()
@@ -103,7 +118,9 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     return table if source.keeps_order else in_canonical_order(table)
 
 
-def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> FileCheck:
+def check_table(
+    place: Place, schema: Schema, *, records: Records | None = None, chunk_rows: int = 1 << 16
+) -> FileCheck:
     """Validate a source against a schema and report every kind of fault, with the first few rows of each.
 
     The result is a :class:`FileCheck`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
@@ -112,10 +129,12 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> F
     of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. The sentences
     number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
     rows are numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived
-    column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out. Raises
-    :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
+    column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out.
+    ``records`` is the kind of a CSV file whose path is given, as in :func:`read_table`; if it seems to be of the other
+    kind, that is the first sentence. Raises :class:`FedsynthError` or ``OSError`` for a source that cannot be read at
+    all.
     """
-    source = _source(place)
+    source = _source(place, records)
     names = source.columns()
     absent = [name for name in schema.names if name not in names]
     known = {column.name for column in schema.columns}
@@ -124,6 +143,8 @@ def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> F
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
     unreadable += unfit.values()
+    if isinstance(source, CsvRows) and (problem := source.kind_problem()):
+        unreadable.insert(0, problem)
     readable = [column for column in present if column.name not in unfit]
     wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
     faulty: list[Column] = []
@@ -175,17 +196,18 @@ def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
     return breaking(counts)
 
 
-def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_frame(place: Place, columns: Sequence[str] | None = None, *, records: Records | None = None) -> pd.DataFrame:
     """Return a file or a database table as a data frame, for drafting or evaluation.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
     :class:`~fedsynth.rows.Source`, and ``columns`` selects columns by name (default: all). The usual spellings of a
     missing value (``?``, ``NA``, ...) become missing values. Columns of a CSV file get their types from
     :func:`parse_text`; other sources keep their types. Malformed lines of a CSV file are left out and reported in the
-    log. Raises :class:`SchemaError` for an unknown column, for text that is not UTF-8, and for a column of a database
-    whose type or times cannot be represented.
+    log. ``records`` is the kind of a CSV file whose path is given, as in :func:`read_table`. Raises
+    :class:`SchemaError` for an unknown column, for text that is not UTF-8, for an invalid file that is declared
+    ``rfc4180``, and for a column of a database whose type or times cannot be represented.
     """
-    source = _source(place)
+    source = _source(place, records)
     names = source.columns()
     if unknown := [name for name in columns or () if name not in names]:
         raise SchemaError(f"{source.name} has no columns {unknown}; it has {', '.join(names)}")
@@ -206,7 +228,9 @@ def read_frame(place: Place, columns: Sequence[str] | None = None) -> pd.DataFra
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
     """Write a data frame to ``path`` (.csv or .parquet), without its index.
 
-    An existing file is replaced only when the new one is complete. Raises :class:`Unsupported` for another suffix.
+    A CSV file is valid RFC 4180 (``records="rfc4180"`` reads it back); its lines end in LF, or in CRLF if a text has a
+    carriage return. An existing file is replaced only when the new one is complete. Raises :class:`Unsupported` for
+    another suffix.
     """
     check_suffix(path)
     partial = path.with_name(path.name + ".partial")
@@ -215,12 +239,22 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
             frame.to_parquet(partial, index=False)
         else:
             # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
-            _early_years(frame).to_csv(partial, index=False)
+            _early_years(frame).to_csv(partial, index=False, lineterminator=_line_end(frame))
         sync(partial)
         os.replace(partial, path)
         sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _line_end(frame: pd.DataFrame) -> str:
+    """Return the end of lines with which pandas adds quotes to every cell that needs them.
+
+    Before Python 3.13, a carriage return gets quotes only if it is a part of that end.
+    """
+    texts = frame.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
+    held = (value for name in texts for value in texts[name].unique())
+    return "\r\n" if any("\r" in str(text) for text in (*frame.columns, *held)) else "\n"
 
 
 def _early_years(frame: pd.DataFrame) -> pd.DataFrame:
@@ -237,13 +271,13 @@ def check_columns(source: Source, schema: Schema) -> None:
         raise SchemaError(_absent(source, absent))
 
 
-def column_names(place: Place) -> list[str]:
+def column_names(place: Place, *, records: Records | None = None) -> list[str]:
     """Return the names of a source's columns in order; raises :class:`SchemaError` for duplicates.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
-    :class:`~fedsynth.rows.Source`.
+    :class:`~fedsynth.rows.Source`. ``records`` is the kind of a CSV file whose path is given.
     """
-    return _source(place).columns()
+    return _source(place, records).columns()
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
@@ -337,7 +371,8 @@ class BadLines:
         more = f"; and {self.count - len(self._first)} more" if self.count > len(self._first) else ""
         return (
             f"malformed lines, which are left out: {self.count} ({first}{more}); write as many cells in every row as "
-            "in the header, and close every quote"
+            'in the header, and close every quote, or declare a file whose cells hold newlines: records = "rfc4180" '
+            "(--records rfc4180)"
         )
 
     def add(self, lines: Sequence[BadLine]) -> None:

@@ -162,6 +162,8 @@ class Federation:
         Bound on the rows of one site, to recognise impossible answers.
     seeded
         Whether even the noise follows from a seed, so that nothing is private; :attr:`statement` says so.
+    rfc4180
+        Whether rows may come from CSV files that are read only if they are valid as a whole; :attr:`statement` says so.
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
@@ -193,6 +195,7 @@ class Federation:
     exact: float | None = None
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
+    rfc4180: bool = False
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
     progress: Progress = ignore_progress
@@ -220,6 +223,7 @@ class Federation:
             seeded=self.seeded,
             exact=self.exact,
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
+            rfc4180=self.rfc4180,
         )
 
     def cohorts(self, rate: float, rounds: int = 1, cap: int | None = None) -> list[Federation]:

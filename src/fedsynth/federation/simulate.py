@@ -59,7 +59,8 @@ def federate(
     ----------
     tables
         One data frame (or encoded table) per site, by site name or as a list (``site-000``, ``site-001``, ...). A site
-        may be empty.
+        may be empty. The kind of a CSV file's records belongs to its reading: ``records`` of
+        :func:`~fedsynth.data.read.read_table` and :func:`~fedsynth.data.read.read_frame`.
     schema
         The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
         missing column.

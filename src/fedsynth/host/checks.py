@@ -410,8 +410,9 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
     requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
     certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
-    schema do not fit, 4 if no budget is left, else 8. Nothing is sent, and no budget is spent. The rows are read; those
-    of a file are kept, encoded, in the cache of the state folder, unless they are counted or streamed.
+    schema do not fit or a CSV file seems to be of another kind than declared, 4 if no budget is left, else 8. Nothing
+    is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the state
+    folder, unless they are counted or streamed.
     """
     yield _said("rows", _rows, config)
     yield _said("account", _account, config)
@@ -438,6 +439,7 @@ def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> P
 
 def _rows(config: SiteConfig) -> str:
     from fedsynth.data.read import check_table
+    from fedsynth.data.sources.files import CsvRows
     from fedsynth.federation.trust.three_servers.trust import ThreeServers
 
     schema = Schema.load(config.schema)
@@ -448,6 +450,8 @@ def _rows(config: SiteConfig) -> str:
             rows, left_out = len(table), table.rows_read - len(table)
     except SchemaError as error:  # only the first fault; report all of them
         raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
+    if isinstance(config.data, CsvRows) and config.data.kind_problem():
+        raise SchemaError("; ".join(check_table(config.data, schema).problems))
     # Rows without a copy are read once more for the report only if some were left out.
     found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
     if rows == 0:

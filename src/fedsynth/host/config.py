@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _CHOICES = ("counted", "streamed")  # entries of [source] that are true or false
 _SECTIONS = {  # required and optional entries
     "site": (("name",), ("state",)),
-    "source": (("data", "schema"), ("counted", "streamed", "person")),
+    "source": (("data", "schema"), ("counted", "streamed", "person", "records")),
     "flower": (("superlink",), ("root_certificates", "key")),
     "coordinator": (("key",), ()),
 }
@@ -40,11 +40,11 @@ class SiteConfig:
     """The configuration of a deployed site, read from its ``site.toml``; all paths are absolute.
 
     ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account (its
-    record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file or a database table,
-    encoded under the schema in the file ``schema``. Rows are read and encoded at most once per run, unless they are
-    ``counted`` (the database, or DuckDB for a file, counts them for every question) or ``streamed`` (every question
-    reads all of them batch by batch, and none is kept). ``person`` is the column that identifies a row's person; if it
-    is empty, each row counts as another person.
+    record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file (a CSV file with the kind
+    of its records) or a database table, encoded under the schema in the file ``schema``. Rows are read and encoded at
+    most once per run, unless they are ``counted`` (the database, or DuckDB for a file, counts them for every question)
+    or ``streamed`` (every question reads all of them batch by batch, and none is kept). ``person`` is the column that
+    identifies a row's person; if it is empty, each row counts as another person.
 
     ``policy`` decides what the site answers. ``coordinator`` (64 bytes) holds the two public keys of the only server
     that is answered. ``superlink`` is HOST:PORT of Flower's server process, ``root_certificates`` the file (PEM) of the
@@ -139,7 +139,7 @@ def load_site_config(path: Path) -> SiteConfig:
         folder,
         site["name"],
         folder / site.get("state", "state"),
-        _source(folder, source["data"]),
+        _source(file, folder, source),
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
         coordinator,
@@ -179,10 +179,11 @@ def _choice(file: Path, section: Mapping[str, Any], name: str) -> bool:
     return chosen
 
 
-def _source(folder: Path, data: str) -> Source:
+def _source(file: Path, folder: Path, section: Mapping[str, Any]) -> Source:
     from fedsynth.data.sources import open_source
 
-    return open_source(data, folder)
+    with _entry(f"{file}: [source]"):
+        return open_source(section["data"], folder, section.get("records"))
 
 
 def _coordinator(file: Path, text: str) -> bytes:

@@ -208,11 +208,12 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
     Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
-    and inode, or else its SHA-256, are unchanged, and so are the schema and the limit on a person's rows. Otherwise, or
-    if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows of each as its
-    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises
-    :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
-    :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
+    and inode, or else its SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit
+    on a person's rows. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at
+    most as many rows of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret``
+    (32 bytes). Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file that is
+    declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that is
+    missing or being written to.
     """
     file = config.data.file
     if file is None:
@@ -220,8 +221,9 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     _require_file(config, file)
     stamp = _stamp(file)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
+    read_as = {"persons": persons, "records": getattr(config.data, "records", "")}
     found = _read_copy(config.cache, schema)
-    head = found[0] if found is not None and found[0].get("persons") == persons else {}
+    head = found[0] if found is not None and read_as.items() <= found[0].items() else {}
     if found is not None and head.get("stamp") == stamp and head["at_rest"]:
         return found[1]
     at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
@@ -230,7 +232,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     table = found[1] if found is not None and head.get("sha256") == sha256 else _read(config, schema, secret)
     if _stamp(file) != stamp:
         raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
-    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
+    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, **read_as}, table)
     return table
 
 

@@ -35,7 +35,7 @@ _RESTS_ON: dict[Basis, str] = {
 _FACTS = (
     *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
     *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
-    *("exact", "sampled"),
+    *("exact", "sampled", "rfc4180"),
 )
 """The fields of a statement that are written to files."""
 
@@ -71,6 +71,9 @@ class Statement:
         ``None`` if only the limit is known.
     sampled
         Whether noise was sized for random samples of rows, which sites draw in secret.
+    rfc4180
+        Whether rows may come from a CSV file that was declared ``rfc4180`` and is read only if it is valid as a whole.
+        That is so for all sites of a deployment, since their files are not known to the server.
 
     Raises
     ------
@@ -90,6 +93,7 @@ class Statement:
     seeded: bool = False
     exact: float | None = None
     sampled: bool = False
+    rfc4180: bool = False
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` for an exceeded limit, or an ``exact`` that the class refuses."""
@@ -192,6 +196,10 @@ class Statement:
             found.append(
                 "Some noise is sized for random samples of rows: nobody outside a site may know which rows were drawn. "
                 "Sites draw them anew for every step from a secret that never leaves the site."
+            )
+        if self.rfc4180:
+            found.append(
+                "If a site declared its CSV file rfc4180, whether that file is valid as a whole is not protected."
             )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")

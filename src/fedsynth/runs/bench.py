@@ -36,7 +36,6 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
 from fedsynth.data.read import read_frame, read_table
-from fedsynth.data.sources import open_source
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric
@@ -82,10 +81,11 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     """Return a data set's rows, and the generator that has drawn them."""
     dataset = msgspec.json.decode(description, type=Dataset)
     source = data_file(dataset, folder)
+    kind = None if isinstance(dataset.records, msgspec.UnsetType) else dataset.records
     rng = np.random.default_rng(dataset.split.seed or 0)
     if isinstance(dataset.schema, str) and dataset.schema:
-        return read_table(source, Schema.load(folder / dataset.schema)), rng
-    frame = rand_hie() if dataset.file == DEMO_DATA else read_frame(open_source(dataset.file, folder))
+        return read_table(source, Schema.load(folder / dataset.schema), records=kind), rng
+    frame = rand_hie() if dataset.file == DEMO_DATA else read_frame(source, records=kind)
     frame = frame.drop(columns=list(dataset.drop))
     if dataset.labels is not None:
         frame = frame[frame[dataset.target].isin(frame[dataset.target].value_counts().index[: dataset.labels])]

@@ -16,6 +16,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter, nearest
 from fedsynth.evaluation.metrics import FLOORS
 from fedsynth.files import parse_toml
 from fedsynth.methods import find_method, method_names
+from fedsynth.rows import Records
 from fedsynth.runs.job import DEMO_DATA
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")
@@ -94,8 +95,9 @@ class SampleEntry(SpecEntry, frozen=True):
 class Dataset(SpecEntry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
-    ``file`` is a CSV or Parquet file in the folder of the data (or ``demo:rand-hie``, the table of the demo extra), and
-    ``target`` the column to predict. The columns in
+    ``file`` is a CSV or Parquet file in the folder of the data (or ``demo:rand-hie``, the table of the demo extra),
+    ``records`` the kind of a CSV file (:data:`~fedsynth.rows.Records`; unset: ``lines``), and ``target`` the column to
+    predict. The columns in
     ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
     those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
     ``""`` to draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``,
@@ -108,6 +110,7 @@ class Dataset(SpecEntry, frozen=True):
     """
 
     file: str
+    records: Records | msgspec.UnsetType = msgspec.UNSET
     target: str = ""
     drop: tuple[str, ...] = ()
     labels: int | None = None
@@ -126,6 +129,8 @@ class Dataset(SpecEntry, frozen=True):
             raise ValueError(
                 "a data set with a schema file has no drop, labels, sample or rows; delete them, or the schema"
             )
+        if self.file == DEMO_DATA and self.records:
+            raise ValueError("the demo table is no CSV file, so it has no records; delete that")
 
 
 class MethodEntry(SpecEntry, frozen=True):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 
 import fedsynth
+from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_object, load_toml, read_text, refuse_format, write_private, write_whole
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.summary import RunSummary
     from fedsynth.federation.federation import Federation
     from fedsynth.models.synthesizer import Synthesizer
-    from fedsynth.rows import Table
+    from fedsynth.rows import Records, Table
     from fedsynth.runs.split import Split
 
 SCORES_FORMAT = 3  # of scores.json
@@ -173,7 +174,8 @@ class RunFolder:
 
         self.require(self.run_file, self.ledger_file, self.table_file)
         ledger, said = self.ledger, tomllib.loads(self.job.to_toml())
-        rows = len(read_frame(self.table_file, column_names(self.table_file)[:1]))
+        kind = written_kind(self.table_file)
+        rows = len(read_frame(self.table_file, column_names(self.table_file, records=kind)[:1], records=kind))
         return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, read_text(self.run_file))
 
     def rows(self) -> Split:
@@ -219,7 +221,7 @@ class RunFolder:
         relations to others. Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by
         hand.
         """
-        return read_whole(self.table_file, self.schema.plain())
+        return read_whole(self.table_file, self.schema.plain(), written_kind(self.table_file))
 
     def synthesizer(self) -> Synthesizer:
         """Load the fitted synthesizer from ``model.fedsynth``, to draw more rows or to ask for likelihoods."""
@@ -358,21 +360,30 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         )
 
 
-def read_whole(file: Path, schema: Schema) -> Table:
+def read_whole(file: Path, schema: Schema, records: Records | None = None) -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
-    says how many), and if a column is missing or unreadable.
+    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. Raises
+    :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    missing or unreadable.
     """
     from fedsynth.data.read import read_table
 
-    table = read_table(file, schema)
+    table = read_table(file, schema, records=records)
     if table.left_out:
         raise SchemaError(
             f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "
             f"them would mislead; `fedsynth schema check {file} --schema FILE` lists them and says how to fix each"
         )
     return table
+
+
+def written_kind(file: Path) -> Records | None:
+    """Return the kind of a CSV file of synthetic rows, as fedsynth and pandas write it; ``None`` for another file.
+
+    Its cells hold newlines if categories of the schema do.
+    """
+    return "rfc4180" if is_csv(file) else None
 
 
 def _keyed(key: bytes, rows: Split) -> str:

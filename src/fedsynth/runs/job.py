@@ -25,6 +25,7 @@ from fedsynth.files import parse_toml, read_text, refuse_format
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.rows import Records
 from fedsynth.schema import Schema
 
 DEMO_DATA = "demo:rand-hie"
@@ -32,7 +33,7 @@ FORMATS = ("csv", "parquet")
 FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_SIMULATED = ("data", "sites", "partition", "seed", "person", "holdout", "target")
+_SIMULATED = ("data", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Job:
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
     table of the demo extra, which has a schema of its own; from other data, a schema is drafted without ``schema``.
+    ``records`` is the kind of a CSV file: of ``lines`` (also if it is ``None``), or ``rfc4180``.
     ``sites`` is the number of sites, and ``partition`` says how the rows are split over them, as on the command line.
     ``seed`` (0 or more) fixes the partition, the sampling and the noise; with ``None`` the noise comes from the
     operating system and a run cannot be repeated bit for bit. If ``person`` names a column, at most ``rows_per_person``
@@ -100,6 +102,7 @@ class Job:
     epsilon: float
     delta: float
     data: str = ""
+    records: Records | None = None
     schema: str = ""
     sites: int = 10
     partition: str = "iid"

@@ -90,6 +90,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             transcript=folder.transcript,
             progress=progress,
         )
+        federation = replace(federation, rfc4180=job.records == "rfc4180")
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
@@ -159,6 +160,7 @@ def run_deployed(
             min_sites=deployment.least,
             plan=deployment.plan,
             exact=_exact(folder / "plan.toml", job),
+            rfc4180=True,
             seen=witness.seen,
             released=recorded.released,
             progress=progress,

@@ -41,7 +41,8 @@ def load_rows(job: Job, split_seed: int) -> Split:
     (``synthfs``) have a schema of their own; for any other table, one is drafted if the job has none. Raises
     :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
     outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that lacks a column of the schema or of the
-    job, or has one that cannot be read; rows that do not fit are left out.
+    job, or has one that cannot be read, and for a file that is declared ``rfc4180`` and not valid; rows that do not fit
+    are left out.
     """
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
@@ -49,12 +50,14 @@ def load_rows(job: Job, split_seed: int) -> Split:
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
     if job.data == DEMO_DATA:
-        if job.person:
-            raise Unsupported("the demo table has no column of persons; leave --person out")
+        if job.person or job.records:
+            raise Unsupported(
+                "the demo table is no CSV file and has no column of persons; leave --records and --person out"
+            )
         schema = rand_hie_schema()
         table = schema.encode(rand_hie())
     else:
-        source = open_source(job.data)
+        source = open_source(job.data, records=job.records)
         schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
         table = read_table(source, schema, persons=_persons(job, split_seed))
     if job.target:
@@ -80,8 +83,10 @@ def _persons(job: Job, split_seed: int) -> PersonLimit | None:
 def _generated_rows(job: Job, rng: np.random.Generator) -> Split:
     how = parse_partition(job.partition, None)
     assert isinstance(how, SynthFS)
-    if job.data or job.schema or job.person:
-        raise Unsupported("synthfs generates its own rows; leave --data, --schema and --person out, or choose another")
+    if job.data or job.records or job.schema or job.person:
+        raise Unsupported(
+            "synthfs generates its own rows; leave --data, --records, --schema and --person out, or choose another"
+        )
     schema, tables = synthfs(job.sites, how.beta, rng)
     digest = concatenate(tables).digest
     parts = [_hold_out(table, job.holdout, rng) for table in tables]

@@ -6,26 +6,43 @@ has an encoded copy of the file's rows therefore never loads them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from fedsynth.data.sources.files import FORMATS, check_suffix
-from fedsynth.errors import Unsupported
+from fedsynth.data.sources.files import FORMATS, CsvRows, check_suffix
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.plugins import installed, load
-from fedsynth.rows import Source
+from fedsynth.rows import Records, Source
 
 _DATABASES = ("postgresql", "postgres")
 
 
-def open_source(text: str, folder: Path = Path()) -> Source:
+def open_source(text: str, folder: Path = Path(), records: Records | None = None) -> Source:
     """Open the source of rows that ``data`` in a site's configuration names: a file or a database table.
 
     ``text`` is the path of a .csv or .parquet file, relative to ``folder``, or a table's address,
     ``postgresql://user@host/database?table=schema.name``, without a password
     (:func:`fedsynth.data.sources.postgres.parse_address`). Addresses with another scheme (the part before ``://``) are
     opened by a plugin: what an installed package offers under the scheme's name, as an entry point in the group
-    ``fedsynth.sources``. Raises :class:`Unsupported` for anything else, and :class:`FedsynthError` for an invalid
-    address. Nothing is read yet.
+    ``fedsynth.sources``. ``records`` is the kind of a CSV file (:data:`~fedsynth.rows.Records`): ``lines``, also if it
+    is ``None``, or ``rfc4180``. Raises :class:`Unsupported` for anything else, :class:`InvalidParameter` for
+    ``records`` of another source than a CSV file, and :class:`FedsynthError` for an invalid address. Nothing is read
+    yet.
     """
+    source = _opened(text, folder)
+    if records is None:
+        return source
+    if not isinstance(source, CsvRows):
+        raise InvalidParameter(
+            f"records (--records) is the kind of a CSV file, and {source.name} is none; leave it out"
+        )
+    if records not in get_args(Records):
+        raise InvalidParameter(f"records = {records!r}: {nearest(records, get_args(Records))}")
+    return replace(source, records=records)
+
+
+def _opened(text: str, folder: Path) -> Source:
     scheme, mark, _ = text.partition("://")
     if mark and scheme in _DATABASES:
         from fedsynth.data.sources.postgres import parse_address

@@ -1,9 +1,17 @@
-"""A CSV reader that no line can stop: malformed lines are left out one by one and reported.
+"""CSV files of two declared kinds (:data:`~fedsynth.rows.Records`), of which neither is ever guessed from the rows.
 
-Rule 1: the handling of a line depends on that line alone. The exception is a quoted cell that spans several lines: such
-    a record must follow RFC 4180 exactly and have as many cells as the header. Otherwise its first line is left out and
-    the next line starts a new record, so that a quote that is never closed removes no other row.
-Rule 2: after the header has been read, no error is raised except for disk errors.
+``lines``: no cell holds a newline. A line ends in LF; a CR directly in front of it, or at the end of the file, belongs
+    to that end. Each line is one record, or is malformed and left out by itself. Proof that one more line, of any bytes
+    but LF, adds at most one row and changes no other: lines are separated at every LF, with any bytes between, and
+    what becomes of a line is computed from its bytes and the header alone. A CR elsewhere makes its line malformed;
+    were it an end, one record with many of them would be many rows.
+``rfc4180``: cells in quotes may hold newlines. The whole file is valid, or it is refused. Proof that one more valid
+    record between two others adds one row and changes no other: a record of a valid file begins outside quotes and ends
+    at the first LF outside quotes, so where it ends, and its cells, are computed from its bytes and the header alone.
+    Whether the file is valid depends on all rows: nothing may be answered from parts of a file before the last one was
+    found valid, and privacy statements say that this bit is not protected.
+
+The delimiter and the number of cells come from the header alone. Empty lines are skipped.
 """
 
 from __future__ import annotations
@@ -18,125 +26,166 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from fedsynth.errors import SchemaError
-from fedsynth.rows import BadLine
+from fedsynth.rows import BadLine, Records
 
 _BLOCK = 1 << 22  # bytes of text parsed at a time; also the maximum length of a record
+_OBJECT = 33  # bytes that a line takes in memory beside its text
 _BOM = b"\xef\xbb\xbf"
-_END = rb"(?:\r\n?|\n|\Z)"
+_START = re.compile(rb"(?:\xef\xbb\xbf)?(?:\r?\n)*+")
 _QUOTED = rb'"(?:[^"]++|"")*+"'
-_HEADER = re.compile(rb'(?:%b|[^"\r\n])*+' % _QUOTED)
+_HEADER = {"lines": re.compile(rb"[^\n]*+"), "rfc4180": re.compile(rb'(?:%b|[^"\n])*+"?+' % _QUOTED)}
+# Unquoted text: in a file of lines, a quote inside it is literal, as in: bandage 6"
+_TEXT = {"lines": rb'(?!")[^%b\r\n]*+', "rfc4180": rb'(?!")[^"%b\r\n]*+'}
+_OPEN = "opens a quote that is not closed"
+_RETURN = "has a carriage return (CR) without a line feed (LF)"
+_LONG = f"is longer than {_BLOCK >> 20} MiB"
 
 
 class CsvFile:
-    """A CSV file: UTF-8 text delimited by commas (or semicolons, tabs or bars if its header has no comma).
+    """A CSV file of the kind ``records``: UTF-8 text delimited by commas.
 
-    A line ends in LF, CR or CRLF; empty lines are skipped. Quotes are special only at the start of a cell, and are
-    doubled inside it. ``names`` are the column names in the header, which is read at once. Raises :class:`SchemaError`
-    for a file without a readable header.
+    The delimiter is a semicolon, tab or bar if the header has no comma. Quotes are special at the start of a cell, and
+    are doubled inside it. ``names`` are the column names in the header, which is read at once. Raises
+    :class:`SchemaError` for a file without a readable header.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, records: Records = "lines") -> None:
         """Read the header."""
-        self.path = path
+        self.path, self.records = path, records
         with path.open("rb") as file:
             start = file.read(_BLOCK)
-        begins = len(_BOM) if start.startswith(_BOM) else 0
-        begins = len(start) - len(start[begins:].lstrip(b"\r\n"))
-        if begins == len(start):
+        found = _START.match(start)
+        begins = found.end() if found else 0
+        line = _HEADER[records].match(start, begins)
+        self._header = b"" if line is None else line.group().removesuffix(b"\r")
+        if not self._header and begins == len(start):
             raise self._unreadable("it is empty")
-        line = _HEADER.match(start, begins)
-        names = b"" if line is None else re.sub(_QUOTED, b"", line.group())
-        self._mark = next((mark for mark in ",;\t|" if mark.encode() in names), ",")
-        mark = re.escape(self._mark.encode())
-        # As in Arrow: text after a closing quote, and quotes inside unquoted text, are taken literally.
-        self._cell = re.compile(rb"(?:%b[^%b\r\n]*+|(?!\")[^%b\r\n]*+)" % (_QUOTED, mark, mark))
-        self._next_cell = re.compile(mark + self._cell.pattern)
-        self._line = re.compile(rb"%b(?:%b)*+%b" % (self._cell.pattern, self._next_cell.pattern, _END))
-        header = self._line.match(start, begins)
-        if header is None or header.end() == _BLOCK:
-            raise self._unreadable("its header has an unclosed quote, or is too long")
-        self._header = header.group().rstrip(b"\r\n")
-        self._begins, self._lines = header.end(), len(start[: header.end()].splitlines())
+        self._begins = len(start) if line is None else line.end() + 1
+        names = re.sub(_QUOTED, b"", self._header)
+        self._mark = next((mark for mark in ",;\t|" if mark.encode() in names), ",").encode()
+        mark = re.escape(self._mark)
+        cell = rb"(?:%b|%b)" % (_QUOTED, _TEXT[records] % mark)
+        self._cell, self._next_cell = re.compile(cell), re.compile(mark + cell)
+        self._any_record = re.compile(rb"%b(?:%b%b)*+" % (cell, mark, cell))
+        if self._begins > _BLOCK:
+            raise self._unreadable("its header is too long")
+        if not self._any_record.fullmatch(self._header):
+            raise self._unreadable(f"its header {self._fault(self._header, 0)}")
+        self._lines = start.count(b"\n", 0, self._begins)  # of the header, and empty ones before it
         try:
-            self.names: list[str] = list(self._parsed(header.group() + b"\n", None).schema.names)
+            self.names: list[str] = list(self._parsed(self._header + b"\n", None).schema.names)
         except UnicodeDecodeError as error:
             raise self._unreadable("its header is not UTF-8") from error
         except pa.ArrowInvalid as error:
             raise self._unreadable(str(error)) from error
-        cell = rb"(?:%b|[^\"%b\r\n]*+)" % (_QUOTED, mark)
-        self._by_the_book = re.compile(rb"%b(?:%b%b){%d}%b" % (cell, mark, cell, len(self.names) - 1, _END))
+        self._record = re.compile(rb"%b(?:%b%b){%d}+" % (cell, mark, cell, len(self.names) - 1))
+        self._valid = re.compile(rb"(?:(?:%b)?+\r?\n)*+" % self._record.pattern)
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[Any, list[BadLine]]]:
         """Yield pairs of an Arrow table of text with the columns ``names``, and the malformed lines left out of it.
 
-        A table comes from about 4 MiB of the file. The text has not yet been checked to be UTF-8.
+        A table comes from about 4 MiB of the file. The text has not yet been checked to be UTF-8. Raises
+        :class:`SchemaError`, maybe only after some tables, for a file declared ``rfc4180`` that is not valid: callers
+        must then not use these tables either.
+        """
+        if self.records == "rfc4180":
+            for text in self._valid_blocks():
+                yield self._parsed(text, names), []
+            return
+        lines: list[bytes] = []
+        bad: list[BadLine] = []
+        size = 0
+        for number, line in self._numbered():
+            if wrong := self._wrong(line):
+                bad.append(BadLine(number, wrong))
+            elif line:
+                lines.append(line)
+            size += len(line) + _OBJECT
+            if size >= _BLOCK:
+                yield self._parsed(b"\n".join(lines), names), bad
+                lines, bad, size = [], [], 0
+        if lines or bad:
+            yield self._parsed(b"\n".join(lines), names), bad
+
+    def _numbered(self) -> Iterator[tuple[int, bytes]]:
+        """Yield number and text of each line after the header, without its end; of too long ones only a part.
+
+        The part of a line that is longer than 4 MiB is also longer than that, so that it is found to be too long.
+        """
+        with self.path.open("rb", buffering=1 << 20) as file:
+            file.seek(self._begins)
+            number = self._lines
+            while line := file.readline(_BLOCK + 2):  # 2 bytes for its end
+                number += 1
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r")
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(_BLOCK)
+
+    def _wrong(self, line: bytes) -> str:
+        """Return what is wrong with a line; empty for a record and for an empty line."""
+        if len(line) > _BLOCK:
+            return _LONG
+        if b"\r" in line:
+            return _RETURN
+        plain = b'"' not in line and line.count(self._mark) == len(self.names) - 1
+        if plain or self._record.fullmatch(line):
+            again = len(self.names) > 1 and line.removeprefix(_BOM) == self._header
+            return "repeats the header" if again else ""  # in concatenated files; a single cell could be a value
+        return self._fault(line + b"\n", 0) if line else ""
+
+    def _valid_blocks(self) -> Iterator[bytes]:
+        """Yield the records in blocks of up to 4 MiB, until the first that is not valid raises :class:`SchemaError`.
+
+        A block begins at the start of a record, so that a record of at most 4 MiB is never taken for a longer one.
         """
         with self.path.open("rb") as file:
             file.seek(self._begins)
-            held, number, last = b"", self._lines + 1, False
+            held, lines, last = b"", self._lines, False
             while not last:
-                read = file.read(_BLOCK)
-                last = not read
+                wanted = _BLOCK - len(held)
+                read = file.read(wanted)
+                last = len(read) < wanted
                 held += read
-                records, bad, used, lines = self._taken(held, number, last)
-                # The rest is shorter than the longest record, or is a single line that is already too long.
-                held, number = held[used : used + _BLOCK + 1], number + lines
-                if records or bad:
-                    yield self._parsed(b"".join(records), names), bad
+                if last and not held.endswith((b"\n", b"\r")):
+                    held += b"\n"
+                found = self._valid.match(held)
+                end = found.end() if found else 0
+                if end < len(held) and (last or not end):
+                    raise self._invalid(lines + held.count(b"\n", 0, end) + 1, self._fault(held, end))
+                if end:
+                    yield held[:end]
+                lines += held.count(b"\n", 0, end)
+                held = held[end:]
 
-    def _taken(self, held: bytes, number: int, last: bool) -> tuple[list[bytes], list[BadLine], int, int]:
-        """Return the records and malformed lines at the start of ``held``, and the number of bytes and lines consumed.
-
-        The rest may continue in the next block, unless this block is the ``last``.
-        """
-        lines = held.splitlines(keepends=True)
-        records: list[bytes] = []
-        bad: list[BadLine] = []
-        at = index = 0
-        while index < len(lines) - (not last):
-            record, wrong = lines[index], ""
-            if len(record) > _BLOCK:
-                wrong = f"is longer than {_BLOCK >> 20} MiB"
-            elif b'"' not in record or self._line.fullmatch(record):
-                cells = self._cells(record)
-                if cells != len(self.names) and record.strip(b"\r\n"):
-                    wrong = f"has {cells} cells, not {len(self.names)}"
-                elif cells > 1 and record.startswith(self._header) and record.rstrip(b"\r\n") == self._header:
-                    wrong = "repeats the header"  # in concatenated files; a single cell could be a value
-            elif not last and len(held) - at < _BLOCK:
-                break
-            else:
-                found = self._by_the_book.match(held, at, at + _BLOCK)
-                ends = found is not None and (held[found.end() - 1] in b"\r\n" or (last and found.end() == len(held)))
-                if found is not None and ends:
-                    record = found.group()
-                else:
-                    wrong = "opens a quote that is not closed properly"
-            if wrong:
-                bad.append(BadLine(number + index, wrong))
-            else:
-                records.append(record)
-            at += len(record)
-            index += len(record.splitlines())
-        return records, bad, at, index
-
-    def _cells(self, line: bytes) -> int:
-        """Return the number of cells of a complete line."""
-        if b'"' not in line:
-            return 1 + line.count(self._mark.encode())
-        first = self._cell.match(line)
-        return 1 + len(self._next_cell.findall(line, first.end() if first else 0))
+    def _fault(self, text: bytes, at: int) -> str:
+        """Return what is wrong with the record that begins at a position of ``text``, which is not valid."""
+        found = self._any_record.match(text, at)
+        if found is None or text.startswith(self._mark, found.end()):
+            return _OPEN
+        end = found.end()
+        if text.startswith((b"\n", b"\r\n"), end):
+            first = self._cell.match(text, at)
+            cells = 1 + len(self._next_cell.findall(text, first.end() if first else at, end))
+            return f"has {cells} cells, not {len(self.names)}"
+        if end == len(text):
+            return _LONG
+        if text.startswith(b"\r", end):
+            return _RETURN
+        if text.startswith(b'"', end):
+            return "has a quote in a cell without quotes"
+        return _OPEN if b"\n" in text[at:end] else "has text after a closing quote"  # the former: by a later record's
 
     def _parsed(self, text: bytes, names: Sequence[str] | None) -> Any:
-        """Return the columns ``names`` of complete records; if ``names`` is None, the first record is the header."""
-        if names is not None and not text:
+        """Return the columns ``names`` of valid records; if ``names`` is None, the only record is the header."""
+        if names is not None and not text.strip(b"\r\n"):
             return pa.table({name: pa.array([], pa.string()) for name in names})
+        # Arrow takes a mark of byte order at the start for no part of the first cell, and skips an empty line.
         return pa_csv.read_csv(
-            io.BytesIO(text),
+            io.BytesIO(text if names is None else b"\n" + text),
             read_options=pa_csv.ReadOptions(
                 use_threads=False, block_size=2 * _BLOCK + len(text), column_names=None if names is None else self.names
             ),
-            parse_options=pa_csv.ParseOptions(delimiter=self._mark, newlines_in_values=True),
+            parse_options=pa_csv.ParseOptions(delimiter=self._mark.decode(), newlines_in_values=True),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(names or (), pa.string()),
                 check_utf8=False,
@@ -146,4 +195,66 @@ class CsvFile:
         )
 
     def _unreadable(self, why: str) -> SchemaError:
-        return SchemaError(f"cannot read {self.path.name} ({why}); save it as UTF-8 text with a header")
+        hint = ""
+        if self.records == "lines" and why.endswith(_OPEN):
+            hint = f"; if its cells hold newlines, declare it: {_declare('rfc4180')}"
+        return SchemaError(
+            f"cannot read {self.path.name} ({why}); save it as UTF-8 text with a header, its lines ended by LF or "
+            f"CRLF{hint}"
+        )
+
+    def _invalid(self, line: int, why: str) -> SchemaError:
+        return SchemaError(
+            f"{self.path.name} is not valid RFC 4180, so none of it is read: line {line} {why}; correct that, or, if "
+            "no cell holds a newline, declare a file of lines, of which malformed ones are left out: "
+            f"{_declare('lines')}"
+        )
+
+
+def _declare(records: Records) -> str:
+    return f'`records = "{records}"` under [source] in site.toml, or `--records {records}`'
+
+
+def kind_problem(path: Path, records: Records) -> str:
+    """Return why a CSV file seems to be of the other kind than the declared ``records``, and which to declare.
+
+    The result is empty if nothing speaks for the other kind, or if it cannot read the header. The sign is the line that
+    follows one with an open quote: if cells hold newlines, it is no record by itself; if the quote was never closed, it
+    is one. This proves nothing, which is why the kind is declared: the result is advice, and changes no reading.
+    """
+    try:
+        single, whole = CsvFile(path, "lines"), CsvFile(path, "rfc4180")
+    except SchemaError:
+        return ""
+    apart: list[int] = []  # lines with an open quote before one that is a record by itself, and before others
+    joined: list[int] = []
+    opened = fine = malformed = 0
+    for number, line in single._numbered():
+        if opened and len(single.names) > 1:  # a single cell could be anything
+            (apart if whole._record.fullmatch(line) else joined).append(opened)
+        wrong = single._wrong(line)
+        opened = number if wrong == _OPEN else 0
+        malformed += bool(wrong)
+        fine += bool(line) and not wrong
+    try:
+        for _ in whole._valid_blocks():
+            pass
+        invalid = ""
+    except SchemaError as error:
+        invalid = str(error).partition(";")[0]
+    if records == "lines" and len(joined) > len(apart):
+        return (
+            f"cells seem to hold newlines: line {joined[0]} opens a quote, and the next one is no record by itself; "
+            f"declare that: {_declare('rfc4180')}" + (f", and correct it: {invalid}" if invalid else "")
+        )
+    if records == "rfc4180" and invalid and len(joined) <= len(apart):
+        return (
+            f"as a file of lines, {fine} records fit the header and {malformed} lines are malformed; if no cell holds "
+            f"a newline, declare that: {_declare('lines')}"
+        )
+    if records == "rfc4180" and len(joined) < len(apart):
+        return (
+            f"a quote seems to be never closed: line {apart[0]} opens one, and the next line is a record by itself, "
+            f"but becomes a part of the cell; if no cell holds a newline, declare that: {_declare('lines')}"
+        )
+    return ""

@@ -1,7 +1,7 @@
 """Files of rows: CSV (all cells are text) and Parquet, read in batches.
 
-A CSV file is UTF-8 text with a header (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a file: it does not
-open the file itself but receives the batches, so that it counts the same rows as a reader.
+A CSV file is UTF-8 text with a header, of a declared kind (:mod:`fedsynth.data.sources.csv_file`). DuckDB can count a
+file: it does not open the file itself but receives the batches, so that it counts the same rows as a reader.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.rows import BadLine, Rows
+from fedsynth.rows import BadLine, Records, Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column
 
@@ -97,14 +97,25 @@ class RowFile(ABC):
 
 @dataclass(frozen=True)
 class CsvRows(RowFile):
-    """The rows of a CSV ``file`` as a :class:`~fedsynth.rows.Source`, as text; malformed lines are left out."""
+    """The rows of a CSV ``file`` as a :class:`~fedsynth.rows.Source`, as text.
 
+    ``records`` is the kind of the file: of ``lines``, malformed ones are left out; ``rfc4180`` is read as a whole or
+    not at all.
+    """
+
+    records: Records = "lines"
     is_text = True
 
     def _names(self) -> list[str]:
         from fedsynth.data.sources.csv_file import CsvFile
 
-        return CsvFile(self.file).names
+        return CsvFile(self.file, self.records).names
+
+    def kind_problem(self) -> str:
+        """Return why the file seems to be of the other kind, and what to declare; empty if nothing speaks for it."""
+        from fedsynth.data.sources.csv_file import kind_problem
+
+        return kind_problem(self.file, self.records)
 
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
@@ -112,11 +123,12 @@ class CsvRows(RowFile):
         """Yield pairs of an Arrow table of text with the ``wanted`` columns, and the malformed lines left out of it.
 
         A table has about 4 MiB of text, not yet checked to be UTF-8. Only the names in ``wanted`` matter;
-        ``chunk_rows`` and ``strict`` are ignored. Raises :class:`SchemaError` for a file without a readable header.
+        ``chunk_rows`` and ``strict`` are ignored. Raises :class:`SchemaError` for a file without a readable header and,
+        maybe only after some tables, for a file that is declared ``rfc4180`` and not valid.
         """
         from fedsynth.data.sources.csv_file import CsvFile
 
-        yield from CsvFile(self.file).batches(list(wanted))
+        yield from CsvFile(self.file, self.records).batches(list(wanted))
 
 
 @dataclass(frozen=True)
@@ -148,6 +160,11 @@ class ParquetRows(RowFile):
 
 
 FORMATS: dict[str, type[RowFile]] = {".csv": CsvRows, ".parquet": ParquetRows}
+
+
+def is_csv(path: Path) -> bool:
+    """Return whether the file's suffix, in any case, is that of a CSV file."""
+    return FORMATS.get(path.suffix.lower()) is CsvRows
 
 
 def check_suffix(path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import tomli_w
 
 from fedsynth import errors
+from fedsynth.data.read import write_frame
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.enrolment import Acceptance, Admission, Invitation, JoinRequest, load
 from fedsynth.federation.policy import VERBS
@@ -104,6 +105,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
     invitation = load(root / "invitations" / f"{name}.toml", Invitation)
     files = site_files(invitation, home)
     content = tomllib.loads(files["site.toml"])
+    content["source"]["records"] = "rfc4180"  # categories may hold newlines
     content["policy"] |= {
         "trusts": {job.trust: dict(job.trust_options)},
         "verbs": list(VERBS),
@@ -114,7 +116,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
         assert job.deployment is not None
         content["policy"]["plans"] = {job.deployment.plan: str(root / PLAN)}
     join(invitation, home, {**files, "site.toml": tomli_w.dumps(content)})
-    table.schema.decode(table, np.random.default_rng()).to_csv(home / "rows.csv", index=False)
+    write_frame(table.schema.decode(table, np.random.default_rng()), home / "rows.csv")
     return home
 
 
