@@ -347,6 +347,14 @@ def test_which_of_several_spellings_a_cell_is(listed, cells, codes):
     assert Schema((column,), ()).encode_column(column, frame).codes.tolist() == codes
 
 
+@pytest.mark.parametrize("dtype", [float, object])
+def test_zero_has_no_sign_whichever_row_comes_first(dtype):
+    """A column of objects lists 0.0 and -0.0 once, so the sign of one zero would be that of the first."""
+    frame = pd.DataFrame({"a": pd.Series([-0.0, 0.0, -0.0], dtype=dtype)})
+    (numbers,) = Schema((Numeric("a", -10, 50),)).encode(frame).numbers.values()
+    assert not np.signbit(numbers).any()
+
+
 @pytest.mark.parametrize("column", COLUMNS, ids=str)
 def test_a_value_that_stands_for_a_missing_one_does_so_in_every_type(column):
     schema = Schema((column,), ("-99",))

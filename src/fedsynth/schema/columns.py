@@ -721,7 +721,7 @@ def _encode_numbers(
     mend = "widen low and high if such values are real" if clip else "widen low and high, or set outside = 'clip'"
     beyond = f"lies outside [{column.low}, {column.high}]"
     faults.append((outside, beyond, "clipped" if clip else "row left out", mend))
-    numbers = np.clip(numbers, edges[0], edges[-1])
+    numbers = np.clip(numbers, edges[0], edges[-1]) + 0.0  # -0.0 and 0.0 are one value
     codes = bin_of(edges, numbers)
     return _finish(column, codes, numbers, missing, faults)
 
