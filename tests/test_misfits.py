@@ -95,7 +95,9 @@ def test_frames_and_files_of_any_batches_have_the_same_record(files, caplog, nam
 def test_each_reason_is_counted_by_itself_and_missing_values_are_one():
     schema = Schema((Categorical("a", ("x",), missing=True, unknown="missing"), Numeric("b", 0, 9, integer=True)))
     frame = pd.DataFrame({"a": ["y", None, "x", "y", "x"], "b": ["1.5", "many", "", None, "NA"]})
-    found = {(one.column, one.wrong): (one.rows, one.handled, one.examples) for one in schema.encode(frame).misfits.found}
+    found = {
+        (one.column, one.wrong): (one.rows, one.handled, one.examples) for one in schema.encode(frame).misfits.found
+    }
     assert found == {
         ("a", "is not listed"): (2, "counted as missing", ((0, "'y'"),)),
         ("b", "is not an integer"): (1, "row left out", ((0, "'1.5'"),)),
@@ -176,7 +178,9 @@ def test_the_record_is_part_of_no_digest_and_no_repr():
 
 def test_the_record_is_in_no_file_of_a_run(files):
     run_simulated(
-        Job("oneshot", 1.0, 1e-6, data=str(files / "rows.csv"), schema=str(files / "schema.toml"), sites=2, holdout=0.1),
+        Job(
+            "oneshot", 1.0, 1e-6, data=str(files / "rows.csv"), schema=str(files / "schema.toml"), sites=2, holdout=0.1
+        ),
         files / "run",
     )
     done = run_command("report", files / "run")
@@ -304,7 +308,9 @@ def test_compare_and_evaluate_say_what_is_clipped_left_out_and_ignored(files):
     assert done.returncode == 0, done.stderr
     clipped, recoded, columns = lines_of(done.stderr, "whole.csv")[:3]
     assert clipped.startswith("column 'age', row 0: '130' lies outside [0, 120]: clipped (2 rows, also '-5')")
-    assert recoded.startswith(f"column 'job', row 4: '{SECRET}' is not listed: counted as 'other' (2 rows, also 'pilot')")
+    assert recoded.startswith(
+        f"column 'job', row 4: '{SECRET}' is not listed: counted as 'other' (2 rows, also 'pilot')"
+    )
     assert columns == COLUMNS
     done = run_command("evaluate", files / "rows.csv", files / "whole.csv", *schema, "--out", files / "none")
     assert done.returncode == 3

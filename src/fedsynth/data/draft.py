@@ -69,11 +69,7 @@ class Draft:
     def to_toml(self) -> str:
         """Return the schema as TOML text, with the notes and a warning against sharing it unedited as comments."""
         remarks = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
-        left_out = [
-            f"# left out: {_comment(name)}: {note}\n"
-            for name in self.left_out
-            for note in remarks[name]
-        ]
+        left_out = [f"# left out: {_comment(name)}: {note}\n" for name in self.left_out for note in remarks[name]]
         if any(_MADE_UP in line for line in left_out):
             left_out.append(_SUGGESTED)
         return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(remarks)

@@ -159,10 +159,10 @@ def check_table(
     <fedsynth.schema.schema.Schema.problems>`). With ``persons``, rows beyond a person's limit are not checked, as
     :func:`read_table` does not use them. ``place`` is a file's path, a table's address
     (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
-    of ``chunk_rows`` rows. The sentences number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
-    rows are numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived
-    column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out. Raises
-    :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
+    of ``chunk_rows`` rows. The sentences number rows by position, from 0, without the header and malformed lines. A
+    database table has no row order, so its rows are numbered as the database returned them. Rows that break a rule of
+    the schema, or a bound of a derived column (computed, or stored as a difference or ratio), are counted in one more
+    pass; they are not left out. Raises :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()

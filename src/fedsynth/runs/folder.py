@@ -362,8 +362,9 @@ def read_whole(file: Path, schema: Schema, agreed: Schema) -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
     ``file`` is a CSV or Parquet file. The log says which values are changed, and which columns of the file are ignored
-    because the ``agreed`` schema, whose plain form ``schema`` is, does not name them. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
-    says how many), and if a column is missing or unreadable.
+    because the ``agreed`` schema, whose plain form ``schema`` is, does not name them. Raises
+    :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    missing or unreadable.
     """
     from fedsynth.data.read import read_table
 

@@ -91,7 +91,8 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
 
     ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`). The
     result has codes (the integers that encode values; -1 leaves a row out) and, in numeric and datetime columns,
-    numbers (the values). Each distinct text is encoded, and looked at for faults, only once. Raises :class:`SchemaError` for a type that ``column`` cannot read.
+    numbers (the values). Each distinct text is encoded, and looked at for faults, only once. Raises
+    :class:`SchemaError` for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):
