@@ -15,8 +15,8 @@ _INDENTED = re.compile(r"(?<=\n\n)(?=  )")  # before an indented paragraph
 
 
 _INSTEAD = {
-    "--data": "one table is split over the simulated sites. Join the files into one, or, if each site has its own table, "
-    "pass them to federate({...}) in Python or run a real federation (fedsynth deploy)",
+    "--data": "one table is split over the simulated sites. Join the files into one, or, if each site has its own "
+    "table, pass them to federate({...}) in Python or run a real federation (fedsynth deploy)",
 }
 """What to do in place of giving an option twice."""
 

@@ -169,7 +169,7 @@ def evaluate(
     - ``seed``: determines every random draw.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
-    A :class:`DataWarning` says if rows of a table were left out when it was encoded: the scores are those of the others.
+    A :class:`DataWarning` says if rows of a table were left out when it was encoded: scores are those of the others.
 
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
     privacy figures measured (multiple testing). Raises :class:`Unsupported` for a metric that was named and cannot be
