@@ -1,7 +1,7 @@
 """B6: costs for different units and neighbour relations in one account.
 
-A steward raises the unit of protection, or declares sizes public, after questions were answered under smaller terms. The
-account's total must bound what everything together costs one person of the unit that the site claims to protect.
+A steward raises the unit of protection, or declares sizes public, after questions were answered under smaller terms.
+The account's total must bound what everything together costs one person of the unit that the site claims to protect.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from multiprocessing import get_context
 from typing import Any, Literal
 
 import pytest
+from tests.attacks.world import ask, deployed, frame, question, sealed, site
+from tests.command import fedsynth
 
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.extract import extract
@@ -40,8 +42,6 @@ from fedsynth.privacy.cost import (
     times_charged,
 )
 from fedsynth.privacy.release import Gaussian, Laplace, Release, SampledGaussian
-from tests.attacks.world import ask, deployed, frame, question, sealed, site
-from tests.command import fedsynth
 
 DELTA = 1e-6
 RUN = Budget(1.0, DELTA)
@@ -224,10 +224,10 @@ def test_a_total_with_samples_is_priced_for_no_larger_unit(change):
     account, one = Account(), ProtectedChange()
     sampled = SAMPLED.cost(Norms(1, 1))
     account.begin(charge(0, one, one, sampled))
-    for question in (charge(1, change, change, Cost(math.inf, 1e-4)), charge(2, change, change, Cost())):
+    for late in (charge(1, change, change, Cost(math.inf, 1e-4)), charge(2, change, change, Cost())):
         for pay in (True, False):
             with pytest.raises(Refused, match=r"undo the change .* random samples .* no bound for"):
-                account.begin(question, pay=pay)
+                account.begin(late, pay=pay)
     with pytest.raises(Refused, match="undo the change"):
         account.spent_under(change)
     assert account.spent() == sampled

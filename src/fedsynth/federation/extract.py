@@ -46,8 +46,8 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The check is :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
     ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
     log (a hash chain) when the extract was made. ``total`` is what all these charges cost one person of the account's
-    ``unit`` under its neighbour relation (``neighbours``); if questions stated less, it is more than their costs. Keys, hash and ``signature`` are in hexadecimal; the signature is
-    empty before :func:`sign_extract`.
+    ``unit`` under its neighbour relation (``neighbours``); if questions stated less, it is more than their costs. Keys,
+    hash and ``signature`` are in hexadecimal; the signature is empty before :func:`sign_extract`.
     """
 
     site: str

@@ -86,8 +86,9 @@ class Charge:
     ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
     class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
     if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
-    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the cheapest of the remaining slots that cover its cost.
-    Raises :class:`InvalidParameter` for a negative or undefined cost.
+    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the
+    cheapest of the remaining slots that cover its cost. Raises :class:`InvalidParameter` for a negative or undefined
+    cost.
     """
 
     key: str
@@ -476,8 +477,8 @@ class Account:
 
         Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
         and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how often the reply
-        was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored` makes
-        for lost audit rows are included; these describe no question, but name the run.
+        was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored`
+        makes for lost audit rows are included; these describe no question, but name the run.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())

@@ -25,7 +25,7 @@ import msgspec
 
 from fedsynth.errors import FedsynthError
 from fedsynth.privacy.audit import START, AuditHead, AuditRow, ChainCheck, read_row
-from fedsynth.privacy.cost import ORDERS, Budget, Cost, ProtectedChange
+from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
 _UNKNOWN = 1e15  # a log-moment that no limit covers
 _FORMAT = 3  # of the file, stored as user_version; lower numbers had other tables

@@ -1,9 +1,9 @@
 """The audit of one site, a log of its charges and refusals: a hash chain of rows, and its verification.
 
-A row is JSON: the request, its cost, the running totals, whom they are for, and the SHA-256 hash of the previous row. Editing, removing or
-moving a row breaks the chain. The chain alone cannot show that its end was cut off or rewritten from some row on;
-therefore servers remember the last row that they saw, and the site's data steward (the person who decides what the site
-answers) can note the hash of the last row elsewhere.
+A row is JSON: the request, its cost, the running totals, whom they are for, and the SHA-256 hash of the previous row.
+Editing, removing or moving a row breaks the chain. The chain alone cannot show that its end was cut off or rewritten
+from some row on; therefore servers remember the last row that they saw, and the site's data steward (the person who
+decides what the site answers) can note the hash of the last row elsewhere.
 """
 
 from __future__ import annotations

@@ -136,9 +136,9 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         * Noise is pooled: c is charged for s sites, and g <= s sites pay at most c g / s. The j sites form m = ceil(j /
           s) <= S groups of g_1, ..., g_m sites, whose changes follow one another. The square roots of zCDP costs add up
           over such steps (D_a(P || R) <= k a / (k a - 1) D_b(P || Q) + D_{k a}(Q || R) with b = (k a - 1) / (k - 1),
-          for k = 1 + sqrt(rho_1 / rho_2)), so the person pays at most R^2 (sqrt(c g_1 / s) + ... + sqrt(c g_m / s))^2 <=
-          R^2 c m j / s, and the j sites are charged c R^2 S^2 >= c R^2 m s' / s each, which adds at least that to the
-          mean.
+          for k = 1 + sqrt(rho_1 / rho_2)), so the person pays at most R^2 (sqrt(c g_1 / s) + ... + sqrt(c g_m / s))^2
+          <= R^2 c m j / s, and the j sites are charged c R^2 S^2 >= c R^2 m s' / s each, which adds at least that to
+          the mean.
 
         Without the squares, the same holds of pure epsilons. For noise that each site adds, S in place of S^2 would do,
         but a total is over releases of both kinds, and the larger factor bounds both. A replaced row is one removed and
@@ -146,7 +146,9 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         been published exactly, which no number of replacements changes.
         """
         if (self.neighbours, other.neighbours) == ("replace", "add-remove"):
-            raise InvalidParameter("a cost for replaced rows bounds none for added or removed rows; state replaced rows")
+            raise InvalidParameter(
+                "a cost for replaced rows bounds none for added or removed rows; state replaced rows"
+            )
         rows = -(-other.unit.rows // self.unit.rows)
         sites = -(-other.unit.sites // self.unit.sites)
         return rows * sites * (1 if self.neighbours == other.neighbours else 2)
