@@ -14,6 +14,7 @@ import shutil
 import signal
 import sqlite3
 from dataclasses import replace
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, Literal
 
@@ -282,9 +283,11 @@ def test_a_site_that_is_killed_while_it_prices_anew(tmp_path, when):
     put(site(budget=WIDE, account=Account(path)), "first", Gaussian(1e-4))
 
     def die() -> None:
-        connect = sqlite3.connect
+        connect: Any = sqlite3.connect
 
         class Dying(sqlite3.Connection):
+            charging = False
+
             def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
                 written = values[0][1] if statement.startswith("INSERT INTO audit") else b""
                 result = super().execute(statement, *values)
@@ -294,8 +297,7 @@ def test_a_site_that_is_killed_while_it_prices_anew(tmp_path, when):
                     os.kill(os.getpid(), signal.SIGKILL)
                 return result
 
-        Dying.charging = False
-        sqlite3.connect = lambda path, **options: connect(path, factory=Dying, **options)
+        setattr(sqlite3, "connect", partial(connect, factory=Dying))  # noqa: B010 - a function of another type
         put(site(budget=WIDE, unit=Unit(5), account=Account(path)), "second", Gaussian(1e-4))
 
     process = FORK.Process(target=die)
@@ -444,7 +446,8 @@ def test_the_total_bounds_what_any_sequence_costs_a_person(seed):
         least = _random_change(draw)
         more = _random_change(draw, least.neighbours)
         terms = ProtectedChange(least.covering(more).unit, least.neighbours) if draw.random() < 0.3 else least
-        release = draw.choice([Gaussian(draw.uniform(1e-6, 1)), Laplace(draw.uniform(1e-3, 1))])
+        laws: list[Gaussian | Laplace] = [Gaussian(draw.uniform(1e-6, 1)), Laplace(draw.uniform(1e-3, 1))]
+        release = draw.choice(laws)
         trust = draw.choice((LOCAL, POOLED))
         norms = protect(Sensitivity(1.0, 1.0), terms.unit, terms.neighbours, pooled=trust == POOLED)
         cost = release.cost(norms) * times_charged(terms.unit, pooled=trust == POOLED)

@@ -6,7 +6,7 @@ The check is :func:`~fedsynth.federation.proof.prove`, which returns a proof she
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -93,7 +93,7 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
     """
     row, chain = account.head()
     found = [charge for charge in account.charges() if charge["run"] == run and charge["row"] <= row]
-    last = found[-1] if found else {"run_total": Cost(), "unit": Unit(), "neighbours": "add-remove"}
+    last: dict[str, Any] = found[-1] if found else {"run_total": {}, "unit": {}, "neighbours": "add-remove"}
     charges = tuple(
         AccountCharge(
             charge.get("key", ""),
