@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
-from fedsynth.persons import keep_rows
 from tests.attacks.world import COORDINATOR, ask_deployed, question, values
 
 from fedsynth.federation.policy import VERBS
@@ -26,6 +25,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.host.config import load_site_config
 from fedsynth.host.state import create_state
+from fedsynth.persons import keep_rows
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian
 from fedsynth.schema import Categorical, Schema

@@ -897,9 +897,9 @@ def spend_all(site: Site) -> Charge:
         "plan": "",
     }
     cost = Cost(budget.epsilon, budget.rho)
-    return Charge(
-        key="00", run="run", cost=cost, terms="", rows=site.rows_digest, total=budget, per_run=budget, **facts
-    )
+    limits: dict[str, Any] = {"total": budget, "per_run": budget}
+    terms: dict[str, Any] = {"terms": "", "change": site.policy.change, "least": site.policy.change}
+    return Charge(key="00", run="run", cost=cost, rows=site.rows_digest, **terms, **limits, **facts)
 
 
 def test_check_warns_of_a_delta_that_promises_nothing(ready):

@@ -28,11 +28,12 @@ import pytest
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account import Account, Charge
 from fedsynth.privacy.audit import START, verify_export
-from fedsynth.privacy.cost import Budget, Cost, Norms
+from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 
 LIMIT = Budget(1.0, 1e-6)
 RHO = 0.001
+ONE = ProtectedChange()
 Opens = Callable[[], Account]
 
 
@@ -55,6 +56,8 @@ def charge(number: int = 0, **changes: Any) -> Charge:
         rows="digest of the rows",
         total=LIMIT,
         per_run=LIMIT,
+        change=ONE,
+        least=ONE,
     )
     return replace(question, **changes)
 
@@ -474,6 +477,8 @@ def test_a_charge_is_a_row_of_what_was_asked_and_what_it_costs():
         "run_total": {"epsilon": None, "rho": RHO},
         "total": {"epsilon": None, "rho": RHO},
         "exact": 0,
+        "unit": {"rows": 1, "sites": 1},
+        "neighbours": "add-remove",
         "previous": START.hex(),
     }
     assert account.charges() == [{**row, "replays": 0}]

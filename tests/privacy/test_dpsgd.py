@@ -13,9 +13,12 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from scipy.stats import binom
+from tests.attacks.training_world import exactly, gradient_sum, only
 
 from fedsynth.methods.training import _PADDED
-from fedsynth.privacy.dpsgd import BLOCK, CHUNK, clipped_sum
+from fedsynth.privacy.dpsgd import BLOCK, CHUNK, clipped_sum, poisson
+from fedsynth.privacy.noise import KeyedBits
 
 
 def total(slopes: np.ndarray, inputs: np.ndarray, clip: float) -> np.ndarray:
@@ -61,6 +64,43 @@ def test_a_row_that_the_last_one_replaces_moves_a_sum_by_the_clip_norm_and_two_b
 def test_the_time_of_training_counts_a_padded_pass():
     assert _PADDED == CHUNK == 2 * BLOCK
     assert CHUNK % 48 == CHUNK % 64 == 0
+
+
+def test_a_row_is_drawn_where_its_word_is_below_the_rate():
+    """Also at the edges: the rate is a number of 53 bits, and a row is never drawn more often."""
+    words = np.array([2**62 - 1, 2**62, 0, 2**64 - 1, 2**61], dtype=np.uint64)
+    assert poisson(5, 0.25, lambda rows: words[:rows]).tolist() == [0, 2, 4]
+    assert poisson(5, 0.125, lambda rows: words[:rows]).tolist() == [2]
+    assert poisson(5, 1.0, lambda rows: words[:rows]).tolist() == [0, 1, 2, 3, 4]
+    assert poisson(5, 0.25 * (1 - 2.0**-53), lambda rows: words[:rows]).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.7])
+def test_rows_are_drawn_independently_at_the_rate(rate):
+    """Of 200,000 rows, and of pairs of neighbours among them, as many are drawn as independent draws give.
+
+    Each of the three numbers is binomial and outside its bounds with probability 2e-9 at most: 2e-8 over all rates.
+    """
+    rows = 200_000
+    drawn = np.zeros(rows, dtype=bool)
+    drawn[poisson(rows, rate, KeyedBits(b"a fixed key for the tests of samples", b"rows").words)] = True
+    pairs, both = drawn[: rows // 2] & drawn[rows // 2 :], drawn[::2] & drawn[1::2]
+    for found, chance in ((drawn, rate), (pairs, rate**2), (both, rate**2)):
+        assert binom.ppf(1e-9, found.size, chance) <= found.sum() <= binom.isf(1e-9, found.size, chance)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+def test_a_step_adds_up_as_many_rows_as_its_rate_says(rate):
+    """Equal rows have equal gradients, each of the clip norm, so the norm of the sum counts the rows that were drawn.
+
+    The number is binomial, and outside its bounds with probability 2e-9 at most.
+    """
+    rows = only("a", 2000)
+    whole = np.linalg.norm(exactly(gradient_sum(rate=1.0), rows).astype(float))
+    part = np.linalg.norm(exactly(gradient_sum(rate=rate), rows).astype(float))
+    drawn = 2000 * part / whole
+    assert drawn == pytest.approx(round(drawn), abs=1e-3)
+    assert binom.ppf(1e-9, 2000, rate) <= round(drawn) <= binom.isf(1e-9, 2000, rate)
 
 
 def test_slopes_whose_squares_underflow_are_clipped_all_the_same():

@@ -17,8 +17,10 @@ from fedsynth.privacy.inversion import decide
 from fedsynth.privacy.noise import (
     KeyedBits,
     discrete_gaussian,
+    discrete_gumbel,
     discrete_laplace,
     exponential_mechanism,
+    gumbel_scale,
 )
 
 DRAWS = 300_000
@@ -265,6 +267,61 @@ def test_doubles_of_the_choice_stay_within_half_the_margin():
         error = max(abs(x - y * 2.0**-62) for x, y in zip(weights / weights[-1], low, strict=True))
         assert error < (2.0**-36 + candidates * 2.0**-50) / 2
         assert max(y - x for x, y in zip(low, high, strict=True)) < 2**10
+
+
+@pytest.mark.parametrize("scale", [4.0, 37.5, 1e5])
+def test_discrete_gumbel_has_its_law(scale):
+    """P(X <= k) = exp(-exp(-(k + 1) / scale)).
+
+    The empirical distribution of 20,000 draws is further away than .0225 with probability 2 exp(-2 * 20,000 * .0225^2)
+    < 4e-9 (Dvoretzky, Kiefer, Wolfowitz, Massart).
+    """
+    draws = discrete_gumbel(scale, 20_000, keyed("gumbel"))
+    places = np.unique(np.quantile(draws, np.linspace(0, 1, 500)).round())
+    law = np.exp(-np.exp(-(places + 1) / scale))
+    below = np.searchsorted(np.sort(draws), places, side="right") / draws.size
+    assert np.abs(below - law).max() < 0.0225
+
+
+def winners(utilities: NDArray[np.int64], scale: float) -> NDArray[np.float64]:
+    """The probability of each candidate to have the largest utility plus discrete Gumbel noise, the first of equals."""
+    reach = np.arange(math.floor(-4 * scale) + utilities.min(), math.ceil(45 * scale) + utilities.max())
+    at_most = np.exp(-np.exp(-(reach[:, None] - utilities + 1) / scale))  # P(u_i + X_i <= k), by k and i
+    below = np.vstack([np.zeros(utilities.size), at_most[:-1]])
+    found = []
+    for i in range(utilities.size):
+        others = np.hstack([below[:, :i], at_most[:, i + 1 :]])
+        found.append(float(((at_most[:, i] - below[:, i]) * others.prod(1)).sum()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 2.0])
+@pytest.mark.parametrize("moved", [1, 3, 50])
+def test_gumbel_noise_of_its_scale_has_bounded_range(moved, epsilon):
+    """Exact probabilities of draws over neighbouring utilities: all log-ratios lie within an interval of epsilon.
+
+    Most of it is used where the constant term of the scale is small beside twice the sensitivity.
+    """
+    scale, rng = gumbel_scale(moved, epsilon), np.random.default_rng(moved)
+    assert scale >= max(4.0, (2 * moved + 6) / epsilon)
+    ranges = []
+    for candidates in (2, 2, 2, 3, 3, 6):
+        utilities = rng.integers(0, max(2, math.ceil(2 * scale)), candidates)
+        change = rng.choice([-moved, moved], candidates)
+        change[:2] = moved, -moved
+        before, after = winners(utilities, scale), winners(utilities + change, scale)
+        assert before.sum() == pytest.approx(1, abs=1e-9)
+        assert after.sum() == pytest.approx(1, abs=1e-9)
+        ratios = np.log(after / before)
+        ranges.append(ratios.max() - ratios.min())
+    assert max(ranges) <= epsilon
+    assert max(ranges) >= 0.99 * 2 * moved / scale
+
+
+def test_impossible_gumbel_scales_are_refused():
+    for moved, epsilon in ((0, 1.0), (1, 0.0), (1, math.inf), (1, math.nan), (2**50, 1.0)):
+        with pytest.raises(ValueError, match=r"must be a positive integer|positive and"):
+            gumbel_scale(moved, epsilon)
 
 
 def test_choice_on_the_threshold_is_refined():

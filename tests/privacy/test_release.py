@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Norms
+from fedsynth.privacy.cost import ORDERS, Budget, Cost, Norms
 from fedsynth.privacy.release import (
     SMALLEST_RHO,
     AdaptiveSelection,
@@ -22,10 +22,12 @@ from fedsynth.privacy.release import (
     Laplace,
     Public,
     Release,
+    SampledGaussian,
     deposit_for,
     draw_for,
     kind_of,
     noise_for,
+    sampled_for,
 )
 
 EVERY: dict[str, Release] = {
@@ -111,6 +113,38 @@ def test_costs():
     assert Deposit(epsilon=0.5).cost(Norms(1, 1)) == Cost(0.5, 0.125)
     assert Deposit().cost(Norms(1, 1)) == Exact().cost(Norms(1, 1)) == Cost(math.inf, math.inf)
     assert Public().cost(Norms(1, 1)) == Cost(0.0, 0.0)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
+@pytest.mark.parametrize("rate", [0.001, 0.05, 0.4])
+def test_a_sampled_release_charges_for_all_rows_of_a_person(rate, rows):
+    """Some of them are drawn with probability q' = 1 - (1 - q)^k.
+
+    At order 2 the log-moment has a closed form: log(1 + q'^2 (exp(1 / m^2) - 1)), once for each step.
+    """
+    multiplier, steps = 1.5, 3
+    caught = sum(math.comb(rows, k) * rate**k * (1 - rate) ** (rows - k) for k in range(1, rows + 1))
+    truly = steps * math.log1p(caught**2 * math.expm1(1 / multiplier**2))
+    cost = SampledGaussian(rate, multiplier, steps).cost(Norms(rows, rows, rows))
+    assert ORDERS[0] == 2
+    assert truly <= (cost.curve[0] + 2 * cost.rho) * (1 + 1e-12) <= truly * (1 + 1e-6) + 2 * SMALLEST_RHO
+    alike = SampledGaussian(caught, multiplier, steps).cost(Norms(1, 1))
+    np.testing.assert_allclose(cost.curve, alike.curve, rtol=1e-9)
+    if rows > 1:
+        alone = SampledGaussian(rate, multiplier, steps).cost(Norms(rows, rows))
+        assert all(many > one for many, one in zip(cost.curve, alone.curve, strict=True))
+
+
+def test_noise_for_samples_is_sized_for_all_rows_of_a_person():
+    """The noise of a share covers a person of that many rows, and less noise does not."""
+    budget = Budget(1.0, 1e-6)
+    for rows in (1, 5, 20):
+        release = sampled_for(budget, 0.5, 0.02, 50, rows)
+        assert isinstance(release, SampledGaussian)
+        norms = Norms(1, 1, rows)
+        assert budget.price(release.cost(norms)) <= 0.5 * budget.rho
+        less = SampledGaussian(release.rate, release.multiplier * 0.999, release.steps)
+        assert budget.price(less.cost(norms)) > 0.5 * budget.rho
 
 
 @given(st.floats(1e-6, 1e12), st.floats(1e-3, 1e6))

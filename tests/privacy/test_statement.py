@@ -36,7 +36,7 @@ def test_a_plain_statement_in_full():
         "A person is protected less if more rows of that person are used (epsilon = 3.294 for 3 rows and epsilon = "
         "13.16 for 10 rows at a site), or rows at more than one site. "
         "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to the limit "
-        "that each site has set for itself. "
+        "that each site has set for itself, for the unit that its policy protects. "
         "Choosing a run, a method or a setting by scores computed on real rows is not covered."
     )
     assert PLAIN.headline == "(1, 1e-06)-differentially private"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import secrets
 import shlex
@@ -333,7 +334,8 @@ def site_account(
 ) -> None:
     r"""Show a site's privacy spending and its open runs.
 
-    An open run is one that is not closed yet (`fedsynth site close`). Also prints the head (last hash) of the audit,
+    What is spent is the cost to one person of the stated unit: the largest that the policy has demanded so far. An open
+    run is one that is not closed yet (`fedsynth site close`). Also prints the head (last hash) of the audit,
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
     last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and every run given by
@@ -372,12 +374,22 @@ def site_account(
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [
-        {"run": run, "last_used": used.isoformat(timespec="seconds"), "spent": to_json(account.spent(run))}
+        {
+            "run": run,
+            "last_used": used.isoformat(timespec="seconds"),
+            "spent": to_json(account.spent(run)),
+            **to_json(account.change_of(run)),
+        }
         for run, used in account.open_runs()
     ]
+    repriced = None
+    with contextlib.suppress(errors.Refused):
+        repriced = account.spent_under(config.policy.change)
     facts = {
         "name": config.name,
         "spent": to_json(account.spent()),
+        **to_json(account.change),
+        "repriced": to_json(repriced),
         "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
         "exact_releases": account.exact,
         "open_runs": runs,

@@ -6,14 +6,14 @@ The check is :func:`~fedsynth.federation.proof.prove`, which returns a proof she
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from fedsynth.federation.trust.secure.masking import identity, identity_seed, sign, verified
 from fedsynth.files import load_json
 from fedsynth.privacy.account import Account
-from fedsynth.privacy.cost import Cost
+from fedsynth.privacy.cost import Cost, Neighbours, Unit
 
 _CONTEXT = "account extract"
 _Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
@@ -22,6 +22,8 @@ _Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
 
 class AccountCharge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One charge in a site's account (its record of what it was charged): the question and its cost to one person.
+
+    ``cost`` is that of the question, for the unit and the neighbour relation that it states.
 
     ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
     ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
@@ -43,14 +45,18 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     The check is :func:`~fedsynth.federation.proof.prove`. ``site`` and ``run`` are names. ``coordinator`` and
     ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
-    log (a hash chain) when the extract was made. Keys, hash and ``signature`` are in hexadecimal; the signature is
-    empty before :func:`sign_extract`.
+    log (a hash chain) when the extract was made. ``total`` is what all these charges cost one person of the account's
+    ``unit`` under its neighbour relation (``neighbours``); if questions stated less, it is more than their costs. Keys,
+    hash and ``signature`` are in hexadecimal; the signature is empty before :func:`sign_extract`.
     """
 
     site: str
     run: str
     coordinator: _Pair
     charges: tuple[AccountCharge, ...]
+    total: Cost
+    unit: Unit
+    neighbours: Neighbours
     row: int
     chain: _Key
     identity: _Key
@@ -86,19 +92,32 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
     costs, as the site's audit log does, and no values of rows.
     """
     row, chain = account.head()
+    found = [charge for charge in account.charges() if charge["run"] == run and charge["row"] <= row]
+    last: dict[str, Any] = found[-1] if found else {"run_total": {}, "unit": {}, "neighbours": "add-remove"}
     charges = tuple(
         AccountCharge(
             charge.get("key", ""),
             charge.get("verb", ""),
             charge.get("kind", ""),
             charge.get("step", 0),
-            msgspec.convert(charge["cost"], Cost),
+            msgspec.convert(charge.get("quoted", charge["cost"]), Cost),
             charge["row"],
         )
-        for charge in account.charges()
-        if charge["run"] == run and charge["row"] <= row
+        for charge in found
     )
-    return sign_extract(AccountExtract(site, run, coordinator.hex(), charges, row, chain.hex(), ""), secret)
+    content = AccountExtract(
+        site,
+        run,
+        coordinator.hex(),
+        charges,
+        msgspec.convert(last["run_total"], Cost),
+        msgspec.convert(last["unit"], Unit),
+        last["neighbours"],
+        row,
+        chain.hex(),
+        "",
+    )
+    return sign_extract(content, secret)
 
 
 def sign_extract(content: AccountExtract, secret: bytes) -> AccountExtract:

@@ -13,7 +13,7 @@ from fedsynth.federation.plan import Plan, settings_of
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import QuestionHead, Request
-from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, Unit
+from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
@@ -135,6 +135,11 @@ class Policy:
         replaced by others, or are added or removed.
         """
         return "replace" if self.size_is_public else "add-remove"
+
+    @property
+    def change(self) -> ProtectedChange:
+        """The change of a table that every answer must hide: :attr:`unit` and :attr:`neighbours`."""
+        return ProtectedChange(self.unit, self.neighbours)
 
     def check(self, request: Request, schema: Schema) -> None:
         """Raise an error for a request that this policy does not allow; a site checks it before it charges anything.

@@ -55,7 +55,7 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.privacy.account import Account, Charge, OpenedQuestion
-from fedsynth.privacy.cost import Norms, protect
+from fedsynth.privacy.cost import Norms, ProtectedChange, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
@@ -435,6 +435,8 @@ class _Turn:
             own=None if slots is None or self.site.policy.exact else self.site.policy.per_run,
             group=f"{head.verb} {head.kind} {kind_of(head.release)}",
             slots=slots,
+            change=ProtectedChange(head.unit, head.neighbours),
+            least=self.site.policy.change,
         )
 
     def _drawn(self) -> NDArray[np.int64]:

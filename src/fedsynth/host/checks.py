@@ -28,7 +28,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, SchemaError
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
@@ -36,6 +36,7 @@ from fedsynth.host.config import SiteConfig
 from fedsynth.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.host.state import among_peers, open_account, public_part, site_secret
 from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Cost
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import with_lines
 
@@ -497,7 +498,7 @@ def _account(config: SiteConfig) -> str:
     if fault := account.verify().wrong:
         raise FedsynthError(fault)
     said = account_text(config, account)
-    if config.policy.budget.share_of(account.spent()) >= 1 - 1e-9:
+    if config.policy.budget.share_of(account.spent_under(config.policy.change)) >= 1 - 1e-9:
         raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
     return said
 
@@ -505,16 +506,27 @@ def _account(config: SiteConfig) -> str:
 def account_text(config: SiteConfig, account: Account) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
-    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06, 1 open runs, audit row 12". ``account`` is the site's
-    record of spent budget, and audit rows are its numbered entries; ``config`` has the limit. The clause also says
-    whether answers without noise were given, after which nothing is guaranteed.
+    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06 for persons with up to 1 row at 1 site, rows added or
+    removed, 1 open runs, audit row 12". ``account`` is the site's record of spent budget, and audit rows are its
+    numbered entries; ``config`` has the limit. The clause also says whether the policy demands a larger unit than the
+    account has, which then re-prices what is spent, and whether answers without noise were given, after which nothing
+    is guaranteed.
     """
-    limit, spent, row = config.policy.budget, account.spent(), account.head()[0]
+    limit, least, change, row = config.policy.budget, config.policy.change, account.change, account.head()[0]
     at = f" at delta = {limit.delta:g}" if limit.delta else ""
     ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
+    spent, demanded = account.spent(), change.covering(least)
+    if spent == Cost():
+        change = demanded
+    if demanded != change:
+        try:
+            repriced = account.spent_under(least)
+            ended += f"; for {demanded}, as [policy] demands now, it is epsilon = {repriced.at(limit.delta):.4g}"
+        except Refused as error:
+            ended += f"; nothing is answered: {error}"
     return (
-        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at}, {len(account.open_runs())} open runs, "
-        f"audit row {row}{ended}"
+        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at} for {change}, "
+        f"{len(account.open_runs())} open runs, audit row {row}{ended}"
     )
 
 

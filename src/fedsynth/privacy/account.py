@@ -10,7 +10,10 @@ Rule 2: a second transaction stores the reply, unless there is one already; only
     large ones in a simulation). A crash between the two transactions leaves a charged question without a reply. The
     reply is then computed again from the same salt, under the same terms and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
-Rule 4: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
+Rule 4: the totals are the costs to one person of the account's unit, under its neighbour relation: the largest that
+    the site's policy demanded of any charge (:class:`~fedsynth.privacy.cost.ProtectedChange`). A larger one re-prices
+    the site's total in the transaction of the next charge, as an audit row; a smaller one changes nothing.
+Rule 5: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
     without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
     of theirs. Audit rows form a hash chain (`audit`).
 
@@ -33,7 +36,7 @@ from typing import Any
 import msgspec
 
 from fedsynth.backup import copy_database
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
 from fedsynth.privacy.account_file import (
     AccountFile,
     PartRecord,
@@ -43,13 +46,14 @@ from fedsynth.privacy.account_file import (
     RunRecord,
     SecretRecord,
 )
-from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost
+from fedsynth.privacy.audit import START, AuditHead, AuditResult, ChainCheck, short
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
 
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
 _PART = "key = ? AND part = ?"
+_read_change = msgspec.json.Decoder(ProtectedChange).decode
 
 
 def now() -> datetime:
@@ -71,6 +75,10 @@ class Charge:
     is the keyed digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if
     :meth:`Account.pin` stores it only after the first charge.
 
+    ``cost`` is to one person of the request's unit under its neighbour relation, ``change``, and the site's policy
+    demands at least ``least``. The account charges at least this cost: if it counts for more (:attr:`Account.change`),
+    as much as its own persons may pay.
+
     ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
     if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
     orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
@@ -78,8 +86,9 @@ class Charge:
     ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
     class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
     if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
-    at its order. A run keeps to one measure. A charge uses up the cheapest of the remaining slots that cover its cost.
-    Raises :class:`InvalidParameter` for a negative or undefined cost.
+    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the
+    cheapest of the remaining slots that cover its cost. Raises :class:`InvalidParameter` for a negative or undefined
+    cost.
     """
 
     key: str
@@ -95,6 +104,8 @@ class Charge:
     rows: str
     total: Budget
     per_run: Budget
+    change: ProtectedChange
+    least: ProtectedChange
     own: Budget | None = None
     group: str = ""
     slots: tuple[tuple[float, int], ...] | None = None
@@ -189,7 +200,9 @@ class Account:
         the call is then refused, and no new one is begun with another salt.
 
         Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
-        :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a plan with costs in
+        :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a run that began when
+        the account counted for smaller units, for a charge or a total without a bound for the account's unit (noise on
+        random samples of rows), for a plan whose unit is smaller than the account's, for a plan with costs in
         another measure (epsilon, rho, or for sampled rows rho at another order) than the run's, if the approved plan
         has no unused question left that covers this cost, if a session to be resumed does not exist, and for too many
         questions without cost in one hour. Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these
@@ -209,14 +222,22 @@ class Account:
             if known is None and (not pay or not (charge.cost.rho or charge.cost.curve)):
                 self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
-            _refuse_overdraft(charge, records.head().total, spent)
+            before = records.head()
+            head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
+            if run is not None:
+                _refuse_other_change(run, head.change)
+            _refuse_overdraft(charge, cost, head.total, spent)
             if run is not None:
                 _refuse_other_currency(run, charge)
             slot = self._slot(records, charge)
+            if head.change != before.change:
+                facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
+                self._append(records, "re-priced", facts, change=head.change)
             if pay:
-                spent += charge.cost
-                facts = {"cost": charge.cost, "slot": slot, "run_total": spent}
-                row, chain = self._append(records, "charged", {**_facts(charge), **facts}, charge.cost)
+                spent += cost
+                facts = {"quoted": charge.cost} if cost != charge.cost else {}
+                facts |= {"cost": cost, "slot": slot, "run_total": spent}
+                row, chain = self._append(records, "charged", {**_facts(charge), **facts}, cost)
             else:
                 self._forget_sessions(records)
                 row, chain = self._append(records, "opened", _facts(charge))
@@ -228,7 +249,8 @@ class Account:
             if run is not None:  # a narrower limit, or a clock set back, does not undo what the run may have used
                 limit, used = _wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
-            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used)
+            change = msgspec.json.encode(head.change).decode()
+            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change)
             records.put(record.with_spent(spent))
         return OpenedQuestion(known.salt, row, chain, pay)
 
@@ -416,13 +438,33 @@ class Account:
     def spent(self, run: str | None = None) -> Cost:
         """Return the privacy cost to one person of everything charged at this site, or of one ``run`` alone.
 
-        For an unknown run the cost is zero.
+        The person is one of :attr:`change`, or for a run one of :meth:`change_of`. For an unknown run the cost is zero.
         """
         with self._file.open() as records:
             if run is None:
                 return records.head().total
             found = records.one(RunRecord, "run = ?", run)
         return Cost() if found is None else found.spent
+
+    @property
+    def change(self) -> ProtectedChange:
+        """Whom the site's total is for: the unit and neighbour relation of the account, without any charge one row."""
+        with self._file.open() as records:
+            return records.head().change
+
+    def change_of(self, run: str) -> ProtectedChange:
+        """Return whom a run's total is for: what :attr:`change` was when it began, and is, if it is unknown."""
+        with self._file.open() as records:
+            found = records.one(RunRecord, "run = ?", run)
+            return records.head().change if found is None else _read_change(found.change)
+
+    def spent_under(self, least: ProtectedChange) -> Cost:
+        """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
+
+        Raises :class:`Refused` if the account has charges without a bound for it; each charge is then refused as well.
+        """
+        with self._file.open() as records:
+            return _repriced(records.head(), least).total
 
     @property
     def exact(self) -> int:
@@ -434,8 +476,9 @@ class Account:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
         Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
-        and of the site; ``replays`` counts how often the reply was sent again. The charges that :meth:`restored` makes
-        for lost audit rows are included; these describe no question, but name the run.
+        and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how often the reply
+        was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored`
+        makes for lost audit rows are included; these describe no question, but name the run.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -507,6 +550,10 @@ class Account:
         <fedsynth.privacy.account_file.RunRecord.rest>`), which costs more than as many releases of whole tables.
         Nothing bounds them at higher orders: if the site's own limit has one, its total exceeds that limit. A run is
         charged up to the widest limit under which it was asked before the backup was made.
+
+        Runs that the account no longer answers, because they began when it counted for a smaller unit, have no lost
+        charges and are only closed. What is charged is for the backup's unit. If the lost charges were for a larger
+        one, they bound this cost; the next charge under a larger one re-prices it with the rest.
         """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
@@ -517,11 +564,15 @@ class Account:
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
             records.execute("INSERT INTO restores VALUES (?)", number)
             runs = records.all(RunRecord, "NOT closed ORDER BY run")
+            here = msgspec.json.encode(head.change).decode()
             for name, most in (began or {}).items():
                 if records.one(RunRecord, "run = ?", name) is None:
-                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0))
+                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
             sampled = sampled or bool(head.total.curve)
             for run in runs:
+                if run.change != here:
+                    self._close(records, run)
+                    continue
                 rest = run.rest(sampled=sampled)
                 total = run.spent + rest
                 facts = {"run": run.run, "cost": rest, "run_total": total}
@@ -541,11 +592,16 @@ class Account:
         facts: Mapping[str, object],
         cost: Cost | None = None,
         number: int | None = None,
+        change: ProtectedChange | None = None,
     ) -> tuple[int, bytes]:
-        """Append an audit row, with ``number`` or the next number; return its number and chain value."""
+        """Append an audit row, with ``number`` or the next number; return its number and chain value.
+
+        With a ``change``, the row re-prices the total for it.
+        """
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()
+        head = head if change is None else head.repriced(change)
         number = head.row + 1 if number is None else number
         nonce = self._random(f"row {number}")[:16]
         content, chain = head.next_row(number, moment, nonce, outcome, facts, cost)
@@ -653,6 +709,43 @@ def _refuse_other_currency(run: RunRecord, charge: Charge) -> None:
         )
 
 
+def _refuse_other_change(run: RunRecord, change: ProtectedChange) -> None:
+    began = _read_change(run.change)
+    if began != change:
+        raise Refused(
+            f"start another run: {run.run} began when this account counted for {began}, and now it counts for {change}"
+        )
+
+
+def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
+    """Return the end of an audit with its total for the account's unit and relation and for ``least`` as well."""
+    change = head.change.covering(least)
+    try:
+        return head.repriced(change)
+    except Unsupported as error:
+        raise Refused(
+            "undo the change of unit or size_is_public in [policy]: this account has training on random samples of "
+            f"rows, whose cost is proved for {head.change} and has no bound for {change}"
+        ) from error
+
+
+def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
+    """Return the cost of a charge to the persons for whom the account counts."""
+    steps = charge.change.steps_to(change)
+    if steps > 1 and charge.slots is not None:
+        raise Refused(
+            "plan again with --rows-per-person and --sites-per-person as in `fedsynth site account`, and have the plan "
+            f"approved: it is for {charge.change}, and this account counts for {change}"
+        )
+    try:
+        return charge.cost.grouped(steps)
+    except Unsupported as error:
+        raise Refused(
+            "run with --rows-per-person and --sites-per-person as in `fedsynth site account`, or a method that samples "
+            f"no rows: noise on samples is proved for {charge.change}, and this account counts for {change}"
+        ) from error
+
+
 def _wider(one: Budget, other: Budget) -> Budget:
     """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
     return max(other, one, key=lambda limit: (not limit.pure, limit.epsilon if limit.pure else limit.rho))
@@ -666,17 +759,17 @@ def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
         )
 
 
-def _refuse_overdraft(charge: Charge, total: Cost, in_run: Cost) -> None:
-    if charge.cost == Cost():
+def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
+    if cost == Cost():
         return  # public facts cost nothing, and are answered even if the budget is used up
     limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
     if charge.own is not None:
         limits.append(("in this run, by this site's own limit", charge.own, in_run))
     for scope, limit, before in limits:
-        if not limit.covers(before + charge.cost):
+        if not limit.covers(before + cost):
             unit = "epsilon" if limit.pure else "rho"
             raise BudgetExceeded(
-                f"the question costs {unit} = {limit.price(charge.cost):.6g}, and {unit} = {limit.price(before):.6g} "
+                f"the question costs {unit} = {limit.price(cost):.6g}, and {unit} = {limit.price(before):.6g} "
                 f"of {getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
                 "steward to raise the limit"
             )

@@ -47,7 +47,8 @@ CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB N
 CREATE TABLE restores (row INTEGER PRIMARY KEY);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
-    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, curve TEXT NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
+    limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, change TEXT NOT NULL, curve TEXT NOT NULL,
+    seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE questions (
     key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
     slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
@@ -69,6 +70,8 @@ class RunRecord(NamedTuple):
       there is none.
     * ``limit_epsilon``, ``limit_delta``: its limit, the most that it may cost one person.
     * ``used``: time of its last use, in seconds since 1970.
+    * ``change``: whom its cost and its limit are for, as JSON (:class:`~fedsynth.privacy.cost.ProtectedChange`): the
+      account's when the run began.
     """
 
     run: str
@@ -79,6 +82,7 @@ class RunRecord(NamedTuple):
     limit_epsilon: float
     limit_delta: float
     used: float
+    change: str
     curve: str = ""
 
     @property
@@ -241,7 +245,7 @@ class Records:
         if last is None:
             return AuditHead()
         row = self.checked(*last)
-        return AuditHead(row.row, last[1], row.total, row.exact)
+        return AuditHead(row.row, last[1], row.total, row.exact, row.change)
 
     def chain(self, row: int) -> bytes:
         """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.

@@ -1,9 +1,9 @@
 """The audit of one site, a log of its charges and refusals: a hash chain of rows, and its verification.
 
-A row is JSON: the request, its cost, the running totals, and the SHA-256 hash of the previous row. Editing, removing or
-moving a row breaks the chain. The chain alone cannot show that its end was cut off or rewritten from some row on;
-therefore servers remember the last row that they saw, and the site's data steward (the person who decides what the site
-answers) can note the hash of the last row elsewhere.
+A row is JSON: the request, its cost, the running totals, whom they are for, and the SHA-256 hash of the previous row.
+Editing, removing or moving a row breaks the chain. The chain alone cannot show that its end was cut off or rewritten
+from some row on; therefore servers remember the last row that they saw, and the site's data steward (the person who
+decides what the site answers) can note the hash of the last row elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fedsynth.privacy.cost import Cost
+from fedsynth.errors import Unsupported
+from fedsynth.privacy.cost import ONE_ROW, Cost, Neighbours, ProtectedChange, Unit
 
 START = bytes(32)
 """Chain value before the first row."""
@@ -47,8 +48,10 @@ class AuditRow(msgspec.Struct, frozen=True):
     """The fields of an audit row that the account itself reads; further fields are for people.
 
     * ``row``: number of the row, from 1.
-    * ``outcome``: what happened, such as "charged", "opened", "refused", "closed" or "restored".
+    * ``outcome``: what happened, such as "charged", "re-priced", "opened", "refused", "closed" or "restored".
     * ``total``: all costs charged up to this row; ``exact``: the number of releases without noise up to it.
+    * ``unit``, ``neighbours``: whom the costs are for (:class:`~fedsynth.privacy.cost.ProtectedChange`). Only a row
+      "re-priced" changes them, and multiplies the total accordingly.
     * ``previous``: chain value (hex), that is the SHA-256 hash, of the row before.
     * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
     * ``run_total``: all costs of the run up to this row, if something was charged.
@@ -60,11 +63,18 @@ class AuditRow(msgspec.Struct, frozen=True):
     total: Cost
     exact: int
     previous: str
+    unit: Unit = ONE_ROW
+    neighbours: Neighbours = "add-remove"
     key: str = ""
     run: str = ""
     cost: Cost | None = None
     run_total: Cost = Cost()
     seen: int = 0
+
+    @property
+    def change(self) -> ProtectedChange:
+        """The change of a table that the costs are for."""
+        return ProtectedChange(self.unit, self.neighbours)
 
 
 read_row = msgspec.json.Decoder(AuditRow).decode
@@ -74,18 +84,27 @@ class AuditHead(NamedTuple):
     """The end of an audit: its last row's number and chain value, and the totals up to there.
 
     ``row`` is 0, and ``chain`` is 32 zero bytes, before the first row. ``chain`` is the SHA-256 hash of the row, which
-    contains that of the row before. ``total`` is the cost of everything charged to one person, and ``exact`` the number
-    of releases without noise.
+    contains that of the row before. ``total`` is the cost of everything charged, for the persons that ``change`` names,
+    and ``exact`` the number of releases without noise.
     """
 
     row: int = 0
     chain: bytes = START
     total: Cost = Cost()
     exact: int = 0
+    change: ProtectedChange = ProtectedChange()
 
     def plus(self, cost: Cost | None) -> tuple[Cost, int]:
         """Return the total cost and the number of exact releases after a further ``cost``; ``None`` adds nothing."""
         return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
+
+    def repriced(self, change: ProtectedChange) -> AuditHead:
+        """Return the end with the total for another ``change``, of which the present one is a part.
+
+        Raises :class:`~fedsynth.errors.Unsupported` if the total has no bound for it (:meth:`Cost.grouped
+        <fedsynth.privacy.cost.Cost.grouped>`).
+        """
+        return self._replace(total=self.total.grouped(self.change.steps_to(change)), change=change)
 
     def next_row(
         self, number: int, moment: datetime, nonce: bytes, outcome: str, facts: Mapping[str, object], cost: Cost | None
@@ -98,7 +117,8 @@ class AuditHead(NamedTuple):
         """
         total, exact = self.plus(cost)
         opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
-        ending = {"total": total, "exact": exact, "previous": self.chain.hex()}
+        whom = {"unit": self.change.unit, "neighbours": self.change.neighbours}
+        ending = {"total": total, "exact": exact, **whom, "previous": self.chain.hex()}
         content = msgspec.json.encode({**opening, "nonce": nonce.hex(), **facts, **ending})
         return content, hashlib.sha256(content).digest()
 
@@ -136,6 +156,13 @@ class ChainCheck:
             return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
         if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
             return f"follows row {before.row} but has the number {row.row}"
+        if row.change != before.change:
+            if row.outcome != "re-priced" or row.change.covering(before.change) != row.change:
+                return "counts its total for other persons than the row before it"
+            try:
+                before = before.repriced(row.change)
+            except Unsupported as error:
+                return f"has a total without a bound: {error}"
         if (row.total, row.exact) != before.plus(row.cost):
             return "has another total than the sum of all charges"
         if row.cost is not None:
@@ -147,7 +174,7 @@ class ChainCheck:
             self.charged[row.key] = row.row
         if row.outcome == "restored":
             self.restores.append(row.row)
-        self.head = AuditHead(row.row, hashlib.sha256(content).digest(), row.total, row.exact)
+        self.head = AuditHead(row.row, hashlib.sha256(content).digest(), row.total, row.exact, row.change)
         if self.head.chain.hex() == self.noted:
             self.noted_at = row.row
         return ""

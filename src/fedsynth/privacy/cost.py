@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, Unsupported
 
 if TYPE_CHECKING:
     Number = float
@@ -103,6 +103,64 @@ ONE_ROW = Unit()
 """Every person has one row, at one site."""
 
 
+class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The change of a table that a cost is for: a person of the ``unit`` is added or removed, or replaced by another.
+
+    Costs for different changes do not add up. :meth:`steps_to` says how one bounds the other, and :meth:`Cost.grouped`
+    applies it.
+    """
+
+    unit: Unit = ONE_ROW
+    neighbours: Neighbours = "add-remove"
+
+    def covering(self, other: ProtectedChange) -> ProtectedChange:
+        """Return the smallest change of which both are a part: the larger unit, and replaced rows if either has them.
+
+        A replaced row counts as the larger change, since it is one removed and one added.
+        """
+        unit = Unit(max(self.unit.rows, other.unit.rows), max(self.unit.sites, other.unit.sites))
+        return ProtectedChange(unit, "replace" if "replace" in (self.neighbours, other.neighbours) else "add-remove")
+
+    def steps_to(self, other: ProtectedChange) -> int:
+        """Return how many changes of this kind make up one of the kind ``other``: at least 1.
+
+        If a release costs rho of zCDP for this change, it costs steps^2 rho for the other; a pure epsilon costs steps
+        times as much (group privacy; Bun & Steinke, arXiv 1605.02065). The same factors hold for what sites are charged
+        (:func:`times_charged`), so the total at the most charged site still bounds the cost to every person. Proof: let
+        the units have r and s, and r' and s' rows and sites, with R = ceil(r' / r) and S = ceil(s' / s), and let j of
+        the s' sites of a person take part in a release.
+
+        * Each site adds noise: a site is charged c s, where c is the cost of its own release to r rows. The person pays
+          c R^2 j, and the j sites are charged c s R^2 S^2 >= c R^2 s' each, which adds at least c R^2 j to the mean
+          charge of the person's sites.
+        * Noise is pooled: c is charged for s sites, and g <= s sites pay at most c g / s. The j sites form m = ceil(j /
+          s) <= S groups of g_1, ..., g_m sites, whose changes follow one another. The square roots of zCDP costs add up
+          over such steps (D_a(P || R) <= k a / (k a - 1) D_b(P || Q) + D_{k a}(Q || R) with b = (k a - 1) / (k - 1),
+          for k = 1 + sqrt(rho_1 / rho_2)), so the person pays at most R^2 (sqrt(c g_1 / s) + ... + sqrt(c g_m / s))^2
+          <= R^2 c m j / s, and the j sites are charged c R^2 S^2 >= c R^2 m s' / s each, which adds at least that to
+          the mean.
+
+        Without the squares, the same holds of pure epsilons. For noise that each site adds, S in place of S^2 would do,
+        but a total is over releases of both kinds, and the larger factor bounds both. A replaced row is one removed and
+        one added: twice as many steps. Raises :class:`InvalidParameter` from replaced to added rows: sizes may have
+        been published exactly, which no number of replacements changes.
+        """
+        if (self.neighbours, other.neighbours) == ("replace", "add-remove"):
+            raise InvalidParameter(
+                "a cost for replaced rows bounds none for added or removed rows; state replaced rows"
+            )
+        rows = -(-other.unit.rows // self.unit.rows)
+        sites = -(-other.unit.sites // self.unit.sites)
+        return rows * sites * (1 if self.neighbours == other.neighbours else 2)
+
+    def __str__(self) -> str:
+        """Return the change as a clause: the persons, and what happens to their rows."""
+        rows = "1 row" if self.unit.rows == 1 else f"{self.unit.rows} rows"
+        sites = "1 site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
+        changed = "added or removed" if self.neighbours == "add-remove" else "replaced"
+        return f"persons with up to {rows} at {sites}, rows {changed}"
+
+
 def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> Norms:
     """Return how far one person can change the statistic to which noise is added, given how far one record can.
 
@@ -173,6 +231,17 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         if not times:
             return Cost()
         return Cost(self.epsilon * times, self.rho * times, tuple(moment * times for moment in self.curve))
+
+    def grouped(self, steps: int) -> Cost:
+        """Return the cost for tables that are ``steps`` steps apart, each of which is between neighbours.
+
+        This is group privacy (Bun & Steinke, arXiv 1605.02065, proposition 1.9): rho grows with the square of
+        the steps, and epsilon with the steps. Raises :class:`Unsupported` for more than one step if the cost has a
+        curve: a limit counts it at one order, at which it bounds nothing for tables that are further apart.
+        """
+        if self.curve and steps > 1:
+            raise Unsupported("noise on random samples of rows has no cost for larger groups; keep to the unit it has")
+        return self if steps == 1 else Cost(self.epsilon * steps, self.rho * steps**2)
 
     def at(self, delta: float) -> float:
         """Return the smallest known epsilon such that the releases are (epsilon, ``delta``)-DP; infinite without one.

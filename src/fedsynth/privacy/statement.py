@@ -249,7 +249,7 @@ class Statement:
             found.append("The number of rows at each site is public, and how many rows a person has is not protected.")
         found += [
             "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
-            "the limit that each site has set for itself.",
+            "the limit that each site has set for itself, for the unit that its policy protects.",
             "Choosing a run, a method or a setting by scores computed on real rows is not covered.",
         ]
         return tuple(found)
