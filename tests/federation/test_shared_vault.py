@@ -17,7 +17,6 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.three_servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers, traffic_of
-from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.trust.trusted import TrustedServer
@@ -183,17 +182,6 @@ def test_scores_are_never_opened():
 def test_a_deposit_with_weights_is_refused():
     with pytest.raises(InvalidParameter, match="without weights"):
         start().deposit(Counts.of(4, [(0, 1)], [2]), 0.5)
-
-
-def test_a_site_with_more_rows_than_its_part_of_the_largest_number_fails(monkeypatch):
-    from fedsynth.federation.trust.three_servers import trust as trust_file
-
-    monkeypatch.setattr(trust_file, "MOST_RECORDS", 5 * 200)
-    federation = start()  # five sites, of 400, 150, 40, 1 and 0 rows
-    vault = federation.deposit(QUERY, 0.5)
-    assert vault.sites == federation.sites[1:]
-    assert federation.lost == ["site-000"]
-    assert MOST_RECORDS == 2**24
 
 
 def test_a_dead_server_is_named_and_the_run_goes_on_when_it_is_back(tmp_path):

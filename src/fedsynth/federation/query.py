@@ -39,7 +39,7 @@ Position = Annotated[int, msgspec.Meta(ge=0, lt=MOST_COLUMNS)]
 Positions = Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=64)]
 Cliques = Annotated[tuple[Positions, ...], msgspec.Meta(max_length=2**16)]
 MOST_ROWS = 2**28
-"""Largest number of rows of a site, for which sums of the bounded integers below stay within 64 bits."""
+"""Largest number of rows of a site for sums other than counts: the bounded integers of queries stay within 64 bits."""
 
 
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
