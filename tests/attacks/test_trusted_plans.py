@@ -93,7 +93,7 @@ def asked(plan: Plan, query: Counts, step: int = 0) -> Request:
         (Extent(3, 3, 19), counts((SEX, DIAGNOSIS), (AGE,))),  # 10 + 10 cells
         (Extent(3, 1, 20), counts((SEX, DIAGNOSIS), (AGE,))),
         (Extent(2, 2, 20), counts((SEX, DIAGNOSIS), (AGE,))),
-        (Extent(1, 1, 3), Counts((Axis(AGE, cuts=np.arange(1.0, 100.0)),), ((0,),))),
+        (Extent(1, 1, 3), Counts((Axis(AGE, cuts=np.arange(100.0)),), ((0,),))),
         (Extent(1, 1, 100), Counts((Axis(SEX), Axis(SEX)), ((0, 1),))),  # two axes of one column
     ],
 )
@@ -104,7 +104,7 @@ def test_b07_a_question_beyond_a_cap_is_refused_before_any_charge(most, query, t
     assert reply.code == "refused"
     assert of.account.spent().rho == 0
     assert not list(of.account.charges())
-    wide = planned(Extent(3, 3, 20), trust)
+    wide = planned(Extent(3, 3, 100), trust)
     assert ask(approving(wide), asked(wide, query)).code == "answered"
 
 
@@ -131,11 +131,11 @@ def test_b07_residual_under_trusted_a_cheap_table_over_all_columns_is_every_reco
     rows = SCHEMA.encode(frame(40))
     plan = planned(Extent(3, 3, 2**20))
     of = approving(plan, rows)
-    cuts = np.arange(1.0, 100.0)
+    cuts = np.arange(100.0)
     axes = (Axis(SEX), Axis(DIAGNOSIS), Axis(AGE, cuts=cuts))
     reply = ask(of, asked(plan, Counts(axes, ((0, 1, 2),))))
     read = values(reply).reshape(2, 5, -1)
-    ages = np.searchsorted(cuts, frame(40)["age"], side="right")
+    ages = frame(40)["age"].to_numpy(dtype=np.int64)  # a cell holds one age
     truth = np.zeros_like(read)
     sexes = [("f", "m").index(one) for one in frame(40)["sex"]]
     diagnoses = [DIAGNOSES.index(one) for one in frame(40)["diagnosis"]]
