@@ -41,8 +41,6 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.three_servers.keys import ServerKeys
-from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.host.config import SiteConfig
@@ -281,23 +279,6 @@ def test_a08_rows_of_a_secure_sum_are_opened_in_the_turn_that_charges(fails):
     message, reply = turns[MASKED]["site-0"]
     assert ask(members[0], message).data == reply.data
     assert members[0].account.spent().rho == pytest.approx(0.01)
-
-
-def test_a04_too_many_rows_for_three_servers_are_told_once(monkeypatch):
-    """A site that has more rows than its part fails for good: asking again tells nothing of rows as they are then."""
-    from fedsynth.federation.trust.three_servers import trust as trust_file
-
-    monkeypatch.setattr(trust_file, "MOST_RECORDS", 2 * 39)
-    publics = tuple(ServerKeys(bytes([number]) * 32).public for number in range(3))
-    trust = ThreeServers(publics, {"north": b"n" * 32, "south": b"s" * 32})
-    of = site(table(40), trust=trust)
-    asked = question(verb="deposit", trust="three-servers", release=Deposit(1e-4))
-    first = ask(of, asked)
-    assert first.code == "failed"
-    monkeypatch.setattr(trust_file, "MOST_RECORDS", 2 * 40)
-    assert ask(of, asked).data == first.data
-    assert ask(of, question(verb="deposit", trust="three-servers", release=Deposit(1e-4), step=1)).code == "answered"
-    assert of.account.spent().rho == pytest.approx(2e-4)
 
 
 @pytest.mark.parametrize("change", ["a row less", "a row more", "a row changed", "no rows", "no file", "damaged cache"])

@@ -50,7 +50,7 @@ async def opened_roots(
 ) -> Any:
     """Open the square roots, which no draw does."""
     await mpc.parties[party].protocol
-    root = await draws._roots(mpc, mpc.SecInt(draws._UTILITY_BITS), shares)
+    root = await draws._roots(mpc, mpc.SecInt(draws._SECURE_BITS), shares)
     return [int(number) for number in await mpc.output(root)]
 
 
@@ -83,13 +83,13 @@ def many_draws(count: int, scale: float) -> Any:
         mpc: Any, party: int, candidates: Candidates, shares: np.ndarray, noise: np.ndarray | None
     ) -> Any:
         await mpc.parties[party].protocol
-        secint = mpc.SecInt(draws._UTILITY_BITS)
+        secint = mpc.SecInt(draws._SECURE_BITS)
         root = await draws._roots(mpc, secint, shares)
         found: list[int] = []
         for number in range(count):
             own = None
             if party in draws.NOISY:
-                own = discrete_gumbel(scale, shares.size, gumbel_bits(party, number))
+                own = discrete_gumbel(scale, shares.shape[1], gumbel_bits(party, number))
             index = draws._largest(mpc, secint, candidates, root, own)
             found.append(int(await mpc.output(index)))
         return found

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.contract.world import SCHEMA
 
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, Event, ShareKeys
-from fedsynth.federation.query import MOST_ROWS
 from fedsynth.federation.trust import Released
 from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.server import Aggregator
@@ -22,6 +22,7 @@ from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Gaussian, Release
+from fedsynth.schema import Schema
 
 CELLS = 26
 NORMS = Norms(2, 2**0.5)
@@ -37,6 +38,7 @@ class Asked:
     secret: bytes
     trust: SecureSum
     exact: NDArray[np.int64]
+    schema: Schema = SCHEMA
     digest: str = QUESTION
     release: Release = RELEASE
     salt: bytes = b"salt"
@@ -52,7 +54,7 @@ class Asked:
     def norms(self) -> Norms:
         return NORMS
 
-    def statistic(self, most: int = MOST_ROWS) -> NDArray[np.int64]:
+    def statistic(self) -> NDArray[np.int64]:
         self.computed += 1
         return self.exact
 

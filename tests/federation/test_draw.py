@@ -23,11 +23,13 @@ from tests.federation.draw_party import gumbel_bits
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.trust.three_servers.draw import LARGEST_NOISE, Candidates, draw
 from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_PENALTY, MOST_WEIGHT
+from fedsynth.federation.trust.three_servers.shares import MODULUS, numbers_of, words_of
 from fedsynth.privacy.noise import discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Exponential
 
 WORD = 2**64
-LARGEST = 2**51 - 1
+LARGEST = 2**51 - 1  # larger squared distances count as this one
+MOST = 2**126 - 1
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Cases:
         self.arrays[f"weights {self.count}"] = np.array(weights or [1] * size, dtype=np.int64)
         self.arrays[f"penalties {self.count}"] = np.array(penalties or [0] * size, dtype=np.int64)
         for party in range(3):
-            self.arrays[f"shares {self.count} {party}"] = np.array(shares[party], dtype=np.uint64)
+            self.arrays[f"shares {self.count} {party}"] = words_of(shares[party])
         for party, numbers in enumerate(noise or []):
             self.arrays[f"noise {self.count} {party}"] = np.array(numbers, dtype=np.int64)
         self.count += 1
@@ -86,15 +88,15 @@ class Cases:
 
 def split(sums: list[int], rng: np.random.Generator) -> list[list[int]]:
     """Return three uniform additive shares of each number."""
-    first, second = (rng.integers(0, WORD, len(sums), dtype=np.uint64).tolist() for _ in range(2))
-    third = [(total - one - two) % WORD for total, one, two in zip(sums, first, second, strict=True)]
+    first, second = (numbers_of(rng.integers(0, WORD, (2, len(sums)), dtype=np.uint64)) for _ in range(2))
+    third = [(total - one - two) % MODULUS for total, one, two in zip(sums, first, second, strict=True)]
     return [first, second, third]
 
 
 def plain(sums: list[int], weights: list[int], penalties: list[int], noise: list[list[int]]) -> int:
     """Return the index of the largest utility, of equal ones the first, in Python's integers."""
     utilities = [
-        weight * (math.isqrt(total) - penalty) * GRAIN + sum(own)
+        weight * (math.isqrt(min(total, LARGEST)) - penalty) * GRAIN + sum(own)
         for total, weight, penalty, *own in zip(sums, weights, penalties, *noise, strict=True)
     ]
     return utilities.index(max(utilities))
@@ -106,27 +108,36 @@ def test_roots_are_exact_at_every_edge(tmp_path):
     for root in (2, 3, 1000, 2**20, 2**25, math.isqrt(LARGEST), *rng.integers(2, 2**25, 8).tolist()):
         sums += [root**2 - 1, root**2, root**2 + 1]
     sums += rng.integers(0, 2**51, 20).tolist()
+    # Sums that count as the largest: some have low words of a small number, or wrap beside a word.
+    sums += [LARGEST + 1, 2**62, WORD - 1, WORD, WORD + 4, 2 * WORD - 1, 2 * WORD, 3 * WORD, 2**113, MOST - 1, MOST]
+    sums += [at * WORD + more for at in (2**32, 2**61, 2**62 - 1) for more in (0, 1, LARGEST, LARGEST + 1, WORD - 1)]
     shares = split(sums, rng)
-    # Shares that add up to a number beside 2^64 and 2^65, where the sum wraps once more or once less.
-    for total in (0, 1, LARGEST):
+    # Shares whose low words, or high words, add up to a number beside 2^64 and 2^65, where one more or less is carried.
+    wide = MODULUS
+    for total in (0, 1, LARGEST, LARGEST + 1, WORD - 1, WORD, 2**62 * WORD - 1):
         for edges in (
             (0, 0, total),
-            (WORD - 1, (total + 1) % WORD, 0),
-            (WORD - 1, WORD - 1, (total + 2) % WORD),
-            (2**63, 2**63, total),
-            ((WORD + total) // 2, (WORD + total + 1) // 2, 0),
-            (WORD - 1, (WORD + total + 1) // 2, (WORD + total + 2) // 2 % WORD),
-            (2**51 - 1, 2**51 - 1, (total - 2**52 + 2) % WORD),
+            (wide - 1, (total + 1) % wide, 0),
+            (wide - 1, wide - 1, (total + 2) % wide),
+            (2**127, 2**127, total),
+            ((wide + total) // 2, (wide + total + 1) // 2, 0),
+            (wide - 1, (wide + total + 1) // 2, (wide + total + 2) // 2 % wide),
+            (2**51 - 1, 2**51 - 1, (total - 2**52 + 2) % wide),
+            (WORD - 1, (total - WORD + 1) % wide, 0),
+            (WORD - 1, WORD - 1, (total - 2 * WORD + 2) % wide),
+            (2**63, 2**63, (total - WORD) % wide),
+            (wide - WORD, wide - WORD, (total + 2 * WORD) % wide),
+            (wide - WORD, WORD - 1, (total + 1) % wide),
         ):
-            sums.append(sum(edges) % WORD)
+            sums.append(sum(edges) % wide)
             for party in range(3):
                 shares[party].append(edges[party])
-    assert all(total <= LARGEST for total in sums)
-    wraps = {sum(column) // WORD for column in zip(*shares, strict=True)}
-    assert wraps == {0, 1, 2}
+    assert max(sums) == MOST
+    for word in (lambda share: share % WORD, lambda share: share >> 64):
+        assert {sum(map(word, column)) // WORD for column in zip(*shares, strict=True)} == {0, 1, 2}
     cases = Cases()
     cases.add(shares, kind="roots")
-    assert cases.run(tmp_path) == [[[math.isqrt(total) for total in sums]]] * 3
+    assert cases.run(tmp_path) == [[[math.isqrt(min(total, LARGEST)) for total in sums]]] * 3
 
 
 def test_a_draw_is_that_of_plain_integers(tmp_path):
@@ -140,7 +151,7 @@ def test_a_draw_is_that_of_plain_integers(tmp_path):
         cases.add(split(sums, rng), weights, penalties, noise)
         expected.append(plain(sums, weights, penalties, noise))
     # The largest numbers of either sign, equal ones, and a draw without noise.
-    ends = ([LARGEST, 0, LARGEST, 0], [MOST_WEIGHT] * 4, [0, MOST_PENALTY, 0, MOST_PENALTY])
+    ends = ([LARGEST, 0, MOST, 0], [MOST_WEIGHT] * 4, [0, MOST_PENALTY, 0, MOST_PENALTY])
     signs = [[LARGEST_NOISE, -LARGEST_NOISE, LARGEST_NOISE, LARGEST_NOISE]] * 2
     cases.add(split(ends[0], rng), ends[1], ends[2], signs)
     expected.append(plain(*ends, signs))
@@ -158,11 +169,11 @@ def test_what_is_opened_says_nothing_of_the_numbers(tmp_path):
     """
     rng = np.random.default_rng(4)
     cases, size = Cases(), 40
-    for total in (0, LARGEST):
+    for total in (0, MOST):
         cases.add(split([total] * size, rng), [MOST_WEIGHT] * size, [0] * size, [[0] * size] * 2, kind="view")
     for (least, no_least, least_ends), (most, no_most, most_ends) in cases.run(tmp_path):
         assert least == most > 1000 * size  # numbers: squares of random ones, masked ones, and tests for zero
-        comparisons = size * (2 + 26 + 1) - 1  # lift, digits and the largest of all; half of their tests are zero
+        comparisons = size * (4 + 1 + 26 + 1) - 1  # lift, digits and the largest of all; half of their tests are zero
         for zeros in (no_least, no_most):
             assert abs(zeros - comparisons / 2) < 6 * math.sqrt(comparisons / 4)
         for ends in (least_ends, most_ends):
@@ -217,7 +228,7 @@ def test_numbers_that_could_wrap_are_refused(weights, penalties):
 
 
 def test_noise_beyond_its_room_and_of_the_third_party_is_refused():
-    one, share = np.array([1], dtype=np.int64), np.array([0], dtype=np.uint64)
+    one, share = np.array([1], dtype=np.int64), np.zeros((2, 1), dtype=np.uint64)
     candidates = Candidates(one, one)
 
     class Nobody:

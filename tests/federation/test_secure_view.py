@@ -571,7 +571,7 @@ def test_sites_that_were_shown_different_sessions_share_no_mask():
 
 def test_a_site_that_may_not_be_charged_sends_no_masked_answer():
     class Spent(Asked):
-        def statistic(self, most: int = 0) -> NDArray[np.int64]:
+        def statistic(self) -> NDArray[np.int64]:
             raise FedsynthError("the data steward allows no more")
 
     sites = [Spent(**{name: getattr(site, name) for name in site.__dataclass_fields__}) for site in members(5)]

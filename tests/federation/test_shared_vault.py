@@ -17,11 +17,11 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.three_servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers, traffic_of
-from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS
 from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores, Vault
+from fedsynth.methods import find_method
 from fedsynth.methods.aim import AIM
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.flaim import FLAIM, AugFLAIM
@@ -187,17 +187,6 @@ def test_a_deposit_with_weights_is_refused():
         start().deposit(Counts.of(4, [(0, 1)], [2]), 0.5)
 
 
-def test_a_site_with_more_rows_than_its_part_of_the_largest_number_fails(monkeypatch):
-    from fedsynth.federation.trust.three_servers import trust as trust_file
-
-    monkeypatch.setattr(trust_file, "MOST_RECORDS", 5 * 200)
-    federation = start()  # five sites, of 400, 150, 40, 1 and 0 rows
-    vault = federation.deposit(QUERY, 0.5)
-    assert vault.sites == federation.sites[1:]
-    assert federation.lost == ["site-000"]
-    assert MOST_RECORDS == 2**24
-
-
 def test_a_dead_server_is_named_and_the_run_goes_on_when_it_is_back(tmp_path):
     def attempt(dead: frozenset[int]) -> tuple[Federation, list[np.ndarray], int]:
         federation = start(transcript=tmp_path / "run")
@@ -278,14 +267,15 @@ def test_options_of_entering_by_samples():
 
 
 def test_a_forecast_says_what_three_servers_send_and_compute():
+    limits = find_method("aim").limits(AIM(), SCHEMA)
     told, other = (
-        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1)
+        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1, limits=limits)
         for trust in (ThreeServers(), TrustedServer())
     )
     candidates = 10 + 4  # pairs of four columns, and the columns, but for pairs that the model has no room for
     assert 0 < told.servers_seconds.high <= 2 * candidates * DRAW_SECONDS * 1.3
     assert told.servers.high >= told.servers_seconds.high / DRAW_SECONDS * 3 * DRAW_BYTES / 1.3
-    assert told.up.high > 8 * QUERY.cells(SCHEMA)
+    assert told.up.high > 16 * QUERY.cells(SCHEMA)
     assert {entry.verb for entry in told.noise} == {"open"}
     assert (other.servers.high, other.servers_seconds.high) == (0, 0)
 
@@ -301,6 +291,7 @@ def test_a_plan_without_the_first_sample_covers_a_site_of_both_deposits(trust):
         sites=6,
         rows=600,
         repeats=2,
+        limits=find_method("aim").limits(AIM(), SCHEMA),
     )
     deposits = [slot for slot in told.plan.slots if slot.verb == "deposit"]
     assert sum(slot.times for slot in deposits) >= 2

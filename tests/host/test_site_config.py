@@ -155,6 +155,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         "budget": {"epsilon": 3.0, "delta": 1e-6},
         "per_run": {"epsilon": 1, "delta": 1e-7},
         "trusts": {"local": {}, "trusted": {}},
+        "coordinator_sees_exact_counts": True,
         "size_is_public": True,
         "plans": "any",
         "unit": {"rows": 3},
@@ -1022,25 +1023,3 @@ def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
     found = {one.name: one for one in check_site(config)}
     assert found["policy"].state == "ok"
     assert "at least 2 of the 3 sites are honest" in found["policy"].found
-
-
-def test_a_site_with_more_rows_than_three_servers_take_is_told_before_anything_is_asked(tmp_path, monkeypatch):
-    from fedsynth.federation.trust.three_servers import trust as trust_file
-
-    config = load_site_config(write(tmp_path, policy={**CONTENT["policy"], "trusts": {"three-servers": {}}}))
-    create_state(config)
-    identities = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
-    config = load_site_config(with_roster(config.folder, north=identity(site_secret(config)).hex(), **identities))
-
-    def said(most: int) -> tuple[str, str]:
-        monkeypatch.setattr(trust_file, "MOST_RECORDS", 3 * most)
-        (found,) = [one for one in check_site(config) if one.name == "rows"]
-        return found.state, found.found
-
-    state, found = said(2**20)
-    assert state == "ok"
-    rows = int(found.split()[0])
-    assert said(rows)[0] == "ok"
-    state, found = said(rows - 1)
-    assert state == "failure"
-    assert f"{rows} rows are more than the {rows - 1} that each of 3 sites" in found

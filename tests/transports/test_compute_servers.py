@@ -40,7 +40,6 @@ from fedsynth.federation.trust.three_servers.calls import (
 from fedsynth.federation.trust.three_servers.links import connect, receive
 from fedsynth.federation.trust.three_servers.questions import (
     MOST_PENALTY,
-    MOST_RECORDS,
     MOST_WEIGHT,
     OpenTables,
     SelectTable,
@@ -210,7 +209,6 @@ def test_an_extra_opening_is_refused_by_each_server(world):
         {"penalties": np.array([-1, 0], dtype=np.int32)},
         {"penalties": np.array([0, MOST_PENALTY + 1], dtype=np.int32)},
         {"expected": np.array([-1, 0, 0, 0, 0, 0], dtype=np.int32)},
-        {"expected": np.array([MOST_RECORDS, 1, 0, 0, 0, 0], dtype=np.int32)},
         {"expected": np.zeros(5, dtype=np.int32)},
         {"release": Exponential(1e-300)},
     ],

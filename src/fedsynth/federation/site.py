@@ -32,7 +32,9 @@ from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import (
     MOST_ROWS,
+    Counts,
     Query,
+    RecordCount,
     Selection,
     SiteMeasurement,
     SiteRandomness,
@@ -312,6 +314,11 @@ class _Turn:
         return self.request.question
 
     @property
+    def schema(self) -> Schema:
+        """The schema of the site's rows."""
+        return self.site.rows.schema
+
+    @property
     def identity(self) -> bytes:
         """Seed of the site's signing key."""
         from fedsynth.federation.trust.secure.masking import identity_seed
@@ -338,18 +345,18 @@ class _Turn:
         """Sensitivity to one person of the vector that noise is added to."""
         return self.quote.norms
 
-    def statistic(self, most: int = MOST_ROWS) -> NDArray[np.int64]:
+    def statistic(self) -> NDArray[np.int64]:
         """Return the answer without the trust model's noise, after charging the question if it has not paid yet.
 
-        Under the verb ``average``, each training step has its noise already. A site with more than ``most`` rows
-        answers ``failed``, now and whenever the question is repeated.
+        Under the verb ``average``, each training step has its noise already. A site with more than ``MOST_ROWS`` rows
+        answers ``failed`` to a question that is not for counts, now and whenever the question is repeated.
         """
         assert self._opened is not None
         if not self._opened.charged:
             self._opened = self.site.account.begin(self._charge, resume=True)
         query = self.request.query
         assert isinstance(query, Query)
-        with self._rows(most) as rows:
+        with self._rows() as rows:
             if not isinstance(query, Training):
                 return query.answer(rows)
             assert self._weights is not None
@@ -364,16 +371,19 @@ class _Turn:
         return add_noise(values, noise_of(self.request.head.release), self.norms, self.bits(f"noise {step}"))
 
     @contextmanager
-    def _rows(self, most: int = MOST_ROWS) -> Iterator[Rows]:
+    def _rows(self) -> Iterator[Rows]:
         """Yield the rows that the question's run reads; any error in the block becomes :class:`_Failed`."""
         assert self._opened is not None
         assert self._opened.charged
         try:
             with self.site.rows.opened(self.request.head.run) as rows:
                 yield rows
-                # The sums would not fit the wire's integers. Rows counted while read know their number only now.
-                if len(rows) > most:
-                    raise FedsynthError(f"a site holds at most {most} rows here; split the table over several sites")
+                # Other sums might not fit the wire's integers; counts always do, even times the largest weight. Rows
+                # counted while read know their number only now.
+                if len(rows) > MOST_ROWS and not isinstance(self.request.query, Counts | RecordCount):
+                    raise FedsynthError(
+                        f"a site answers this question for at most {MOST_ROWS} rows; split the table over several sites"
+                    )
         except Exception as error:
             raise _Failed(error) from error
 

@@ -442,7 +442,6 @@ def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> P
 def _rows(config: SiteConfig) -> str:
     from fedsynth.data.read import check_table
     from fedsynth.data.sources.files import CsvRows
-    from fedsynth.federation.trust.three_servers.trust import ThreeServers
 
     config.require_persons()
     schema = Schema.load(config.schema)
@@ -470,13 +469,6 @@ def _rows(config: SiteConfig) -> str:
             f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
             "promises a single record nothing; choose one well below, such as 1e-6"
         )
-    for trust in config.policy.trusts.values():
-        if isinstance(trust, ThreeServers) and rows > trust.with_roster(config.peers).most_rows:
-            raise FedsynthError(
-                f"{rows} rows are more than the {trust.with_roster(config.peers).most_rows} that each of "
-                f"{len(config.peers)} sites may deal to three servers: every deposit would fail, and tell that; split "
-                "the table over several sites, or take three-servers out of the policy's trusts"
-            )
     said = f"{rows} rows fit schema {schema.digest[:12]}"
     said += f", {left_out} do not and are left out" if left_out else ""
     if rows > config.policy.timed_rows:

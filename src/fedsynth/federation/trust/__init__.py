@@ -16,7 +16,6 @@ import numpy as np
 
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.events import Answer, Event, PlainAnswer
-from fedsynth.federation.query import MOST_ROWS
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
@@ -47,6 +46,10 @@ class SiteTurn(Protocol):
         """SHA-256 (64 hex digits) of the question: query, terms and its number in the run; the same in each turn."""
 
     @property
+    def schema(self) -> Schema:
+        """The agreed schema, under which the site's rows are encoded."""
+
+    @property
     def identity(self) -> bytes:
         """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites and for compute servers.
 
@@ -65,14 +68,12 @@ class SiteTurn(Protocol):
         the sites' own training), and otherwise this site's answer.
         """
 
-    def statistic(self, most: int = MOST_ROWS) -> Integers:
+    def statistic(self) -> Integers:
         """Return the site's exact answer (int64, flat), after charging the question to the site's privacy budget, once.
 
         Only the changes by the site's own training, for an average, have the site's noise in them already. Raises
         :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question, and
-        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run. If the site has more than
-        ``most`` rows, this raises an error for which the site's reply has the code ``failed``, now and whenever the
-        question is repeated.
+        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run.
         """
 
     def bits(self, purpose: str) -> noise.RandomBits:

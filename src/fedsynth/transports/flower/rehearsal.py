@@ -112,6 +112,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
         "verbs": list(VERBS),
         "size_is_public": job.public_sizes,
         "plans": "any",
+        "coordinator_sees_exact_counts": job.trust == "trusted",  # the rows are random
     }
     if (root / PLAN).is_file():
         assert job.deployment is not None

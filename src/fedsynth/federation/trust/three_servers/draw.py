@@ -1,24 +1,37 @@
 """One draw (private selection) among three servers: from shares of squared distances to one candidate's index.
 
-The parties hold additive shares modulo 2^64 of a squared distance S < 2^51 for each candidate: that of a table from its
-expected counts. Under Shamir's scheme (threshold 1 of 3, MPyC) they compute
+The parties hold additive shares modulo 2^128 of a squared distance S < 2^126 for each candidate: that of a table from
+its expected counts. Under Shamir's scheme (threshold 1 of 3, MPyC) they compute
 
-    r = isqrt(S),    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
+    r = isqrt(min(S, 2^51 - 1)),
+    utility = weight * (r - penalty) * GRAIN + the Gumbel numbers of each of two parties,
 
 exactly, in integers, and open the index of the largest utility (the first one if several are equal). Apart from this
 index they only open numbers that are masked or random.
 
-Lift. The three shares add up, as integers, to t = S + wrap * 2^64 with wrap in {0, 1, 2}. Let u be the sum of the
-shares' leading 13 bits. The bits below are three numbers less than 2^51, so that t - 3 * 2^51 < u * 2^51 <= t, and as
-S < 2^51, u lies in {0}, {2^13 - 2, ..., 2^13} or {2^14 - 2, ..., 2^14} for wrap = 0, 1, 2. Hence
-wrap = [u >= 2^13 - 2] + [u >= 2^14 - 2], two comparisons of 16 bits for each candidate rather than of 66.
+Lift. A share has a low and a high word of 64 bits. The three low words add up, as integers, to L, the high ones to H,
+and S = L + 2^64 H modulo 2^128. Let u be the sum of the leading 13 bits of the low words and
+v = [u >= 2^13 - 2] + [u >= 2^14 - 2], two comparisons of 16 bits; w is the same for the high words. Claim: S < 2^51 if
+and only if both rest = L - v 2^64 < 2^51 and more = H + v - w 2^64 = 0, and then rest = S.
 
-Square root. For j = 25, ..., 0, with D = S - r^2 and step = (2 r + 2^j) 2^j: where D >= step, r grows by 2^j and D
-falls by step. Both D and step are less than 2^(j + 29), so that the comparison of step j has j + 30 bits (at most 53).
+    If both hold, S = rest modulo 2^128. As -2^65 <= rest < 2^51 and 0 <= S < 2^126, S = rest.
+    If S < 2^51, then L = S + a 2^64 with a in {0, 1, 2}. The bits below the leading 13 are three numbers less than
+    2^51, so that L - 3 * 2^51 < u 2^51 <= L: u lies in {0}, {2^13 - 2, ..., 2^13} or {2^14 - 2, ..., 2^14} for a = 0,
+    1, 2. So v = a, rest = S, and H + a = b 2^64 with b in {0, 1, 2} (it is at most 3 (2^64 - 1) + 2). The sum of the
+    high words' leading 13 bits is 0 if b = 0, since then H = 0. Otherwise the three numbers below them add up to at
+    most 3 * 2^51 - 3, so that the sum is at least (b 2^64 - 2 - 3 * 2^51 + 3) / 2^51 > b 2^13 - 3 and at most b 2^13:
+    w = b, and more = 0.
+
+So min(S, 2^51 - 1) is rest where both tests say so, and 2^51 - 1 elsewhere. rest and more lie between -2^65 and
+3 * 2^64 + 2, so that each test is of ``_LIFT_BITS`` = 67 bits.
+
+Square root. From here on S stands for this minimum. For j = 25, ..., 0, with D = S - r^2 and step = (2 r + 2^j) 2^j:
+where D >= step, r grows by 2^j and D falls by step. Both D and step are less than 2^(j + 29), so that the comparison of
+step j has j + 30 bits (at most 53).
 
 Security. The parties follow the protocol; one of them may be curious. A comparison opens a number under a mask that
 is, for each single party, at least ``_HIDING`` - 2 bits longer than the number, so the opened value is within
-statistical distance 2^-60 of one that depends on no secret. A draw of n candidates makes fewer than 31 n comparisons.
+statistical distance 2^-60 of one that depends on no secret. A draw of n candidates makes fewer than 34 n comparisons.
 
 MPyC sends vectors as pickles unless it is told that platforms may differ (``mix32_64bit``). With this option, which is
 always set here, it sends plain numbers of a fixed length, and reading them cannot execute anything. MPyC's own
@@ -47,6 +60,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.trust.three_servers.keys import SERVERS
 from fedsynth.federation.trust.three_servers.questions import GRAIN, MOST_CANDIDATES, MOST_PENALTY, MOST_WEIGHT
+from fedsynth.federation.trust.three_servers.shares import LARGEST_SQUARE
 
 NOISY = (0, 1)
 """The two parties that add Gumbel numbers."""
@@ -55,7 +69,8 @@ LARGEST_NOISE = 2**58
 _SQUARE_BITS = 51
 _ROOT_BITS = 26
 _TOP_BITS = 64 - _SQUARE_BITS
-_UTILITY_BITS = 62  # of a difference: with noise, utilities are below 2^60
+_LIFT_BITS = 67
+_SECURE_BITS = 68  # of a number in shares: those of the lift, and differences of utilities, which are below 2^61
 _HIDING = 64  # bits by which a mask is longer than what it hides
 _LARGEST_FRAME = 2**28
 _NUMBER = 32
@@ -130,17 +145,18 @@ def draw(
 
     Each candidate is a table. Its utility (score) is weight * (distance - penalty), with the public numbers of
     ``candidates`` and the L2 distance of the table from its expected counts; Gumbel noise is added to each utility, and
-    the candidate with the largest sum is drawn. ``shares`` are this party's additive shares of the squared distances
-    (below 2^51), one for each candidate. ``noise`` holds the Gumbel number that this party adds for each candidate, in
-    units of 1 / ``GRAIN`` (1/1024) weighted record (the unit of a utility: a record times the candidate's weight);
-    ``None`` means zeros, and party 2 must give ``None``. ``links`` are the connections to the other two parties, by
-    their numbers; they are closed at the end, however it ends once the arguments are accepted. Draws of one process
-    wait for each other. Raises :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout``
-    seconds once all three have begun, :class:`InvalidParameter` for arguments that do not fit each other, and
-    :class:`Unsupported` for noise beyond :data:`LARGEST_NOISE`, or without MPyC.
+    the candidate with the largest sum is drawn. ``shares`` are this party's additive shares (modulo 2^128, shape (2,
+    candidates): low and high words) of the squared distances, of which those from 2^51 on count as 2^51 - 1. ``noise``
+    holds the Gumbel number that this party adds for each candidate, in units of 1 / ``GRAIN`` (1/1024) weighted record
+    (the unit of a utility: a record times the candidate's weight); ``None`` means zeros, and party 2 must give
+    ``None``. ``links`` are the connections to the other two parties, by their numbers; they are closed at the end,
+    however it ends once the arguments are accepted. Draws of one process wait for each other. Raises
+    :class:`DrawFailed` if a party is lost, or if the draw takes longer than ``timeout`` seconds once all three have
+    begun, :class:`InvalidParameter` for arguments that do not fit each other, and :class:`Unsupported` for noise beyond
+    :data:`LARGEST_NOISE`, or without MPyC.
     """
     size = candidates.weights.size
-    if shares.shape != (size,) or (noise is not None and noise.shape != (size,)):
+    if shares.shape != (2, size) or (noise is not None and noise.shape != (size,)):
         raise InvalidParameter(
             f"a draw of {size} candidates needs {size} shares and, at parties 0 and 1, {size} Gumbel numbers"
         )
@@ -223,7 +239,7 @@ async def _computed(
 ) -> int:
     """Return the index that is drawn: the protocol itself."""
     await mpc.parties[party].protocol  # until all are connected
-    secint = mpc.SecInt(_UTILITY_BITS)
+    secint = mpc.SecInt(_SECURE_BITS)
     root = await _roots(mpc, secint, shares)
     return int(await mpc.output(_largest(mpc, secint, candidates, root, noise)))
 
@@ -238,13 +254,17 @@ def _largest(mpc: Any, secint: Any, candidates: Candidates, root: Any, noise: ND
 
 
 async def _roots(mpc: Any, secint: Any, shares: NDArray[np.uint64]) -> Any:
-    """Return the integer square roots, still secret, of the numbers below 2^51 whose additive shares these are."""
-    size = shares.size
-    own = np.concatenate((shares, shares >> np.uint64(_SQUARE_BITS))).astype(object)
+    """Return the integer square roots, still secret, of the numbers whose shares these are, or of 2^51 - 1 if less."""
+    size = shares.shape[1]
+    own = np.concatenate((shares, shares >> np.uint64(_SQUARE_BITS))).ravel().astype(object)
     total = sum(mpc.input(secint.array(own)))
-    edges = np.repeat([2**_TOP_BITS - 2, 2 * 2**_TOP_BITS - 2], size).astype(object)
-    below = mpc.np_sgn(np.concatenate((total[size:], total[size:])) - edges, l=_TOP_BITS + 3, LT=True)
-    rest = total[:size] - (2 - below[:size] - below[size:]) * 2**64
+    low, high, tops = total[:size], total[size : 2 * size], total[2 * size :]
+    edges = np.repeat([2**_TOP_BITS - 2, 2 * 2**_TOP_BITS - 2], 2 * size).astype(object)
+    below = mpc.np_sgn(np.concatenate((tops, tops)) - edges, l=_TOP_BITS + 3, LT=True)
+    wraps = 2 - below[: 2 * size] - below[2 * size :]
+    rest, more = low - wraps[:size] * 2**64, high + wraps[:size] - wraps[size:] * 2**64
+    small = mpc.np_sgn(rest - 2**_SQUARE_BITS, l=_LIFT_BITS, LT=True) * mpc.np_sgn(more, l=_LIFT_BITS, EQ=True)
+    rest = small * (rest - LARGEST_SQUARE) + LARGEST_SQUARE
     root: Any = np.zeros(size, dtype=object)
     for digit in reversed(range(_ROOT_BITS)):
         step = (root * 2 + 2**digit) * 2**digit

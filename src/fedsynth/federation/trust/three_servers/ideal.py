@@ -21,13 +21,13 @@ from fedsynth.federation.events import DealtShares
 from fedsynth.federation.trust.three_servers.keys import SERVERS
 from fedsynth.federation.trust.three_servers.questions import GRAIN, OpenTables, Question, SelectTable
 from fedsynth.federation.trust.three_servers.server import ComputeParty, part_for
-from fedsynth.federation.trust.three_servers.shares import Words, roots, total
+from fedsynth.federation.trust.three_servers.shares import Wide, roots, total
 from fedsynth.federation.wire import encode
 from fedsynth.schema.bins import Integers
 
-DRAW_BYTES = 80e3
+DRAW_BYTES = 97e3
 """Bytes that a server sends to the two others for one candidate of a draw among three parties, as measured."""
-DRAW_SECONDS = 2.7 / 161
+DRAW_SECONDS = 3.1 / 161
 """CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
 
 
@@ -200,14 +200,14 @@ def utilities(distances: Integers, question: SelectTable) -> Integers:
     return found
 
 
-def drawn(shares: Sequence[Words], question: SelectTable, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
+def drawn(shares: Sequence[Wide], question: SelectTable, gumbels: Sequence[NDArray[np.int64] | None]) -> int:
     """Return the index of the largest utility (score) after adding Gumbel noise; the first one if several are equal.
 
-    This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (uint64, one
-    number for each candidate) of the squared L2 distances of the candidates' tables from their expected counts. These
-    are below 2^50 if no site holds more records than it may, and wrap at 2^64. ``question`` has the expected counts,
-    weights and penalties. ``gumbels`` has one entry for each server: its noise for each candidate, in units of 1 /
-    ``GRAIN`` (1/1024) weighted record, or ``None`` if it adds none.
+    This is exactly what the draw among three parties computes. ``shares`` are the three additive shares (modulo 2^128,
+    shape (2, candidates)) of the squared L2 distances of the candidates' tables from their expected counts; larger ones
+    count as 2^51 - 1 (:func:`~fedsynth.federation.trust.three_servers.shares.roots`). ``question`` has the expected
+    counts, weights and penalties. ``gumbels`` has one entry for each server: its noise for each candidate, in units of
+    1 / ``GRAIN`` (1/1024) weighted record, or ``None`` if it adds none.
     """
     noisy = utilities(roots(*shares), question)
     for numbers in gumbels:

@@ -3,10 +3,12 @@
 Rule 1: a question names its vault (the sum of the sites' tables, held in secret shares) and its number in that vault. A
     server answers question n after it has charged questions 0 to n - 1, and once: asked again, it gives the same
     answer.
-Rule 2: expected counts are integers that add up to at most :data:`MOST_RECORDS` for each table; weights lie in 1 to
-    :data:`MOST_WEIGHT`, penalties in 0 to :data:`MOST_PENALTY`. All sites together hold at most :data:`MOST_RECORDS`
-    records. So a sum of squares is below 2^50 and a utility below 2^43: no number can wrap, and a draw cannot be used
-    to compare a cell with a threshold.
+Rule 2: expected counts m are integers from 0 to 2^31 - 1; weights lie in 1 to :data:`MOST_WEIGHT`, penalties in 0 to
+    :data:`MOST_PENALTY`. Sites deal counts of which each is capped (:func:`largest_count`), so that the total of a
+    table x over all sites is at most :data:`MOST_RECORDS` = 2^56, for any rows. With fewer than 2^32 cells, sum
+    (x - m)^2 <= sum x^2 + sum m^2 < 2^112 + 2^94 < 2^126, and shares are modulo 2^128. A distance counts up to 2^25.5
+    records, so that a utility is below 2^52. No number can wrap, so a draw cannot be used to compare a cell with a
+    threshold; and nothing is refused, or fails, for a number of rows.
 Rule 3: everything that the answer depends on is in the :class:`ServerStatement`, which all three servers sign.
 """
 
@@ -26,6 +28,7 @@ from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.query import Cliques, Counts
 from fedsynth.federation.trust.noise_shares import NoisePart, share_of
+from fedsynth.federation.trust.three_servers.shares import Wide, summed
 from fedsynth.federation.wire import HexDigest, Number, encode
 from fedsynth.privacy.cost import Neighbours, Norms, Unit, protect
 from fedsynth.privacy.noise import gumbel_scale
@@ -33,8 +36,8 @@ from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Lapl
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 
-MOST_RECORDS = 2**24
-"""Largest number of records in a table, summed over all sites."""
+MOST_RECORDS = 2**56
+"""Largest total of a table, summed over all sites, of counts as sites deal them (:func:`largest_count`)."""
 MOST_CANDIDATES = 2**14
 """Largest number of candidates in a draw."""
 MOST_WEIGHT = 2**16
@@ -134,18 +137,13 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         """Return the expected table of each candidate, int64 and flat.
 
         ``cells`` has the number of cells of each of these tables. Raises :class:`Refused` if there are more or fewer
-        expected counts than cells, if one is negative, or if those of one table add up to more than
-        :data:`MOST_RECORDS`.
+        expected counts than cells, or if one is negative.
         """
         if self.expected.shape != (sum(cells),):
             raise Refused(f"{self.expected.size} expected counts are given for {sum(cells)} cells; give one for each")
-        found = [table.astype(np.int64) for table in np.split(self.expected, np.cumsum(cells)[:-1])]
-        if int(self.expected.min()) < 0 or max(int(table.sum()) for table in found) > MOST_RECORDS:
-            raise Refused(
-                f"expected counts must be at least 0 and add up to at most {MOST_RECORDS} in each table, so that no "
-                "sum can wrap"
-            )
-        return found
+        if int(self.expected.min()) < 0:
+            raise Refused("expected counts must be at least 0, so that no sum can wrap")
+        return [table.astype(np.int64) for table in np.split(self.expected, np.cumsum(cells)[:-1])]
 
     def moved(self, unit: Unit, neighbours: Neighbours) -> int:
         """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
@@ -265,6 +263,17 @@ def price_of(release: Release, deposit: Deposit) -> float:
     return cost.epsilon if deposit.epsilon else cost.rho
 
 
+def largest_count(cells: int, sites: int) -> int:
+    """Return the largest count that a site deals in a table of ``cells`` cells; larger counts are dealt as this one.
+
+    The number is public: it depends on the table's shape and the number of ``sites`` in the roster. Sites' tables of
+    such counts add up to at most :data:`MOST_RECORDS`. A record changes one cell by 1, and the smaller of a count and a
+    constant changes by 1 or 0: the cap keeps the sensitivity of the table, and of every table summed from it. No site
+    reaches it: with 2^14 sites and tables of 2^24 cells it is 2^18, with 100 sites and 2^20 cells 2^29.
+    """
+    return MOST_RECORDS // (max(1, sites) * cells)
+
+
 def check_deposit(query: object) -> Counts:
     """Return ``query``, which asks sites for tables, if three servers can hold these tables in secret shares.
 
@@ -306,20 +315,20 @@ class ShareLayout:
         source, shape = self._source(clique)
         return tuple(shape[source.index(column)] for column in clique)
 
-    def table(self, vector: NDArray[np.uint64], clique: Clique) -> NDArray[np.uint64]:
+    def table(self, vector: Wide, clique: Clique) -> Wide:
         """Return the shares of the table of ``clique``, a tuple of column positions, from the ``vector`` of all shares.
 
-        Both are uint64, modulo 2^64; the table is flat in C order, its axes in the order of ``clique``. It is the
-        vault's first table with all these columns, summed over its other columns. Raises :class:`Refused` if there is
-        none.
+        Both are modulo 2^128 (:data:`~fedsynth.federation.trust.three_servers.shares.Wide`); the table is flat in C
+        order, its axes in the order of ``clique``. It is the vault's first table with all these columns, summed over
+        its other columns. Raises :class:`Refused` if there is none.
         """
         source, shape = self._source(clique)
         start = self._start[self.cliques.index(source)]
-        table = vector[start : start + math.prod(shape)].reshape(shape)
+        table = vector[:, start : start + math.prod(shape)].reshape(2, *shape)
         axes = tuple(axis for axis, column in enumerate(source) if column not in clique)
         kept = [column for column in source if column in clique]
-        summed = table.sum(axis=axes, dtype=np.uint64) if axes else table
-        return summed.transpose([kept.index(column) for column in clique]).ravel()
+        found = summed(table, axes) if axes else table
+        return found.transpose([0, *(1 + kept.index(column) for column in clique)]).reshape(2, -1)
 
     def _source(self, clique: Clique) -> tuple[Clique, tuple[int, ...]]:
         if len(set(clique)) == len(clique):

@@ -49,12 +49,16 @@ from fedsynth.federation.trust.three_servers.questions import (
     price_of,
 )
 from fedsynth.federation.trust.three_servers.shares import (
+    Wide,
     Words,
+    added,
     expand,
     last_share,
     open_share,
     score,
     seal_share,
+    subtracted,
+    words_of,
     zero_share,
 )
 from fedsynth.federation.wire import QuestionHead, Request, encode
@@ -266,19 +270,19 @@ class _Vault:
     deposit: Deposit
     query: Counts
     layout: ShareLayout
-    own: Words
-    following: Words
+    own: Wide
+    following: Wide
     sites: list[str] = field(default_factory=list)
     held: list[bytes] = field(default_factory=list)
 
     @classmethod
     def empty(cls, head: QuestionHead, deposit: Deposit, query: Counts, layout: ShareLayout) -> _Vault:
-        own, following = np.zeros(layout.cells, dtype=np.uint64), np.zeros(layout.cells, dtype=np.uint64)
+        own, following = (np.zeros((2, layout.cells), dtype=np.uint64) for _ in range(2))
         return cls(head, deposit, query, layout, own, following)
 
     def add(self, other: _Vault) -> None:
-        self.own += other.own
-        self.following += other.following
+        self.own = added(self.own, other.own)
+        self.following = added(self.following, other.following)
         self.sites += other.sites
         self.held += other.held
 
@@ -288,8 +292,8 @@ class _Pending:
     """The shares of one site until the other servers have confirmed that they hold the same shares."""
 
     site: str
-    own: Words
-    following: Words
+    own: Wide
+    following: Wide
     held: bytes
     confirmations: tuple[bytes, bytes]
 
@@ -419,8 +423,8 @@ class ComputeParty:
         mine, next_ones = found.confirmations
         if not (hmac.compare_digest(before, mine) and hmac.compare_digest(after, next_ones)):
             return False
-        staged.own += found.own
-        staged.following += found.following
+        staged.own = added(staged.own, found.own)
+        staged.following = added(staged.following, found.following)
         staged.sites.append(site)
         staged.held.append(found.held)
         self._last = found
@@ -434,8 +438,8 @@ class ComputeParty:
         _, staged = self._staging(vault)
         found, self._last, self._pending = self._last, None, None
         if found is not None and found.site == site and staged.sites[-1:] == [site]:
-            staged.own -= found.own
-            staged.following -= found.following
+            staged.own = subtracted(staged.own, found.own)
+            staged.following = subtracted(staged.following, found.following)
             staged.sites.pop()
             staged.held.pop()
 
@@ -536,7 +540,8 @@ class ComputeParty:
     def share(self) -> Words:
         """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
 
-        These are the tables of the question that was asked last. Raises :class:`Refused` if :meth:`agree` has not
+        These are the tables of the question that was asked last, from the low words of the shares: the share is modulo
+        2^64. Raises :class:`Refused` if :meth:`agree` has not
         charged it, or if it is a draw.
         """
         question, statement = self._agreed()
@@ -545,7 +550,7 @@ class ComputeParty:
         held = self._held(question.vault)
         tables = zip(question.cliques, question.times, strict=True)
         found: Words = np.concatenate(
-            [held.layout.table(held.own, clique) * np.uint64(times) for clique, times in tables]
+            [held.layout.table(held.own, clique)[0] * np.uint64(times) for clique, times in tables]
         )
         norms = question.norms(self.terms.schema, held.head.unit, held.head.neighbours)
         part = noise_part(question.release, norms)
@@ -554,12 +559,12 @@ class ComputeParty:
         found += zero_share(self.keys, self.terms.publics, self.terms.position, found.size, statement.body)
         return found
 
-    def scores(self) -> Words:
+    def scores(self) -> Wide:
         """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
 
-        Each candidate is a table, and its distance is from its expected counts. The shares are uint64, one for each
-        candidate of the question that was asked last. Raises :class:`Refused` if :meth:`agree` has not charged it, or
-        if it is not a draw.
+        Each candidate is a table, and its distance is from its expected counts. The shares are modulo 2^128, shape (2,
+        candidates), for the candidates of the question that was asked last. Raises :class:`Refused` if :meth:`agree`
+        has not charged it, or if it is not a draw.
         """
         question, _ = self._agreed()
         if not isinstance(question, SelectTable):
@@ -567,12 +572,9 @@ class ComputeParty:
         held = self._held(question.vault)
         own = [held.layout.table(held.own, clique) for clique in question.cliques]
         following = [held.layout.table(held.following, clique) for clique in question.cliques]
-        expected = question.tables([table.size for table in own])
+        expected = question.tables([table.shape[1] for table in own])
         position = self.terms.position
-        return np.array(
-            [score(*one, position) for one in zip(own, following, expected, strict=True)],
-            dtype=np.uint64,
-        )
+        return words_of([score(*one, position) for one in zip(own, following, expected, strict=True)])
 
     def gumbels(self) -> NDArray[np.int64] | None:
         """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
@@ -660,7 +662,7 @@ class ComputeParty:
             )
         return price
 
-    def _confirmation(self, other: int, vault: str, site: str, secret: bytes, share: Words, digest: bytes) -> bytes:
+    def _confirmation(self, other: int, vault: str, site: str, secret: bytes, share: Wide, digest: bytes) -> bytes:
         pair = self.keys.shared(self.terms.publics[other % SERVERS], _CONFIRM, vault, site, digest)
         content = secret + hashlib.sha256(share.astype("<u8").tobytes()).digest()
         return hmac.digest(pair, content, "sha256")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from fedsynth.errors import Refused, Unsupported
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn
 from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys, check_publics
-from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS, check_deposit
+from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS, check_deposit, largest_count
 from fedsynth.federation.trust.three_servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
 from fedsynth.federation.trust.three_servers.vault import Servers, SharedVault
 from fedsynth.privacy.cost import Norms
@@ -70,17 +73,12 @@ class ThreeServers:
 
     @property
     def terms(self) -> str:
-        """The servers' public keys, the number of sites and the largest number of records at all sites, as text.
+        """The servers' public keys, the number of sites and the largest total of a table at all sites, as text.
 
         The keys of a site's sealed shares depend on this text: a server with other terms cannot open them.
         """
         pinned = " ".join(public.hex() for public in self.publics)
         return f"{pinned} at most {MOST_RECORDS} records at {len(self.roster)} sites"
-
-    @property
-    def most_rows(self) -> int:
-        """Largest number of rows of a site: the limit for all sites, :data:`MOST_RECORDS`, divided by their number."""
-        return MOST_RECORDS // max(1, len(self.roster))
 
     def with_roster(self, roster: Mapping[str, bytes]) -> ThreeServers:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name."""
@@ -122,13 +120,14 @@ class ThreeServers:
         """Return secret shares of the site's exact tables for ``query``, sealed for the three servers and signed.
 
         Raises :class:`InvalidParameter` without the servers' keys, or for a query that three servers cannot hold
-        (:func:`~fedsynth.federation.trust.three_servers.questions.check_deposit`). A site with more than
-        :attr:`most_rows` rows fails, so that no sum of squares can wrap; the failure depends on the number of rows
-        alone.
+        (:func:`~fedsynth.federation.trust.three_servers.questions.check_deposit`). Each count is capped at
+        :func:`~fedsynth.federation.trust.three_servers.questions.largest_count`, so that no sum of squares can wrap and
+        no number of rows makes a site fail.
         """
         check_publics(self.publics)
-        check_deposit(query)
-        values = site.statistic(self.most_rows)
+        sizes = [math.prod(shape) for shape in check_deposit(query).shapes(site.schema)]
+        caps = np.repeat([largest_count(cells, len(self.roster)) for cells in sizes], sizes)
+        values = np.minimum(site.statistic(), caps)
         return deal(values, site.digest, site.name, self.publics, self.terms, site)
 
     def aggregation(

@@ -162,7 +162,7 @@ class SharedVault:
         self._held(distances.candidates)
         release = draw_for(self.terms.budget, share, at_site=False)
         cliques = distances.candidates
-        expected = np.concatenate([np.rint(np.maximum(table, 0.0)).ravel() for table in distances.expected])
+        expected = np.concatenate([np.rint(np.clip(table, 0.0, 2.0**31 - 1)).ravel() for table in distances.expected])
         penalties = np.minimum(np.rint(np.maximum(distances.noise, 0.0)), MOST_PENALTY)
         question = SelectTable(
             self.terms.question,
