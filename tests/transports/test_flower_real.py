@@ -20,7 +20,7 @@ from tests.transports.recomputing import recomputed
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.data.partition import Quantity, split
-from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.federation.transport import InProcess, Message, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request

@@ -34,9 +34,9 @@ import pandas as pd
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
-from fedsynth.data.public import rand_hie
 from fedsynth.data.read import read_frame, read_table
 from fedsynth.data.sources import open_source
+from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric

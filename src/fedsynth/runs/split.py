@@ -10,9 +10,9 @@ import numpy as np
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
-from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.read import PersonLimit, read_frame, read_table
 from fedsynth.data.sources import open_source
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
