@@ -37,8 +37,8 @@ $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
-	touch $@ $(DEMO)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ $(DEMO) $(DOCS)
 
 setup: $(STAMP)
 
