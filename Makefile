@@ -37,8 +37,8 @@ $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
-	touch $@ $(DEMO)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ $(DEMO) $(DOCS)
 
 setup: $(STAMP)
 
@@ -98,13 +98,13 @@ matrix: $(PANDAS:%=$(VENV)/pandas-%/.installed)
 	done
 
 test-slow: $(STAMP)
-	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m slow
+	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m slow --record test-slow
 
 test-deployment: $(STAMP)
 	$(TESTING) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
 
 chaos: $(STAMP)
-	$(TESTING) $(BIN)/pytest -v -n 0 -m chaos
+	$(TESTING) $(BIN)/pytest -v -n 0 -m chaos --record chaos
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)

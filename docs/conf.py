@@ -16,7 +16,7 @@ import fedsynth  # noqa: E402
 
 # Code cells run in processes of their own: they find the command line, this source tree and one thread each.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-os.environ["PYTHONPATH"] = os.pathsep.join(str(HERE.parent / name) for name in ("src", "examples"))
+os.environ["PYTHONPATH"] = str(HERE.parent / "src")
 os.environ |= {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "ignore"}
 
 # Kernels that read nobody's own configuration, and say no more than what fails.

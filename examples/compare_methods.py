@@ -6,15 +6,13 @@ as this made-up one. With real rows, choosing a method by such scores is a relea
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
-from patients import patients
 
-from fedsynth import AIM, Auto, Budget, FedChowLiu, FedTDA, OneShot, Schema, TrustedServer, evaluate, federate
+from fedsynth import AIM, Auto, Budget, FedChowLiu, FedTDA, OneShot, TrustedServer, evaluate, federate
+from fedsynth.datasets import patients, patients_schema
 
-schema = Schema.load(Path(__file__).with_name("agreed.toml"))
+schema = patients_schema()
 tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
 everybody = pd.concat(tables.values(), ignore_index=True)
 measures = ["column-similarity", "pair-similarity", "correlation-difference"]

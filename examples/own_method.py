@@ -7,12 +7,11 @@ a synthesizer. The federation handles trust, accounting, noise and messages.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
-from patients import patients
 
-from fedsynth import Budget, LocalNoise, Schema, Synthesizer, federate
+from fedsynth import Budget, LocalNoise, Synthesizer, federate
+from fedsynth.datasets import patients, patients_schema
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.methods import COLUMN, method
@@ -43,7 +42,7 @@ class Star:
 
 
 if __name__ == "__main__":
-    schema = Schema.load(Path(__file__).with_name("agreed.toml"))
+    schema = patients_schema()
     tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
     federation = federate(tables, schema, Budget(epsilon=1, delta=1e-6), trust=LocalNoise())
     table = Star(target=schema.index("readmitted")).fit(federation).sample(10_000)

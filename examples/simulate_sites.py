@@ -6,13 +6,10 @@ without the network.
 
 from __future__ import annotations
 
-from pathlib import Path
+from fedsynth import Auto, Budget, SecureSum, federate
+from fedsynth.datasets import patients, patients_schema
 
-from patients import patients
-
-from fedsynth import Auto, Budget, Schema, SecureSum, federate
-
-schema = Schema.load(Path(__file__).with_name("agreed.toml"))
+schema = patients_schema()
 names = ["north", "south", "east"]
 tables = {name: patients(4000, number) for number, name in enumerate(names)}
 

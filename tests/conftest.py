@@ -1,8 +1,13 @@
-"""What every test begins with: no variable of the environment that makes the command line write as to a terminal."""
+"""What every test begins with, and what a run of them ends with."""
 
 from __future__ import annotations
 
 import os
 
+from tests.record import pytest_addoption, pytest_sessionstart, pytest_terminal_summary
+
+__all__ = ["pytest_addoption", "pytest_sessionstart", "pytest_terminal_summary"]
+
+# Variables of the environment that make the command line write as to a terminal.
 for name in ("FORCE_COLOR", "TTY_COMPATIBLE"):  # Rich's; machines that run tests for others set the first
     os.environ.pop(name, None)

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from tests.cli.golden.make import call
+from tests.pages import ROOT, blocks, pages_that_run, readme_commands
 
 import fedsynth
 
-ROOT = Path(__file__).parents[1]
+
+def test_the_commands_make_a_table_in_an_empty_folder(tmp_path):
+    *commands, last = readme_commands()
+    assert last == "fedsynth report run"  # which takes long: tests/test_packaging.py gives it too
+    for command in commands:
+        code, _, complaints = call(tmp_path, command.removeprefix("fedsynth "))
+        assert code == 0, f"{command}: {complaints}"
+    assert (tmp_path / "run" / "synthetic.csv").exists()
+
+
+def test_examples_on_pages_read_nothing_of_the_repository():
+    """tests/test_packaging.py runs them with the wheel; files that a page shows in whole are saved by its reader."""
+    assert len(pages_that_run()) >= 12
+    for page in pages_that_run():
+        for block in blocks(page):
+            if block.kind == "{code-cell}" or (block.kind == "{run}" and "hidden" not in block.options):
+                assert not re.search(r"__file__|EXAMPLES|\b(examples|src|docs|tests)/", block.text), page
+            for name in re.findall(r"EXAMPLES\S*/(\S+)", block.text):
+                assert "{download}`" in (text := (ROOT / page).read_text()), page
+                assert f"../examples/{name}>`" in text, page
 
 
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (code,) = (block.text for block in blocks("README.md") if block.kind == "python")
     monkeypatch.chdir(tmp_path)
     scope: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), scope)

@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 import fedsynth
-from fedsynth import errors
+from fedsynth import datasets, errors
 from fedsynth.cli.app import app
 from fedsynth.federation.query import BUILT_IN, Query, Selection, Training, query_class
 from fedsynth.privacy import release
@@ -193,6 +193,9 @@ def api() -> dict[str, str]:
     if left:
         raise RuntimeError(f"no group of the API page has {sorted(left)}; add their modules to GROUPS")
     parts += [
+        _title("Example tables", "-"),
+        "In the module ``fedsynth.datasets``; :doc:`fedsynth example <commands/example>` writes the patients to files.",
+        _summary(f"fedsynth.datasets.{name}" for name in datasets.__all__),
         _title("What a method is handed", "-"),
         "For those who :doc:`write a method <../methods>`.",
         _summary(HANDED),

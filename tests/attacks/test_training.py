@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,6 +41,7 @@ from tests.attacks.world import (
     table,
     values,
 )
+from tests.public_data import public_data
 
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.query import RecordCount, weights_digest
@@ -357,10 +357,8 @@ def test_a_person_of_many_rows_is_charged_for_all_of_them():
 
 def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
     """71,518 patients with up to 40 rows each: who has 40 is taken out of a sum over 2,000 others' rows."""
-    data = Path(__file__).parents[2].parent / "shared" / "data" / "diabetes.parquet"
+    data = public_data("diabetes.parquet")
     pytest.importorskip("pyarrow")
-    if not data.exists():
-        pytest.skip("the public data set is not here")
     import pandas as pd
 
     names = ["gender", "age", "max_glu_serum", "medical_specialty"]

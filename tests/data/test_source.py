@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.public_data import public_data
 
 from fedsynth.data.read import PersonLimit, check_table, column_names, read_frame, read_table, write_frame
 from fedsynth.data.sources import csv_file, open_source
@@ -382,9 +383,7 @@ def test_reading_takes_less_memory_than_the_file_as_objects(tmp_path):
 
 
 def test_real_adult_in_both_formats_gives_one_table(tmp_path):
-    path = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
-    if not path.exists():
-        pytest.skip("the shared data sets are not beside the repository")
+    path = public_data("adult.csv")
     from fedsynth.data.draft import draft_schema
 
     adult = read_frame(path)

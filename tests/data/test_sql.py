@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.data import postgres
+from tests.public_data import public_data
 from tests.tables import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
@@ -37,7 +38,6 @@ from fedsynth.schema.bins import Axis
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
 
-ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
 KEY = bytes(32)
 ZIP = ("007", "0123", 'say, "hi"\nthere', "O'Hara\\", "Zürich", "NA")
 VISITS = Schema(
@@ -130,18 +130,18 @@ def test_csv_parquet_and_sql_give_the_same_codes_to_the_bit(visits, server, tmp_
         assert contingencies(counted, []) == []
 
 
-@pytest.mark.skipif(not ADULT.exists(), reason="the shared data sets are not beside the repository")
 def test_real_adult_in_all_three(server, tmp_path):
-    adult = read_frame(ADULT)
+    file = public_data("adult.csv")
+    adult = read_frame(file)
     schema = draft_schema(adult).schema
     adult.to_parquet(tmp_path / "adult.parquet", index=False)
     columns = ", ".join(f'"{name}" {"integer" if adult[name].dtype == "int64" else "text"}' for name in adult)
     server.run(f"CREATE TABLE adult ({columns})")
-    server.run("COPY adult FROM STDIN (FORMAT csv, HEADER, NULL '')", rows=ADULT)
+    server.run("COPY adult FROM STDIN (FORMAT csv, HEADER, NULL '')", rows=file)
     source = table_of(server, "adult")
     read = read_table(source, schema)
     assert len(read) == 32_561
-    assert_same_rows(read, read_table(ADULT, schema))
+    assert_same_rows(read, read_table(file, schema))
     assert_same_rows(read, read_table(tmp_path / "adult.parquet", schema))
     pd.testing.assert_frame_equal(
         read_frame(source).sort_values(list(schema.names), ignore_index=True),

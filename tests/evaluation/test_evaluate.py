@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
@@ -25,7 +25,6 @@ from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Categorical, Numeric, Schema
 
 pytest.importorskip("sklearn")
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def shuffled(table: Table, seed: int = 0) -> Table:
@@ -38,7 +37,7 @@ def shuffled(table: Table, seed: int = 0) -> Table:
 @cache
 def adult() -> tuple[Table, Table, Table]:
     """Return 3,000 training rows, 2,500 of a hold-out and 3,000 others."""
-    frame = read_frame(DATA / "adult.csv")
+    frame = read_frame(public_data("adult.csv"))
     schema = draft_schema(frame).schema
     table = schema.encode(frame)
     order = np.random.default_rng(1).permutation(len(table))
@@ -53,10 +52,6 @@ def judged(what: str) -> dict[str, Score]:
     return {score.name: score for score in evaluation.scores}
 
 
-needs_adult = pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the Adult table is not here")
-
-
-@needs_adult
 def test_real_rows_in_place_of_synthetic_ones_are_near_the_reference_everywhere():
     scores = judged("fresh")
     assert scores["column similarity"].synthetic.value > 0.97
@@ -72,7 +67,6 @@ def test_real_rows_in_place_of_synthetic_ones_are_near_the_reference_everywhere(
             assert abs(score.synthetic.value - score.reference.value) < 1.5 * spread, name
 
 
-@needs_adult
 def test_a_copy_of_the_training_rows_is_good_and_alarms():
     scores = judged("copy")
     assert scores["column similarity"].synthetic.value > 0.97
@@ -82,7 +76,6 @@ def test_a_copy_of_the_training_rows_is_good_and_alarms():
     assert "membership AUC, GAN-Leaks" in alarms
 
 
-@needs_adult
 def test_shuffled_columns_keep_column_scores_and_lose_pairs_and_utility():
     scores, fresh = judged("shuffled"), judged("fresh")
     for name in ("column similarity", "Hellinger distance (20 bins)", "Wasserstein distance", "workload error, 1-way"):
@@ -95,7 +88,6 @@ def test_shuffled_columns_keep_column_scores_and_lose_pairs_and_utility():
     assert scores["ROC AUC"].synthetic.value < 0.6
 
 
-@needs_adult
 def test_headlines_are_the_means_of_their_details():
     several = 0
     for score in judged("fresh").values():

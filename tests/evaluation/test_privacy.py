@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
@@ -19,7 +19,6 @@ from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 
-ADULT = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
 QUICK = RowLimits(attacked=150)
 EXACT = "exact matches by values"
 SHARE = "share nearer to training rows"
@@ -222,10 +221,9 @@ def test_the_seed_decides_and_progress_is_told():
     assert [done for _, done, _ in told] == list(range(6))
 
 
-@pytest.mark.skipif(not ADULT.exists(), reason="needs adult.csv")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_adult(seed: int):
-    frame = read_frame(ADULT)
+    frame = read_frame(public_data("adult.csv"))
     table = draft_schema(frame).schema.encode(frame)
     order = np.random.default_rng(seed).permutation(len(table))
     real, held, fresh = (table.take(order[part : part + 2500]) for part in (0, 2500, 5000))

@@ -12,6 +12,7 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist, jensenshannon
 from scipy.stats import ks_2samp, wasserstein_distance
+from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
@@ -25,7 +26,6 @@ from fedsynth.evaluation.dependence import (
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "sdmetrics.json").read_text(encoding="utf-8"))
 
 
@@ -359,9 +359,8 @@ def test_log_cluster_by_hand():
     assert detection.log_cluster(real, real, seed=0) == pytest.approx(2 * np.log(0.25 / 50))
 
 
-@pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the Adult table is not here")
 def test_shuffled_columns_keep_column_scores_and_lose_pair_scores():
-    frame = read_frame(DATA / "adult.csv").iloc[:12_000]
+    frame = read_frame(public_data("adult.csv")).iloc[:12_000]
     schema = draft_schema(frame).schema
     table = schema.encode(frame)
     rng = np.random.default_rng(0)

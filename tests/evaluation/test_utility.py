@@ -6,11 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.public_data import public_data
 
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one
@@ -154,10 +154,7 @@ def test_on_adult_fresh_rows_are_as_good_as_real_ones_and_shuffled_ones_teach_no
     from fedsynth.data.draft import draft_schema
     from fedsynth.data.read import read_frame
 
-    path = Path(__file__).parents[2].parent / "shared" / "data" / "adult.csv"
-    if not path.exists():
-        pytest.skip("the Adult table is not there")
-    data = read_frame(path)
+    data = read_frame(public_data("adult.csv"))
     adult = draft_schema(data).schema.encode(data)
     order = np.random.default_rng(0).permutation(len(adult))
     real, fresh, test = (adult.take(order[rows]) for rows in (slice(3000), slice(3000, 6000), slice(6000, 9000)))

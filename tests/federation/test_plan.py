@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from tests.contract.world import SCHEMA, random_table
+from tests.public_data import public_data
 
 import fedsynth
 from fedsynth.data.draft import draft_schema
@@ -431,7 +431,6 @@ def test_a_plan_under_other_settings_than_the_sites_own_is_no_approval(tmp_path)
 # ---------------------------------------------------------------------------------------------------------------------
 # What a dry run predicts is what happens
 
-DATA = Path(os.environ.get("FEDSYNTH_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 PRIVATE = {one.name: one for one in all_methods() if one.private and (not one.trains or find_spec("torch"))}
 TRAINING = [name for name, one in PRIVATE.items() if one.trains]
 SITES = 5
@@ -441,9 +440,7 @@ SITES = 5
 def real(name: str) -> tuple[Schema, Table]:
     if name == "world":
         return SCHEMA, random_table(600, 0)
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"no {name} beside this repository")
+    path = public_data(name)
     frame = pd.read_csv(path, skipinitialspace=True) if path.suffix == ".csv" else pd.read_parquet(path)
     schema = draft_schema(frame).schema
     return schema, schema.encode(frame)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.public_data import public_data
 from tests.tables import contingency, warned_of_empty
 
 from fedsynth import FedChowLiu, FedMigration, FedMigrationPaper, PrivBayes
@@ -36,7 +37,6 @@ from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Floats
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise()}
 BUDGET = Budget(1.0, 1e-6)
 NONE = Budget.none()
@@ -199,10 +199,9 @@ def test_numbers_and_categories_come_out_as_they_went_in():
     assert propensity_mse(table, synthetic, 0) < 0.02
 
 
-@pytest.mark.skipif(not (DATA / "adult.csv").exists(), reason="the shared data are not here")
 def test_a_tree_can_hardly_tell_rows_of_adult_from_real_ones():
     spec = read_spec((Path(__file__).parents[2] / "benchmarks" / "fedbn_thesis.toml").read_text())
-    train, _ = training_and_test(spec, "adult", DATA)
+    train, _ = training_and_test(spec, "adult", public_data("adult.csv").parent)
     federation = federate([train], train.schema, NONE, trust=TrustedServer(), seed=0)
     synthetic = FedChowLiu(degree=4, cells=20).fit(federation).sample_table(len(train), 0)
     assert propensity_mse(train, synthetic, 0) < 0.05  # 0.249 as published

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from _pytest.mark import ParameterSet
 from tests.data.shapes import DOSES, SCHEMA, at_sites, shapes
+from tests.public_data import public_data
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.federation.simulate import federate
@@ -20,7 +20,6 @@ from fedsynth.methods.auto import Auto
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Numeric
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "secure": SecureSum()}
 SITES, SEEDS = 5, 5
 SHOPPERS_SEEDS = 30  # a median at the edge of a column's zeros varies by an eighth between seeds
@@ -70,7 +69,7 @@ def made(trust: str) -> list[Frames]:
 @cache
 def shoppers(trust: str) -> list[Frames]:
     """Return the shoppers and synthetic ones, under the schema that is drafted from them."""
-    real = pd.read_parquet(DATA / "shoppers.parquet")
+    real = pd.read_parquet(public_data("shoppers.parquet"))
     schema = draft_schema(real).schema
     table = schema.encode(real)
     sites = [table.take(np.arange(k, len(table), SITES)) for k in range(SITES)]

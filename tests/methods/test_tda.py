@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from tests.methods.tda_world import (
     scores_of,
     with_mixture,
 )
+from tests.public_data import public_data
 from tests.tables import warned_of_empty
 
 from fedsynth import FedTDA, FedTDAMixture, FedTDAPaper
@@ -40,7 +40,6 @@ from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
 
@@ -264,10 +263,7 @@ def test_exact_options_that_cannot_be_are_refused(make):
 
 
 def real(name: str) -> Table:
-    file = DATA / f"{name}.csv"
-    if not file.exists():
-        pytest.skip(f"{file.name} is not here")
-    frame = pd.read_csv(file, skipinitialspace=True)
+    frame = pd.read_csv(public_data(f"{name}.csv"), skipinitialspace=True)
     columns: list[Categorical | Numeric] = []
     for column in frame:
         values = frame[column]

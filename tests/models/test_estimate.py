@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import nnls
+from tests.public_data import public_data
 
 from fedsynth.errors import FedsynthError
 from fedsynth.models.estimate import Measurement, Zeros, estimate, loss
@@ -18,7 +18,6 @@ from fedsynth.models.mrf import MarkovRandomField
 
 SIZES = (3, 2, 4, 1, 5)
 LOOP = [(0, 1), (1, 2), (0, 2), (2, 4), (3,)]
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def noisy(cliques: Any, std: float, seed: int, sizes: Any = SIZES, rows: int = 2000) -> list[Measurement]:
@@ -220,12 +219,11 @@ def test_mbi_finds_the_same_marginals_and_no_lower_loss(cliques, std):
 
 @pytest.mark.parametrize("seed", [0])
 def test_a_tree_of_pairs_on_real_data_has_the_loss_of_its_noise(seed):
-    if not (DATA / "adult_discrete.parquet").exists():
-        pytest.skip("needs the shared data")
     import pandas as pd
 
-    sizes = tuple(json.loads((DATA / "adult_discrete.domain.json").read_text()).values())
-    rows = pd.read_parquet(DATA / "adult_discrete.parquet").to_numpy()
+    file = public_data("adult_discrete.parquet")
+    sizes = tuple(json.loads(file.with_suffix(".domain.json").read_text()).values())
+    rows = pd.read_parquet(file).to_numpy()
     rng, measurements = np.random.default_rng(seed), []
     for i in range(13):
         counts = np.zeros((sizes[i], sizes[i + 1]))

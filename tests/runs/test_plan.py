@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.public_data import public_data
 
 from fedsynth import MST, FedChowLiu, FedPrivSyn, FedTDA, OneShot
 from fedsynth.cliques import all_marginals, random_workload
@@ -31,7 +32,6 @@ from fedsynth.runs import plan as module
 from fedsynth.runs.plan import EPSILONS, SHAPES, PlannedRun, advise, epsilon_for, trial
 from fedsynth.schema import Categorical, Numeric, Schema
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCHEMA = Schema(
     (
@@ -270,9 +270,7 @@ def test_impossible_wishes_are_refused(options):
     ],
 )
 def test_errors_on_real_rows_lie_in_the_predicted_range(name, budget):
-    if not (DATA / name).exists():
-        pytest.skip("the shared data are not here")
-    frame = read_frame(DATA / name).sample(20_000, random_state=0).reset_index(drop=True)
+    frame = read_frame(public_data(name)).sample(20_000, random_state=0).reset_index(drop=True)
     schema = draft_schema(frame).schema
     table = schema.encode(frame)
     planned = PlannedRun(schema, len(table), 5, budget, TrustedServer())

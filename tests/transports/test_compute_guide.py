@@ -20,7 +20,7 @@ pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 from tests.ports import kept_ports
 from tests.transports.test_guide import Federation, Place, commands, complete
 
-from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.transports.flower.local import listens, wait_for
 
 SITES = ("north", "south", "east")

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.public_data import FOLDER
 from tests.transports.flower_world import RUN, FlowerWorld, lay_out, product, spent
 from tests.transports.recomputing import recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 from fedsynth.data.partition import Quantity, split
-from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.federation.transport import InProcess, Message, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request
@@ -32,7 +33,6 @@ from fedsynth.schema import Categorical, Schema
 from fedsynth.transports.flower.client import FlowerAnswerer
 from fedsynth.transports.flower.local import free_port, wait_for
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 BUDGET = Budget(1.0, 1e-6)
 SITES = ("north", "south", "east", "west")
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -48,10 +48,10 @@ pytestmark = pytest.mark.deployment
 @pytest.fixture(scope="module")
 def adult() -> Mapping[str, Table]:
     """Adult in four parts of unequal sizes, under the public description of its columns; elsewhere the demo's table."""
-    if DATA.is_dir():
-        sizes = json.loads((DATA / "adult_discrete.domain.json").read_text())
+    if (FOLDER / "adult_discrete.parquet").exists():
+        sizes = json.loads((FOLDER / "adult_discrete.domain.json").read_text())
         schema = Schema(tuple(Categorical(column, tuple(range(size))) for column, size in sizes.items()))
-        table = schema.encode(pq.read_table(DATA / "adult_discrete.parquet").to_pandas())
+        table = schema.encode(pq.read_table(FOLDER / "adult_discrete.parquet").to_pandas())
     else:
         found = rand_hie_schema()
         sizes = zip(found.names, found.sizes, strict=True)

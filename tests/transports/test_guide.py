@@ -23,7 +23,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.transports.flower.local import free_port, listens, wait_for
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("torch", reason="the extra 'deep' is not installed")
 
 from fedsynth.data.partition import Quantity, split
-from fedsynth.data.public import rand_hie, rand_hie_schema
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,8 +29,6 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
         pytest.skip(f"something else listens on {busy}, the ports of the page")
     script = "\n".join(re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
     script = script.replace("kill $(cat *.pid)", "kill -9 $(cat *.pid)")
-    for name in ("patients.py", "agreed.toml"):
-        shutil.copy(ROOT / "examples" / name, tmp_path)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     with (
         (tmp_path / "said").open("w+") as said,

@@ -70,7 +70,7 @@ typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that 
 
 class _Commands(CommandGroup):
     panels: ClassVar = {
-        "Synthesize": ("simulate", "demo", "schema"),
+        "Synthesize": ("simulate", "demo", "example", "schema"),
         "Judge and use the result": ("evaluate", "report", "compare", "sample"),
         "Choose a method and a budget": ("methods", "advise", "plan"),
         "Run a real federation": ("deploy", "site", "compute-server"),
@@ -97,7 +97,7 @@ app = typer.Typer(
 
     To simulate ten sites with a table of your own:
 
-      fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
+      fedsynth simulate --data patients.csv --epsilon 1 --delta 1e-6 --out run
     """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -316,14 +316,14 @@ def simulate(
 
     Examples:
 
-      fedsynth simulate --data adult.csv --epsilon 1 --delta 1e-6 --out run
+      fedsynth simulate --data patients.csv --epsilon 1 --delta 1e-6 --out run
 
-      fedsynth simulate --data adult.csv --schema adult.toml \
+      fedsynth simulate --data patients.csv --schema agreed.toml \
         --method augflaim --set rounds=10 --set cap=3 --workload 3:64 \
         --sites 100 --partition label-skew:0.5 --trust local \
         --epsilon 1 --delta 1e-6 --out run-of-100-sites
 
-      fedsynth simulate --data adult.csv --method fedprivsyn --sites 5 \
+      fedsynth simulate --data patients.csv --method fedprivsyn --sites 5 \
         --trust secure --trust-set min_honest=4 \
         --epsilon 1 --delta 1e-6 --out secure-run
 
@@ -422,6 +422,55 @@ def demo(out: OutFolder = Path("fedsynth-demo"), force: Force = False, json_: Js
 
 
 @app.command()
+def example(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="File to write, .csv or .parquet; several get the patients of one hospital each. None is needed with "
+            "--schema.",
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows in each file.")] = 6000,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="Schema file (TOML) to write: the columns that all the tables have."),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Write a table of made-up patients, to try commands with.
+
+    No row is a real person, and the same command writes the same rows. Files that exist are not replaced.
+
+    Examples:
+
+      fedsynth example patients.csv
+
+      fedsynth example north.csv south.csv east.csv --schema agreed.toml
+    """
+    from fedsynth.data.read import write_frame
+    from fedsynth.data.sources.files import check_suffix
+    from fedsynth.datasets import patients, patients_toml
+
+    tables = files or []
+    written = [*tables, *([] if schema is None else [schema])]
+    if not written:
+        raise click.UsageError("name a file to write, such as patients.csv, or pass --schema FILE.toml")
+    for file in tables:
+        check_suffix(file)
+    for file in written:
+        if file.exists() or written.count(file) > 1:
+            raise errors.FedsynthError(f"{file} exists or is named twice; choose another name")
+    for hospital, file in enumerate(tables):
+        write_frame(patients(rows, hospital), file)
+    if schema is not None:
+        write_whole(schema, patients_toml())
+    lines = [f"{rows} made-up patients in {file}" for file in tables]
+    lines += [] if schema is None else [f"their schema in {schema}"]
+    say(json_, {"rows": rows, "files": [str(file) for file in written]}, "\n".join(lines))
+
+
+@app.command()
 def sample(
     model: Annotated[Path, typer.Argument(help="Fitted model: the file model.fedsynth in the folder of a run.")],
     rows: Annotated[int, typer.Option("--rows", min=1, help="Number of rows to draw.")],
@@ -448,7 +497,7 @@ def sample(
       fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
 
       fedsynth sample run/model.fedsynth --rows 5000 --out some.csv \
-        --where sex=female --where age=30..40
+        --where sex=f --where age=30..40
     """
     from fedsynth.data.read import write_frame
     from fedsynth.models.conditions import parse_conditions
@@ -530,9 +579,9 @@ def schema_draft(
 
     Examples:
 
-      fedsynth schema draft adult.csv --out adult.toml
+      fedsynth schema draft patients.csv --out draft.toml
 
-      fedsynth schema draft adult.csv --sdv metadata.json --out adult.toml
+      fedsynth schema draft patients.csv --sdv metadata.json --out draft.toml
     """
     from fedsynth.data.draft import draft_from_sdv, draft_schema
     from fedsynth.data.read import read_frame
@@ -577,7 +626,7 @@ def schema_check(
 
     Example:
 
-      fedsynth schema check hospital-a.csv --schema agreed.toml
+      fedsynth schema check north.csv --schema agreed.toml
     """
     from fedsynth.data.read import check_table
     from fedsynth.data.sources import open_source

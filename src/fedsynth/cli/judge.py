@@ -187,7 +187,7 @@ def evaluate(
     Examples:
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
-        --holdout test.csv --target income --out scores
+        --holdout test.csv --target readmitted --out scores
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
         --epsilon 1 --delta 1e-6 --out scores
@@ -274,8 +274,8 @@ def report(
       fedsynth report run --title "Claims 2024, synthetic" \
         --owner "Office for Health Statistics"
 
-      fedsynth report run --target income --sensitive marital-status \
-        --known age,sex,race
+      fedsynth report run --target readmitted --sensitive ward \
+        --known age,sex,nights
     """
     from fedsynth.runs.folder import RunFolder
 
@@ -346,11 +346,11 @@ def compare(
 
     Examples:
 
-      fedsynth compare --data adult.csv --target income \
+      fedsynth compare --data patients.csv --target readmitted \
         --method oneshot --sites 5 --partition label-skew:0.5 \
         --epsilon 1 --delta 1e-6 --repeats 5
 
-      fedsynth compare --data adult.csv --target income \
+      fedsynth compare --data patients.csv --target readmitted \
         --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
         --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """

@@ -34,8 +34,8 @@ import pandas as pd
 
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
-from fedsynth.data.public import rand_hie
 from fedsynth.data.read import log_findings, read_fitting, read_frame
+from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
 from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric

@@ -16,9 +16,9 @@ import numpy as np
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import IID, Partition, Quantity, SynthFS, parse_partition, split, synthfs
 from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
-from fedsynth.data.public import rand_hie, rand_hie_schema
 from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
+from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job

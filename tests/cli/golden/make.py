@@ -112,7 +112,7 @@ MISTAKES: dict[str, str] = {
 }
 """What each mistake is, and a command that makes it in the folder that :func:`world` fills."""
 
-_ABSENT = {"an extra that is not installed": "statsmodels"}
+_ABSENT = {"an extra that is not installed": "statsmodels.datasets"}
 """Modules that are not installed where a mistake is made."""
 
 _GREEDY = '''

@@ -1,12 +1,61 @@
-"""A real public table, from a dependency, for the demo and the tutorials."""
+"""Example tables and their schemas: made-up hospital patients, and a real public health survey.
+
+Documentation and demo use them, and so may anybody: none needs a download.
+"""
 
 from __future__ import annotations
+
+from importlib import resources
 
 import numpy as np
 import pandas as pd
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
+
+__all__ = ["patients", "patients_schema", "patients_toml", "rand_hie", "rand_hie_schema"]
+
+
+def patients(rows: int = 6000, hospital: int = 0) -> pd.DataFrame:
+    """Return made-up patients of one hospital: ``rows`` rows, 6 columns; the same ones for the same arguments.
+
+    No row is a real person. ``hospital`` (0, 1, 2, ...) is a seed, and hospitals differ in age, wards and size of the
+    bills, so that several stand for sites whose tables are not alike. Raises :class:`~fedsynth.errors.InvalidParameter`
+    for a negative number.
+    """
+    for name, number in (("rows", rows), ("hospital", hospital)):
+        if number < 0:
+            raise InvalidParameter(f"{name} is {number}; give 0 or more")
+    rng = np.random.default_rng(hospital)
+    wards = ("surgery", "medicine", "cardiology", "maternity")
+    ward = rng.choice(wards, rows, p=[(0.4, 0.3, 0.2, 0.1), (0.2, 0.5, 0.2, 0.1), (0.2, 0.2, 0.3, 0.3)][hospital % 3])
+    usual = pd.Series(ward).map({"surgery": 50, "medicine": 58, "cardiology": 68, "maternity": 31}).to_numpy(float)
+    age = np.clip(rng.normal(usual + 3 * (hospital % 3), np.where(ward == "maternity", 5, 14)), 0, 100).astype(int)
+    sex = np.where((ward == "maternity") | (rng.random(rows) < 0.48), "f", "m")
+    day_case = rng.random(rows) < np.where(ward == "surgery", 0.4, 0.15)
+    nights = np.where(day_case, 0, np.clip(rng.gamma(1.5, 1 + age / 25), 1, 60)).astype(int)
+    bill = np.round((400 + 650 * nights) * rng.lognormal(np.where(ward == "surgery", 0.6, 0.1), 0.4), 2)
+    risk = 1 / (1 + np.exp(4 - 0.035 * age - 0.12 * np.minimum(nights, 20)))
+    return pd.DataFrame(
+        {
+            "ward": ward,
+            "sex": sex,
+            "age": age,
+            "nights": nights,
+            "bill": np.minimum(bill, 60_000),
+            "readmitted": np.where(rng.random(rows) < risk, "yes", "no"),
+        }
+    )
+
+
+def patients_schema() -> Schema:
+    """Return the schema of :func:`patients`, with the rule that there are no men in the maternity ward."""
+    return Schema.from_toml(patients_toml())
+
+
+def patients_toml() -> str:
+    """Return the same as the text of a schema file, with comments."""
+    return (resources.files(__name__) / "patients.toml").read_text(encoding="utf-8")
 
 
 def rand_hie() -> pd.DataFrame:
