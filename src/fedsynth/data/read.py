@@ -23,7 +23,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedsynth.data.persons import identify, keep_rows
+from fedsynth.data.persons import UNKNOWN, identify, keep_rows
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, frame_of, in_parts
 from fedsynth.data.sources.files import check_suffix
@@ -42,15 +42,17 @@ _log = logging.getLogger(__name__)
 
 
 class PersonLimit(NamedTuple):
-    """A limit on the rows per person for :func:`read_table`: at most ``most`` rows of each person are kept.
+    """The persons of rows for :func:`read_table`, and a limit: at most ``most`` rows of each person are kept.
 
     ``column`` names the column that identifies the person of a row; it need not be part of the schema. ``key`` is a
-    secret that determines which rows of a person are kept (:func:`~fedsynth.data.persons.keep_rows`).
+    secret that determines which rows of a person are kept (:func:`~fedsynth.data.persons.keep_rows`). If ``most`` is
+    None, as in an evaluation, all rows are kept, those without a person
+    (:data:`~fedsynth.data.persons.UNKNOWN`) included.
     """
 
     column: str
-    most: int
-    key: bytes
+    most: int | None = None
+    key: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
     :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
 
-    With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
-    out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
-    not counted either. A file is then read twice, and the rows of a database table are all held as values. The result
-    has the ``persons`` of its rows.
+    With ``persons``, the result has the persons of its rows. If they have a limit, rows beyond it and rows without a
+    person are dropped first and not counted as left out: their number would reveal more about a person than the limit
+    allows. For the same reason malformed lines are not counted either. A file is then read twice, and the rows of a
+    database table are all held as values.
     """
     source = _source(place)
     check_columns(source, schema)
@@ -101,7 +103,9 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     parts.clear()  # frees memory for sorting
     if bad.count:
         _log.warning("%s: %s", source.name, bad)
-        table = table if persons else replace(table, left_out=table.left_out + bad.count)
+        if persons is None or persons.most is None:
+            of = None if table.persons is None else np.append(table.persons, np.full(bad.count, UNKNOWN))
+            table = replace(table, left_out=table.left_out + bad.count, persons=of)
     return table if source.keeps_order else in_canonical_order(table)
 
 
@@ -380,7 +384,8 @@ def _limited(
         batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
     every = pd.concat(ids) if ids else pd.Series([], dtype=object)
-    kept, known = keep_rows(every, persons.most, persons.key), identify(every)
+    known = identify(every)
+    kept = np.ones(len(every), bool) if persons.most is None else keep_rows(every, persons.most, persons.key)
     start = 0
     for rows in batches:
         part = slice(start, start + rows.num_rows)

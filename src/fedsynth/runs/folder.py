@@ -371,15 +371,16 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         )
 
 
-def read_whole(file: Path, schema: Schema) -> Table:
+def read_whole(file: Path, schema: Schema, person: str = "") -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
+    ``file`` is a CSV or Parquet file. If ``person`` names a column, which need not be in the schema, the table has the
+    persons of its rows. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
     says how many), and if a column is missing or unreadable.
     """
-    from fedsynth.data.read import read_table
+    from fedsynth.data.read import PersonLimit, read_table
 
-    table = read_table(file, schema)
+    table = read_table(file, schema, persons=PersonLimit(person) if person else None)
     if table.left_out:
         raise SchemaError(
             f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "
