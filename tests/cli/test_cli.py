@@ -262,7 +262,7 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     wrong = fedsynth("evaluate", *files, "--holdout", tmp_path / "mixed.csv", *stated)
     assert wrong.returncode == 6
     assert f"{len(persons[0])} of the 150 persons in the hold-out table also have rows" in wrong.stderr
-    missing = fedsynth("evaluate", *files, "--person", "nobody")
+    missing = fedsynth("evaluate", *files, "--person", "nobody", "--force")
     assert missing.returncode == 3
     assert "nobody" in missing.stderr
 

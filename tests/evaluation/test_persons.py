@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -319,7 +320,9 @@ def test_references_are_not_shared_between_rows_and_persons():
 
 def test_published_and_stored_rows_keep_their_persons():
     difference = Stored(difference=("high", "low"), lower=0, upper=10)
-    schema = Schema((Numeric("low", 0, 9, decimals=0), Numeric("high", 0, 19, decimals=0, stored=difference)))
+    schema = Schema(
+        (Numeric("low", 0, 9, decimals=0, bins=5), Numeric("high", 0, 19, decimals=0, bins=5, stored=difference))
+    )
     frame = pd.DataFrame({"low": [1, 2, 3], "high": [4, 4, 9]})
     table = replace(schema.encode(frame), persons=np.array([7, 8, 7, 9], dtype=np.uint64), left_out=1)
     plain = schema.publish(table)
@@ -335,7 +338,7 @@ def test_frames_name_their_column_of_persons():
         pd.DataFrame({"age": t.numbers[0], "dose": t.numbers[1], "group": t.codes[2], "who": numbered(t)})
         for t in (visits(30, 23), visits(60, 24))
     )
-    options = {"metrics": ["nearer-to-training"], "holdout": holdout, "unit": Unit(3)}
+    options: dict[str, Any] = {"metrics": ["nearer-to-training"], "holdout": holdout, "unit": Unit(3)}
     found = fedsynth.evaluate(real, real, SCHEMA, person="who", guarantee=Budget(1, 0), **options)
     assert "30 persons have more real rows" in found.attrs["notes"][0]
     with pytest.raises(SchemaError, match="lack the column 'nobody'"):
