@@ -15,6 +15,9 @@ from fedsynth.errors import InvalidParameter
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import distinct_values, is_missing
 
+UNKNOWN = np.frombuffer(hashlib.sha256(b"").digest()[:8], dtype=np.uint64)[0]
+"""What :func:`identify` returns for a row without an identifier (missing, or empty text)."""
+
 
 def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key: bytes) -> NDArray[np.bool_]:
     """Return a mask of the rows to keep, shape ``(rows,)``: at most ``most`` rows of each person.

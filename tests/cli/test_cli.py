@@ -18,6 +18,8 @@ from tests.command import fedsynth
 
 from fedsynth.cli import judge
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.persons import identify
+from fedsynth.rows import concatenate
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job, parse_option, parse_workload
 from fedsynth.schema import Schema
@@ -211,6 +213,63 @@ def test_who_is_protected_is_said_and_paid_for(people, schema, tmp_path):
     job, rows = RunFolder(tmp_path / "run").job, RunFolder(tmp_path / "run").rows()
     assert sum(map(len, rows.sites)) == 2 * 600 // 5
     assert job.person == "person"
+
+
+def test_persons_are_evaluated_as_persons(tmp_path):
+    """No person is on both sides of the hold-out; the card and its figures are of persons."""
+    rng = np.random.default_rng(0)
+    who = np.repeat(np.arange(150), 4)
+    age, sex = rng.integers(18, 90, 150)[who], rng.choice(["f", "m"], 150)[who]
+    frame = pd.DataFrame({"patient": who, "age": age, "sex": sex, "pulse": age + rng.integers(0, 3, len(who))})
+    data, schema, run = tmp_path / "visits.csv", tmp_path / "visits.toml", tmp_path / "run"
+    frame.to_csv(data, index=False)
+    frame.drop(columns="patient").to_csv(tmp_path / "columns.csv", index=False)
+    answer("schema", "draft", tmp_path / "columns.csv", "--out", schema)
+    schema.write_text(schema.read_text().replace("draft = true\n", ""))
+    options = ("--data", data, "--schema", schema, *BUDGET, "--sites", 2, "--method", "oneshot")
+    unit = ("--person", "patient", "--rows-per-person", 3)
+    answer("simulate", *options, *unit, "--holdout", 0.3, "--out", run)
+    rows = RunFolder(run).rows()
+    assert rows.holdout is not None
+    persons = [np.unique(table.persons) for table in (concatenate(rows.sites), rows.holdout)]
+    assert not len(np.intersect1d(*persons))
+
+    said = answer("report", run)
+    assert said["persons"] == {"real": len(persons[0]), "holdout": len(persons[1])}
+    assert said["persons"]["real"] + said["persons"]["holdout"] == 150
+    assert said["rows"]["real"] == 3 * said["persons"]["real"]
+    assert said["attacked"] == "the presence of one person with up to 3 rows"
+    scores = {score["name"]: score for score in said["scores"]}
+    half = len(persons[1]) // 2
+    auc = scores["membership AUC, DOMIAS"]
+    assert auc["note"].startswith(f"{half} persons with {3 * half} training rows against {half} with {3 * half} hold")
+    assert "no attack on the presence of one person with up to 3 rows exceeds 0.731" in auc["says"]
+    page = (run / "report.html").read_text()
+    assert f"{len(persons[0])} persons" in page
+    assert "no attack on the presence of one person with up to 3 rows has an AUC above 0.731" in page
+
+    # The same by hand: the rows that sites had, and those held out, of all visits.
+    kept = frame[frame["patient"].isin(identified(frame, persons[0]))].groupby("patient").head(3)
+    held = frame[frame["patient"].isin(identified(frame, persons[1]))]
+    for name, part in {"real": kept, "held": held, "mixed": frame}.items():
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+    files = (tmp_path / "real.csv", run / "synthetic.csv", "--schema", schema, "--out", tmp_path / "scores")
+    stated = ("--epsilon", 1, "--delta", "1e-6", *unit, "--force")
+    by_hand = answer("evaluate", *files, "--holdout", tmp_path / "held.csv", *stated)
+    assert by_hand["persons"] == said["persons"]
+    assert by_hand["attacked"] == said["attacked"]
+    assert by_hand["rows"]["holdout"] == 4 * len(persons[1])  # none is dropped
+    wrong = fedsynth("evaluate", *files, "--holdout", tmp_path / "mixed.csv", *stated)
+    assert wrong.returncode == 6
+    assert f"{len(persons[0])} of the 150 persons in the hold-out table also have rows" in wrong.stderr
+    missing = fedsynth("evaluate", *files, "--person", "nobody", "--force")
+    assert missing.returncode == 3
+    assert "nobody" in missing.stderr
+
+
+def identified(frame: pd.DataFrame, persons: np.ndarray) -> np.ndarray:
+    """Return the patients with these integers."""
+    return frame["patient"][np.isin(identify(frame["patient"]), persons)].unique()
 
 
 @pytest.mark.parametrize("trust", ["trusted", "local", "secure"])

@@ -36,6 +36,8 @@ from fedsynth.cli.options import (
     Set,
     StatedDelta,
     StatedEpsilon,
+    StatedRowsPerPerson,
+    StatedSitesPerPerson,
     TablePartition,
     TrustName,
     TrustSet,
@@ -151,6 +153,15 @@ def evaluate(
     target: EvaluateTarget = "",
     sensitive: Sensitive = "",
     known: Known = "",
+    person: Annotated[
+        str,
+        typer.Option(
+            "--person",
+            help="Column of the real and the hold-out rows that tells which person a row is about; it need not be in "
+            "the schema. Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: "
+            "each row counts as a person's only one.",
+        ),
+    ] = "",
     suites: Annotated[
         str,
         typer.Option(
@@ -161,6 +172,8 @@ def evaluate(
     ] = "default",
     epsilon: StatedEpsilon = None,
     delta: StatedDelta = None,
+    rows_per_person: StatedRowsPerPerson = 1,
+    sites_per_person: StatedSitesPerPerson = 1,
     max_rows: Annotated[
         int,
         typer.Option(
@@ -181,8 +194,9 @@ def evaluate(
     Measures fidelity, utility and privacy, each score beside what real rows reach in place of the synthetic ones, and
     writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows without noise:
     protect them like the rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of
-    the privacy attacks is compared with what the guarantee allows. For a folder that `fedsynth simulate` wrote,
-    `fedsynth report` does the same without any further option.
+    the privacy attacks is compared with what the guarantee allows. Where a person may have several rows, name the
+    column of persons (--person) and the number of rows that the guarantee protects (--rows-per-person). For a folder
+    that `fedsynth simulate` wrote, `fedsynth report` does the same without any further option.
 
     Examples:
 
@@ -191,6 +205,10 @@ def evaluate(
 
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
         --epsilon 1 --delta 1e-6 --out scores
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --holdout test.csv --person patient --rows-per-person 3 \
+        --epsilon 1 --delta 1e-6 --out scores
     """
     from fedsynth.data.read import column_names
     from fedsynth.data.sources.files import is_csv
@@ -198,7 +216,7 @@ def evaluate(
     from fedsynth.evaluation.evaluate import evaluate as measure
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import SUITES
-    from fedsynth.privacy.cost import Budget
+    from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.runs.folder import RunFolder, read_whole, written_kind
     from fedsynth.schema import Schema
 
@@ -217,16 +235,12 @@ def evaluate(
         )
 
     def whole(file: Path) -> Table:
-        return read_whole(file, plain, records if is_csv(file) else None)
+        return read_whole(file, plain, agreed, records if is_csv(file) else None, person)
 
     plain = agreed.plain(column_names(real, records=records if is_csv(real) else None))
     unseen = None if holdout is None else whole(holdout)
-    made = read_whole(synthetic, plain, written_kind(synthetic))
+    made = read_whole(synthetic, plain, agreed, written_kind(synthetic))
     evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
-    plain = agreed.plain(column_names(real))
-    unseen = None if holdout is None else read_whole(holdout, plain, agreed)
-    rows, made = read_whole(real, plain, agreed), read_whole(synthetic, plain, agreed)
-    evidence = EvaluationTables(rows, made, unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,
@@ -234,6 +248,7 @@ def evaluate(
             sensitive=sensitive,
             known=_split(known),
             guarantee=None if epsilon is None or delta is None else Budget(epsilon, delta),
+            unit=Unit(rows_per_person, sites_per_person),
             suites=_split(suites),
             max_rows=max_rows,
             seed=seed,
@@ -342,7 +357,8 @@ def compare(
     A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
     of one site only (mean over the sites). All three run on the same random splits, and significant differences between
     their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
-    trusted.
+    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known
+    in part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
 
     Examples:
 
@@ -565,13 +581,17 @@ def measure_run(
     """
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.privacy.cost import Unit
 
+    summary = run.summary()
     found = measure(
         _evidence(run.rows(), run.synthetic()),
         target=target or run.job.target,
         sensitive=sensitive,
         known=known,
-        guarantee=run.summary().guarantee,
+        guarantee=summary.guarantee,
+        unit=Unit(**summary.statement["unit"]),
+        neighbours=summary.statement["neighbours"],
         log_likelihood=run.synthesizer().log_likelihood,
         progress=progress,
     )

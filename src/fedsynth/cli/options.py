@@ -327,6 +327,22 @@ SitesPerPerson = Annotated[
         "number means more noise.",
     ),
 ]
+StatedRowsPerPerson = Annotated[
+    int,
+    typer.Option(
+        "--rows-per-person",
+        min=1,
+        help="Largest number of rows of one person at a site that the stated guarantee protects together.",
+    ),
+]
+StatedSitesPerPerson = Annotated[
+    int,
+    typer.Option(
+        "--sites-per-person",
+        min=1,
+        help="Largest number of sites of one person that the stated guarantee protects together.",
+    ),
+]
 SuperLink = Annotated[
     str,
     typer.Option(

@@ -29,7 +29,7 @@ from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_part
 from fedsynth.data.sources.files import CsvRows, check_suffix
 from fedsynth.errors import InvalidParameter, SchemaError, listed
 from fedsynth.files import sync
-from fedsynth.persons import identify, keep_rows
+from fedsynth.persons import UNKNOWN, identify, keep_rows
 from fedsynth.rows import BadLine, Records, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
@@ -45,15 +45,16 @@ _log = logging.getLogger(__name__)
 
 
 class PersonLimit(NamedTuple):
-    """A limit on the rows per person for :func:`read_table`: at most ``most`` rows of each person are kept.
+    """The persons of rows for :func:`read_table`, and a limit: at most ``most`` rows of each person are kept.
 
     ``column`` names the column that identifies the person of a row; it need not be part of the schema. ``key`` is a
-    secret that determines which rows of a person are kept (:func:`~fedsynth.persons.keep_rows`).
+    secret that determines which rows of a person are kept (:func:`~fedsynth.persons.keep_rows`). If ``most`` is None,
+    as in an evaluation, all rows are kept, those without a person (:data:`~fedsynth.persons.UNKNOWN`) included.
     """
 
     column: str
-    most: int
-    key: bytes
+    most: int | None = None
+    key: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,10 @@ def read_table(
     ``None``), or ``rfc4180`` if its cells may hold newlines. Raises :class:`SchemaError` for a missing column, a column
     of a database whose type cannot be read, a file without a header, and an invalid file that is declared ``rfc4180``.
 
-    With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
-    out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
-    not counted either. A file is then read twice, and the rows of a database table are all held as values. The result
-    has the ``persons`` of its rows.
+    With ``persons``, the result has the persons of its rows. If they have a limit, rows beyond it and rows without a
+    person are dropped first and not counted as left out: their number would reveal more about a person than the limit
+    allows. For the same reason malformed lines are not counted either. A file is then read twice, and the rows of a
+    database table are all held as values.
     """
     source = _source(place, records)
     check_columns(source, schema)
@@ -122,11 +123,10 @@ def read_table(
     parts.clear()  # frees memory for sorting
     remarks += [str(bad)] if bad.count else []
     ignored = _ignored(source, schema, persons, unused)
-    table = replace(
-        table,
-        left_out=table.left_out + (0 if persons else bad.count),
-        misfits=replace(table.misfits, ignored=ignored, remarks=tuple(remarks)),
-    )
+    table = replace(table, misfits=replace(table.misfits, ignored=ignored, remarks=tuple(remarks)))
+    if bad.count and (persons is None or persons.most is None):
+        of = None if table.persons is None else np.append(table.persons, np.full(bad.count, UNKNOWN))
+        table = replace(table, left_out=table.left_out + bad.count, persons=of)
     if not quiet:
         log_findings(source.name, table)
     return table if source.keeps_order else in_canonical_order(table)
@@ -485,7 +485,8 @@ def _limited(
         batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
     every = pd.concat(ids) if ids else pd.Series([], dtype=object)
-    kept, known = keep_rows(every, persons.most, persons.key), identify(every)
+    known = identify(every)
+    kept = np.ones(len(every), bool) if persons.most is None else keep_rows(every, persons.most, persons.key)
     if dropped := int(np.count_nonzero(~kept)):
         remarks.append(
             f"{dropped} of the {len(kept)} rows are not used: at most {persons.most} of each {persons.column!r} are, "

@@ -1,7 +1,8 @@
 """Privacy attacks on a published synthetic table, and the formal bounds on the success of any attack.
 
-Membership inference asks which rows were training rows; attribute disclosure infers a person's sensitive column from
-other columns. An attack that fails proves nothing: a better one may succeed. The formal bounds hold for every attack.
+Membership inference asks which rows were training rows (or which persons, if the persons of rows are known); attribute
+disclosure infers a person's sensitive column from other columns. An attack that fails proves nothing: a better one may
+succeed. The formal bounds hold for every attack.
 """
 
 from __future__ import annotations
@@ -18,6 +19,14 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.distances import NeighbourIndex, drawn, nearest, share
 from fedsynth.evaluation.features import MixedSpace, integer_codes
+from fedsynth.evaluation.persons import (
+    count_persons,
+    drawn_persons,
+    mean_by_person,
+    persons_with,
+    standard_error,
+    take_persons,
+)
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Estimate, EvaluationTables
 from fedsynth.evaluation.suites import quiet
@@ -59,7 +68,8 @@ def formal_auc_bound(epsilon: float, delta: float) -> float:
 
     The bound compares one table with and without a row. An experiment that replaces a member by a non-member changes
     two rows: under a guarantee for adding or removing one row, pass the parameters that :func:`replacement_guarantee`
-    returns. Raises :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
+    returns. A guarantee for a person with several rows bounds attacks on that person in the same way. Raises
+    :class:`InvalidParameter` for a negative epsilon, or a delta outside [0, 1].
     """
     _check(epsilon, delta)
     return 1.0 - (1.0 - delta) ** 2 * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -119,7 +129,8 @@ class AttackTargets:
     """The rows on which membership attacks are tested: equally many ``members`` and ``nonmembers``.
 
     Members are training rows. Non-members are hold-out rows: real rows that the synthesizer never saw. The
-    ``reference`` rows are other hold-out rows, which stand for the attacker's knowledge of the population.
+    ``reference`` rows are other hold-out rows, which stand for the attacker's knowledge of the population. If rows have
+    persons, the tables hold all rows of equally many persons, and the reference rows are of other persons.
     """
 
     members: Table
@@ -132,19 +143,34 @@ class AttackTargets:
 
         Members are drawn from ``evidence.real``. Non-members, as many as members, are drawn from the hold-out rows, of
         which they use at most half; the reference rows are drawn from the hold-out rows that are left. Each of the
-        three parts has at most ``max_rows`` rows. Raises :class:`Unsupported` without hold-out rows.
+        three parts has at most ``max_rows`` rows. If rows have persons, persons are drawn in the same way, each with
+        all rows: as many as have about ``max_rows`` rows, but at least 100 if there are so many. Raises
+        :class:`Unsupported` without hold-out rows.
         """
         if evidence.holdout is None:
             raise Unsupported(
                 "membership inference needs rows that the synthesizer never saw; keep some back (--holdout)"
             )
-        size = min(len(evidence.real), len(evidence.holdout) // 2, max_rows)
-        order = rng.permutation(len(evidence.holdout))
+        real, holdout = evidence.real, evidence.holdout
+        unseen, most = count_persons(holdout), persons_with(holdout, max_rows)
+        size = min(count_persons(real), unseen // 2, persons_with(real, max_rows), most)
+        order = rng.permutation(unseen)
         return cls(
-            drawn(evidence.real, size, rng),
-            evidence.holdout.take(order[:size]),
-            evidence.holdout.take(order[size : size + max_rows]),
+            drawn_persons(real, size, rng),
+            take_persons(holdout, order[:size]),
+            take_persons(holdout, order[size : size + most]),
         )
+
+    def by_person(self, scores: tuple[Scores, Scores]) -> tuple[Scores, Scores]:
+        """Return the scores of persons, given those of the rows of members and of non-members, in the same order.
+
+        A person's score is the mean of the scores of all of this person's rows, as in user inference (Kandpal et al.
+        2024, arXiv 2310.09266), where the mean is over log-likelihood ratios: it grows with every row that was
+        memorised, and does not depend on how many rows a person has. (A maximum would be higher for persons with more
+        rows; it would notice a single copied row better.) Rows without persons keep their own scores.
+        """
+        members, nonmembers = scores
+        return mean_by_person(members, self.members), mean_by_person(nonmembers, self.nonmembers)
 
     def scores(self, score: Scores) -> tuple[Scores, Scores]:
         """Split a flat array of scores, first of all members, then of all non-members, into these two parts."""
@@ -249,7 +275,8 @@ class Disclosure:
       rows; None without a hold-out. ``advantage_real``: the same difference for attackers trained on the training rows.
     - ``by_attacker``: maps each attacker's name to its own (``members``, ``population``).
     - ``rows``: number of training rows or of other real rows that attackers are tested on, whichever is smaller.
-      ``subsets``: number of subsets of known columns; ``size``: number of columns in each subset.
+      ``persons``: the same for persons with such rows; the number of rows if persons are not known. ``subsets``: number
+      of subsets of known columns; ``size``: number of columns in each subset.
     """
 
     members: Estimate
@@ -260,6 +287,7 @@ class Disclosure:
     advantage_real: Estimate | None
     by_attacker: dict[str, tuple[float, float]]
     rows: int
+    persons: int
     subsets: int
     size: int
 
@@ -277,8 +305,9 @@ def attribute_disclosure(
 
     Columns are given by their position in the schema; if fewer than ``size`` are known, all of them are one subset.
     ``rng`` draws the rows. Attackers train on at most ``max_rows`` rows and are tested on at most as many training rows
-    and hold-out rows. Without a hold-out, the real rows are split at random: one half stands for the training rows, the
-    other for people outside the table. Intervals are 1.96 standard errors over rows.
+    and hold-out rows. Without a hold-out, the real rows (or persons) are split at random: one half stands for the
+    training rows, the other for people outside the table. Intervals are 1.96 standard errors, in which rows of one
+    person are not independent (:func:`~fedsynth.evaluation.persons.standard_error`).
 
     After the attribute disclosure of Hittmeir, Mayer and Ekelhart 2020, doi 10.1145/3374664.3375722, here with six
     attackers: random forest, support vector machine, naive Bayes, 5 nearest neighbours, logistic regression, and their
@@ -290,15 +319,15 @@ def attribute_disclosure(
     """
     if sensitive in known or not known:
         raise Unsupported("known columns must not be empty nor include the sensitive one; name others")
-    members, nonmembers = _two_sides(evidence, rng, max_rows)
+    asked = members, nonmembers = _two_sides(evidence, rng, max_rows)
     train = drawn(evidence.synthetic, max_rows, rng)
     subsets = list(itertools.combinations(known, min(size, len(known))))
     seed = int(rng.integers(2**31))
-    by_synthetic = _correct(train, (members, nonmembers), sensitive, subsets, seed)
+    by_synthetic = _correct(train, asked, sensitive, subsets, seed)
     by_real = cached(
-        (members, nonmembers),
+        asked,
         ("attribute disclosure", sensitive, tuple(subsets), seed),
-        lambda: _correct(members, (members, nonmembers), sensitive, subsets, seed),
+        lambda: _correct(members, asked, sensitive, subsets, seed),
     )
     commonest = np.bincount(train.codes[sensitive]).argmax()
     names = list(by_synthetic)
@@ -306,14 +335,15 @@ def attribute_disclosure(
     real = [np.mean([by_real[name][side] for name in names], axis=0) for side in (0, 1)]
     held = evidence.holdout is not None
     return Disclosure(
-        members=_mean(synthetic[0]),
-        population=_mean(real[1]),
+        members=_mean(synthetic[0], members),
+        population=_mean(real[1], nonmembers),
         floor=float((members.codes[sensitive] == commonest).mean()),
         ceiling=float(real[0].mean()),
-        advantage=_difference(*synthetic) if held else None,
-        advantage_real=_difference(*real) if held else None,
+        advantage=_difference(synthetic, asked) if held else None,
+        advantage_real=_difference(real, asked) if held else None,
         by_attacker={n: (float(by_synthetic[n][0].mean()), float(by_real[n][1].mean())) for n in names},
         rows=min(len(members), len(nonmembers)),
+        persons=min(count_persons(members), count_persons(nonmembers)),
         subsets=len(subsets),
         size=len(subsets[0]),
     )
@@ -399,20 +429,24 @@ def _majority(votes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _two_sides(evidence: EvaluationTables, rng: np.random.Generator, max_rows: int) -> tuple[Table, Table]:
-    """Return training rows, and unseen rows of the same source: hold-out rows, or the other half of the real rows."""
+    """Return training rows, and unseen rows of the same source: hold-out rows, or the other half of the real rows.
+
+    If rows have persons, the other half is of the other persons.
+    """
     if evidence.holdout is not None:
         return drawn(evidence.real, max_rows, rng), drawn(evidence.holdout, max_rows, rng)
-    order = rng.permutation(len(evidence.real))[: 2 * max_rows]
+    order = rng.permutation(count_persons(evidence.real))[: 2 * persons_with(evidence.real, max_rows)]
     half = len(order) // 2
-    return evidence.real.take(order[:half]), evidence.real.take(order[half:])
+    return take_persons(evidence.real, order[:half]), take_persons(evidence.real, order[half:])
 
 
-def _mean(values: Scores) -> Estimate:
-    mean, reach = float(values.mean()), _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+def _mean(values: Scores, table: Table) -> Estimate:
+    mean, reach = float(values.mean()), _Z * standard_error(values, table)
     return Estimate(mean, mean - reach, mean + reach)
 
 
-def _difference(one: Scores, two: Scores) -> Estimate:
+def _difference(values: Sequence[Scores], tables: Sequence[Table]) -> Estimate:
+    one, two = values
     gap = float(one.mean() - two.mean())
-    reach = _Z * math.sqrt(float(one.var(ddof=1)) / len(one) + float(two.var(ddof=1)) / len(two))
+    reach = _Z * math.hypot(*map(standard_error, values, tables))
     return Estimate(gap, gap - reach, gap + reach)

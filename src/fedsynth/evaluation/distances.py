@@ -13,6 +13,13 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import MixedSpace
+from fedsynth.evaluation.persons import (
+    count_persons,
+    drawn_persons,
+    effective_rows,
+    numbered_persons,
+    persons_with,
+)
 from fedsynth.evaluation.score import Estimate, EvaluationTables
 from fedsynth.rows import Table
 
@@ -83,16 +90,27 @@ def matches(queries: Keys, rows: Keys) -> NDArray[np.int64]:
     return np.bincount(rows, minlength=int(queries.max()) + 1)[queries]
 
 
-def share(hits: float, of: int) -> Estimate:
+def share(hits: float, of: float) -> Estimate:
     """Return the share ``hits / of`` with its exact binomial (Clopper-Pearson) 95 % interval.
 
-    ``of`` is the number of trials, at least 1; ``hits`` may be fractional (ties counted in expectation).
+    ``of`` is the number of trials, at least 1; both may be fractional (ties counted in expectation, rows that are not
+    independent counted as fewer).
     """
     from scipy.special import betaincinv
 
     low = float(betaincinv(hits, of - hits + 1, 0.025)) if hits > 0 else 0.0
     high = float(betaincinv(hits + 1, of - hits, 0.975)) if hits < of else 1.0
     return Estimate(hits / of, low, high)
+
+
+def share_of(hits: NDArray[np.bool_], table: Table) -> Estimate:
+    """Return the share of ``hits``, one for each row of ``table``, with its 95 % interval.
+
+    It is that of :func:`share`, for as many trials as the rows are worth if rows of one person resemble each other
+    (:func:`~fedsynth.evaluation.persons.effective_rows`; Korn and Graubard 1998, Survey Methodology 24, 193-201).
+    """
+    of = effective_rows(hits, table)
+    return share(float(hits.sum()) * of / len(hits), of)
 
 
 def nearest(queries: Points, points: Points, many: int = 1) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -182,20 +200,23 @@ def closeness(queries: Table, index: NeighbourIndex) -> DistanceToReal:
     found = index.distances(queries, 2)
     ratio = Estimate(math.nan)
     if found.shape[1] == 2:
-        ratio = median(np.divide(found[:, 0], found[:, 1], out=np.ones(len(found)), where=found[:, 1] > 0))
-    return DistanceToReal(median(found[:, 0]), float(found[:, 0].min()), ratio, len(queries))
+        ratio = median(np.divide(found[:, 0], found[:, 1], out=np.ones(len(found)), where=found[:, 1] > 0), queries)
+    return DistanceToReal(median(found[:, 0], queries), float(found[:, 0].min()), ratio, len(queries))
 
 
-def median(values: NDArray[np.float64]) -> Estimate:
+def median(values: NDArray[np.float64], table: Table | None = None) -> Estimate:
     """Return the median of ``values``, shape ``(values,)``, with its 95 % interval.
 
     The ends of the interval are order statistics, so it is distribution-free. With fewer than six values it is their
-    whole range, which covers less than 95 %.
+    whole range, which covers less than 95 %. If ``values`` are of the rows of a ``table`` with persons, the ends are
+    those for as many values as these are worth to a share of one half
+    (:func:`~fedsynth.evaluation.persons.effective_rows`; Woodruff 1952, doi 10.1080/01621459.1952.10483443).
     """
     from scipy.stats import binom
 
     ordered = np.sort(values)
-    below = max(int(binom.ppf(0.025, len(values), 0.5)) - 1, 0)
+    worth = len(values) if table is None else int(effective_rows(values <= np.median(values), table))
+    below = max(int(binom.ppf(0.025, worth, 0.5)) - 1, 0) * len(values) // worth
     return Estimate(float(np.median(values)), float(ordered[below]), float(ordered[len(values) - 1 - below]))
 
 
@@ -206,8 +227,8 @@ class HoldoutShare:
     ``value`` is the share with its 95 % interval; 1/2 is expected if nothing was copied. ``of_a_copy`` is approximately
     the value that a verbatim copy of the training rows would have. It is below 1 if distances are measured to a random
     sample of ``side`` training rows (and as many hold-out rows) instead of all, or if training rows equal a hold-out
-    row, so that they tie. ``queries`` counts the synthetic rows used; ``tied`` is the share of them with both distances
-    equal, a mean over draws.
+    row, so that they tie. If rows have persons, ``side`` counts persons. ``queries`` counts the synthetic rows used;
+    ``tied`` is the share of them with both distances equal, a mean over draws.
     """
 
     value: Estimate
@@ -243,19 +264,24 @@ def holdout_share(
     replacement). This variance covers the noise of the queries, of the training draw and of the hold-out, and rows that
     are the nearest of many queries. The interval reaches 1.96 times the root of the variance to each side of the mean.
     It shows the noise of one draw: averaging over draws reduces only the part that comes from drawing among the rows of
-    the larger table.
+    the larger table. If rows have persons, these are drawn, with all of their rows, in place of rows: then persons are
+    exchangeable, ``m`` is their number on each side, and ``c_j`` the number of queries whose nearest row is person
+    ``j``'s.
     """
     if evidence.holdout is None:
         raise Unsupported("the share needs rows that the synthesizer never saw; keep some back (--holdout)")
-    side = min(len(evidence.real), len(evidence.holdout), max_points)
-    asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // side, 1000)), rng)
-    queries = space.coordinates(asked)
     both = (evidence.real, evidence.holdout)
+    side = min(*map(count_persons, both), *(persons_with(table, max_points) for table in both))
+    rows = side * len(evidence.real) // count_persons(evidence.real)
+    asked = drawn(evidence.synthetic, min(max_queries, max(max_pairs // rows, 1000)), rng)
+    queries = space.coordinates(asked)
 
     def neighbours(table: Table) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        return nearest(queries, space.coordinates(drawn(table, side, rng)))
+        points = drawn_persons(table, side, rng)
+        found, which = nearest(queries, space.coordinates(points))
+        return found, numbered_persons(points)[which]
 
-    whole = [neighbours(table) if len(table) <= side else None for table in both]  # the same in every draw
+    whole = [neighbours(table) if count_persons(table) <= side else None for table in both]  # the same in every draw
     shares, variances, ties = [], [], []
     for _ in range(draws):
         (train, near_train), (held, near_held) = (
@@ -272,7 +298,7 @@ def holdout_share(
         ties.append(float(tied.mean()))
     mean, reach = float(np.mean(shares)), _Z * math.sqrt(float(np.mean(variances)))
     twins = matches(*keys_by_value([evidence.real, evidence.holdout])) > 0
-    copy = 0.5 + side / len(evidence.real) / 2 * (1 - float(twins.mean()))
+    copy = 0.5 + side / count_persons(evidence.real) / 2 * (1 - float(twins.mean()))
     band = Estimate(mean, max(mean - reach, 0.0), min(mean + reach, 1.0))
     return HoldoutShare(band, copy, len(queries), side, float(np.mean(ties)))
 

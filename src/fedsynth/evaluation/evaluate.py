@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from fedsynth.evaluation.dependence import (
     pairwise_correlation_difference,
     strong_pairs,
 )
+from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
 from fedsynth.evaluation.plot_data import PlotData, plot_data
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Details, Estimate, EvaluationTables, Resample, Score, of_references, over_trials
@@ -29,7 +30,7 @@ from fedsynth.evaluation.suites import SUITES
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import STRONG, with_verdict
 from fedsynth.federation.federation import Progress, ignore_progress
-from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
 
@@ -87,10 +88,12 @@ class Evaluation:
     """The result of :func:`evaluate`: scores, data for plots, row counts, and notes for the reader.
 
     ``scores`` come in the order of a report; ``plot_data`` is the data of its plots. ``rows`` maps "real", "synthetic"
-    and "holdout" to numbers of rows. ``target`` names the column to predict ("" for none). ``notes`` are sentences on
-    how rows were drawn for fidelity, and on the scores of utility and privacy that were left out, with the reason.
-    ``about`` is the title block of the report. None of it is differentially private: it is computed from real rows
-    without noise.
+    and "holdout" to numbers of rows, and ``persons`` maps "real" and "holdout" to numbers of persons; it is empty if
+    nothing says which rows are of one person. ``target`` names the column to predict ("" for none). ``notes`` are
+    sentences on how rows were drawn for fidelity, and on the scores of utility and privacy that were left out, with the
+    reason. ``attacked`` says what the formal bounds of attacks are about
+    (:attr:`~fedsynth.evaluation.privacy.AttackBounds.attacked`). ``about`` is the title block of the report. None of it
+    is differentially private: it is computed from real rows without noise.
     """
 
     scores: tuple[Score, ...]
@@ -99,6 +102,8 @@ class Evaluation:
     target: str = ""
     notes: tuple[str, ...] = ()
     about: ReportTitle = ReportTitle()
+    persons: Mapping[str, int] = field(default_factory=dict)
+    attacked: str = "the presence of one row"
 
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as JSON values, for ``scores.json`` in the output folder of ``fedsynth evaluate``.
@@ -108,8 +113,10 @@ class Evaluation:
         return {
             "about": asdict(self.about),
             "rows": dict(self.rows),
+            "persons": dict(self.persons),
             "target": self.target,
             "notes": list(self.notes),
+            "attacked": self.attacked,
             "scores": [score.to_json() for score in self.scores],
             "plot_data": self.plot_data.to_json(),
         }
@@ -124,6 +131,8 @@ class Evaluation:
             content["target"],
             tuple(content["notes"]),
             ReportTitle(**content["about"]),
+            content["persons"],
+            content["attacked"],
         )
 
 
@@ -135,6 +144,8 @@ def evaluate(
     sensitive: str = "",
     known: Sequence[str] = (),
     guarantee: Budget | None = None,
+    unit: Unit = ONE_ROW,
+    neighbours: Neighbours = "add-remove",
     log_likelihood: LogLikelihood | None = None,
     fitted: Table | None = None,
     suites: Sequence[str] = ("default",),
@@ -156,8 +167,9 @@ def evaluate(
       (but the synthesizer did).
     - ``sensitive``, ``known``: in attribute disclosure, an attacker who knows the columns ``known`` infers the column
       ``sensitive`` (defaults: see :func:`~fedsynth.evaluation.privacy.privacy`).
-    - ``guarantee``: the (epsilon, delta) for adding or removing one row that the table was made under, if any; attacks
-      are compared with the bounds that follow from it.
+    - ``guarantee``: the (epsilon, delta) that the table was made under, if any; attacks are compared with the bounds
+      that follow from it. ``unit`` is what it protects: one row (the default), or a person with several rows.
+      ``neighbours`` says whether it is for adding or removing the unit, or for replacing it (public sizes).
     - ``log_likelihood``: if the model has one, a function that returns each row's log-likelihood in nats, shape
       ``(rows,)``, for a table.
     - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: privacy figures, and
@@ -170,6 +182,10 @@ def evaluate(
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
     A :class:`DataWarning` says if rows of a table were left out when it was encoded: scores are those of the others.
+
+    If the real and the hold-out table have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), no person
+    counts as unseen of whom the synthesizer, or the other side of a comparison, has rows: real rows are split by
+    person, membership attacks are on persons, and bands allow for rows of one person that resemble each other.
 
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
     privacy figures measured (multiple testing). Raises :class:`Unsupported` for a metric that was named and cannot be
@@ -206,7 +222,7 @@ def evaluate(
             progress("fidelity", done, len(chosen))
             references = cached(
                 (evidence.real, evidence.holdout),
-                (one.title, repeats, max_rows, seed, len(trials[0].reference)),
+                (one.title, repeats, max_rows, seed, *(len(trial.reference) for trial in trials)),
                 partial(of_references, trials, one.metric),
             )
             score = over_trials(
@@ -222,9 +238,11 @@ def evaluate(
         progress("fidelity", len(chosen), len(chosen))
     if "likelihood" in wanted and log_likelihood is not None and evidence.holdout is not None:
         scores.append(_likelihood_score(seen, log_likelihood, max_rows, seed))
-    if guarantee is not None:
-        limit = f"({guarantee.epsilon:g}, {guarantee.delta:g})"
-        said.append(f"Attacks are compared with the (epsilon, delta) guarantee stated for the table: {limit}.")
+    epsilon, delta = (None, None) if guarantee is None else (guarantee.epsilon, guarantee.delta)
+    bounds = privacy.AttackBounds.of(epsilon, delta, unit, neighbours)
+    attacks = [name for name in wanted if name in privacy.METRICS]
+    if attacks:
+        said += bounds.notes(seen)
     missing: list[str] = []
     if "learning" in wanted and not target:
         missing.append("Utility was not measured: name the column to predict with --target.")
@@ -247,15 +265,16 @@ def evaluate(
                 missing.append(f"Utility was not measured by the suite {suite}: {error}.")
             else:
                 scores += [replace(score, metric="learning") for score in found]
-    attacks = [name for name in wanted if name in privacy.METRICS]
     if attacks:
         findings = privacy.privacy(
             seen,
             target=target,
             sensitive=sensitive,
             known=known,
-            epsilon=None if guarantee is None else guarantee.epsilon,
-            delta=None if guarantee is None else guarantee.delta,
+            epsilon=epsilon,
+            delta=delta,
+            unit=unit,
+            neighbours=neighbours,
             seed=seed,
             progress=progress,
             metrics=attacks,
@@ -274,6 +293,12 @@ def evaluate(
         },
         target,
         (*said, *missing),
+        persons={
+            name: count_persons(table)
+            for name, table in (("real", evidence.real), ("holdout", evidence.holdout))
+            if table is not None and evidence.by_person
+        },
+        attacked=bounds.attacked,
     )
 
 
@@ -321,9 +346,12 @@ def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
     """Return a note on the rows of the fidelity comparisons: how many, and where they come from."""
     one = trials[0]
     pool = "the real rows" if evidence.holdout is None else "the real and the hold-out rows together"
+    about = ""
+    if evidence.by_person:
+        pool, about = f"{pool} by person", "about "
     return (
         f"Fidelity scores are means of {len(trials)} comparisons. Each shuffled and split {pool}: "
-        f"{len(one.real):,} rows to compare with, {len(one.reference):,} others as the reference. "
+        f"{about}{len(one.real):,} rows to compare with, {len(one.reference):,} others as the reference. "
         f"{len(one.synthetic):,} synthetic rows were drawn, as many as the reference has. "
         "Bands: 1.96 standard deviations of one comparison."
     )
@@ -409,15 +437,14 @@ def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...
 
 def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
     assert evidence.holdout is not None
-    heard, seen = (
-        log_likelihood(evidence.sample(table, max_rows, seed)) for table in (evidence.holdout, evidence.real)
-    )
+    sampled = [evidence.sample(table, max_rows, seed) for table in (evidence.holdout, evidence.real)]
+    heard, seen = map(log_likelihood, sampled)
     held, fitted = (
         Estimate(
             fidelity.likelihood(rows).nll,
-            *(float(-rows.mean() + sign * 1.959964 * rows.std() / np.sqrt(len(rows))) for sign in (-1, 1)),
+            *(float(-rows.mean() + sign * 1.959964 * standard_error(rows, table)) for sign in (-1, 1)),
         )
-        for rows in (heard, seen)
+        for rows, table in zip((heard, seen), sampled, strict=True)
     )
     return Score(
         "fidelity",
@@ -434,15 +461,16 @@ def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood,
 def _learned_and_tested(evidence: EvaluationTables, max_rows: int, seed: int, notes: list[str]) -> tuple[Table, Table]:
     """Return the real rows that learners may train on and those that test them: hold-out rows if there are any.
 
-    Without a hold-out, a fifth of the real rows is set aside, which is said in ``notes``.
+    Without a hold-out, a fifth of the real rows (or persons) is set aside, which is said in ``notes``.
     """
     real, test = evidence.real, evidence.holdout
     if test is None:
-        order = np.random.default_rng(seed).permutation(len(real))
-        fifth = max(1, len(real) // 5)
-        real, test = real.take(order[fifth:]), real.take(order[:fifth])
+        order = np.random.default_rng(seed).permutation(count_persons(real))
+        fifth = max(1, len(order) // 5)
+        real, test = take_persons(real, order[fifth:]), take_persons(real, order[:fifth])
+        tested = "the rows of a fifth of the persons" if evidence.by_person else "a fifth of the real rows"
         notes.append(
-            "There was no hold-out, so utility is tested on a fifth of the real rows: the synthesizer has seen them, "
-            "the classifiers have not."
+            f"There was no hold-out, so utility is tested on {tested}: the synthesizer has seen them, the classifiers "
+            "have not."
         )
     return real, evidence.sample(test, max_rows, seed)

@@ -12,11 +12,13 @@ import pandas as pd
 from fedsynth.errors import DataWarning, SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.persons import identify
+from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.schema.misfits import with_lines
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
-    from fedsynth.privacy.cost import Budget
+    from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.rows import Table
     from fedsynth.schema import Schema
 
@@ -32,6 +34,8 @@ def evaluate(
     sensitive: str = "",
     known: Sequence[str] = (),
     guarantee: Budget | None = None,
+    person: str = "",
+    unit: Unit = ONE_ROW,
     log_likelihood: LogLikelihood | None = None,
     suites: Sequence[str] = ("default",),
     repeats: int = 5,
@@ -41,12 +45,14 @@ def evaluate(
     """Return the scores of a synthetic table, each beside a reference from real rows, as ``fedsynth evaluate`` does.
 
     ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw, ``schema`` the schema
-    that the sites agreed on. Without a hold-out, references come from the real rows alone, and scores that need
-    unseen rows are left out. ``target`` is the column that classifiers (or regressors) learn to predict. In attribute
+    that the sites agreed on. Without a hold-out, references come from the real rows alone, and scores that need unseen
+    rows are left out. ``target`` is the column that classifiers (or regressors) learn to predict. In attribute
     disclosure, an attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
-    (epsilon, delta) for adding or removing one row that the table was made under, if any; attacks are compared with it.
-    ``metrics`` names the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``;
-    None computes all that the tables allow. The other options, and all names of metrics, are those of
+    (epsilon, delta) that the table was made under, if any, for adding or removing a ``unit``: one row, or all rows of a
+    person; attacks are compared with it. ``person`` names the column of ``real`` and ``holdout`` that identifies the
+    person of a row, which need not be in the schema: real rows are then split, and attacked, by person. ``metrics``
+    names the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes
+    all that the tables allow. The other options, and all names of metrics, are those of
     :func:`fedsynth.evaluation.evaluate.evaluate`.
 
     The frame has the columns ``metric``, ``score`` (its title; some metrics have several), ``column``, ``value`` and
@@ -65,14 +71,15 @@ def evaluate(
 
     Raises :class:`SchemaError` for rows that do not fit the schema and for unknown columns, :class:`InvalidParameter`
     for an unknown metric or suite and for less than one repeat, and :class:`Unsupported` for a metric that was named
-    and cannot be computed on these tables, for a table with fewer than two rows, for known columns that include the
+    and cannot be computed on these tables, for a person with rows in both ``real`` and ``holdout`` and for a row
+    without a person, for a table with fewer than two rows, for known columns that include the
     sensitive one or the target, and without scikit-learn (the extra ``evaluate``).
     """
     plain = schema.plain(map(str, real.columns))
     evidence = EvaluationTables(
-        _encoded("real", real, plain, schema),
+        _encoded("real", real, plain, schema, person),
         _encoded("synthetic", synthetic, plain, schema),
-        None if holdout is None else _encoded("hold-out", holdout, plain, schema),
+        None if holdout is None else _encoded("hold-out", holdout, plain, schema, person),
         agreed=schema,
     )
     found = measure(
@@ -82,6 +89,7 @@ def evaluate(
         sensitive=sensitive,
         known=known,
         guarantee=guarantee,
+        unit=unit,
         log_likelihood=log_likelihood,
         suites=suites,
         repeats=repeats,
@@ -101,9 +109,12 @@ def evaluate(
     return frame
 
 
-def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema) -> Table:
+def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, person: str = "") -> Table:
     table = schema.encode(frame)
-    table = replace(table, misfits=replace(table.misfits, ignored=agreed.ignored(table.misfits.ignored)))
+    ignored = tuple(column for column in agreed.ignored(table.misfits.ignored) if column != person)
+    table = replace(table, misfits=replace(table.misfits, ignored=ignored))
+    if person and person not in frame:
+        raise SchemaError(f"the {name} rows lack the column {person!r}, which identifies the person of each row")
     if table.left_out:
         head = (
             f"{table.left_out} of the {len(frame)} {name} rows do not fit the schema, and scores without them would "
@@ -112,4 +123,4 @@ def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema) -> 
         raise SchemaError(with_lines(head, table.findings()[1:]))
     if found := table.findings():
         warnings.warn(with_lines(f"the {name} rows:", found), DataWarning, stacklevel=3)
-    return table
+    return replace(table, persons=identify(frame[person])) if person else table

@@ -27,6 +27,9 @@ An attack that exceeds the bound that the formal guarantee sets for replacing a 
 always an alarm: such an excess has a p-value below 0.0001. There is no verdict on the minimum DCR, with fewer than 20
 rows of any kind (for the median DCR and NNDR, of synthetic or unseen rows), or if even a complete copy would not be
 significant.
+
+If the persons of rows are known, membership attacks are on persons, real rows are split by person, bands allow for rows
+of one person that resemble each other, and the 20 are persons.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.attacks import (
@@ -60,10 +64,14 @@ from fedsynth.evaluation.distances import (
     keys_by_value,
     matches,
     share,
+    share_of,
 )
 from fedsynth.evaluation.features import MixedSpace, is_numeric
+from fedsynth.evaluation.persons import count_persons, numbered_persons, rows_per_person, take_persons
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, Verdict, holm
 from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.privacy.cost import ONE_ROW, Neighbours, Unit
+from fedsynth.rows import Table
 
 # Metric names, and their titles in progress messages and notes, in the order of a report: attacks come before
 # distances, which do not measure privacy.
@@ -88,8 +96,8 @@ class RowLimits:
 
     All four are upper bounds; exact matches are sought among all rows. Nearest neighbours of ``queries`` rows (twice as
     many for the share nearer to training rows) are sought among ``points`` rows of another table. Membership inference
-    attacks ``targets`` training rows and as many hold-out rows; in attribute disclosure, attackers train on, and are
-    tested on, ``attacked`` rows.
+    attacks ``targets`` training rows and as many hold-out rows (or persons with about so many rows); in attribute
+    disclosure, attackers train on, and are tested on, ``attacked`` rows.
     """
 
     queries: int = 5_000
@@ -136,6 +144,8 @@ def privacy(
     known: Sequence[str] = (),
     epsilon: float | None = None,
     delta: float | None = None,
+    unit: Unit = ONE_ROW,
+    neighbours: Neighbours = "add-remove",
     seed: int = 0,
     progress: Progress = ignore_progress,
     caps: RowLimits = RowLimits(),
@@ -150,8 +160,10 @@ def privacy(
     - ``sensitive``: the column that an attacker infers (default: the ``target`` that utility predicts, else the last
       categorical column); ``known``: the columns that the attacker knows (default: the first four other columns of the
       schema, never the target).
-    - ``epsilon``, ``delta``: those of the formal guarantee for adding or removing one row, None without one; with them,
-      membership attacks and the disclosure advantage come with the formal bound on any attack of their kind.
+    - ``epsilon``, ``delta``: those of the formal guarantee, None without one; with them, membership attacks and the
+      disclosure advantage come with the formal bound on any attack of their kind. ``unit`` is what the guarantee
+      protects, and ``neighbours`` says whether it is for adding or removing it, or for replacing it
+      (:class:`AttackBounds`).
     - ``caps``: the largest numbers of rows used, except for exact matches; ``seed`` draws them.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
@@ -160,7 +172,7 @@ def privacy(
     column, and :class:`Unsupported` if the known columns include the sensitive one or the target, or without
     scikit-learn (the extra ``evaluate``).
     """
-    limits = AttackBounds.of(epsilon, delta)
+    limits = AttackBounds.of(epsilon, delta, unit, neighbours).for_tables(evidence)
     findings = PrivacyScores()
     undisclosed: list[str] = []
     columns = _columns(evidence, target, sensitive, known, undisclosed)
@@ -217,13 +229,22 @@ def _chance(gap: float, *reaches: float) -> float:
 class AttackBounds:
     """Formal bounds on attacks under a differential privacy guarantee.
 
-    ``guarantee`` is the (epsilon, delta) for adding or removing one row, None without a guarantee.
+    ``guarantee`` is its (epsilon, delta), None without a guarantee. ``unit`` is what it protects: one row, or all rows
+    of a person. ``neighbours`` says whether it holds for adding or removing the unit, or for replacing it by another.
     """
 
     guarantee: tuple[float, float] | None
+    unit: Unit = ONE_ROW
+    neighbours: Neighbours = "add-remove"
 
     @classmethod
-    def of(cls, epsilon: float | None, delta: float | None) -> AttackBounds:
+    def of(
+        cls,
+        epsilon: float | None,
+        delta: float | None,
+        unit: Unit = ONE_ROW,
+        neighbours: Neighbours = "add-remove",
+    ) -> AttackBounds:
         """Return the bounds of a guarantee; ``epsilon`` None means no guarantee, and a ``delta`` of None counts as 0.
 
         Raises :class:`InvalidParameter` for a negative epsilon, a delta outside [0, 1], or a delta without an epsilon.
@@ -231,17 +252,71 @@ class AttackBounds:
         if epsilon is None:
             if delta is not None:
                 raise InvalidParameter(f"delta = {delta} is not a guarantee without an epsilon; give both or neither")
-            return cls(None)
+            return cls(None, unit, neighbours)
         formal_auc_bound(epsilon, delta or 0.0)  # raises InvalidParameter for invalid values
-        return cls((epsilon, delta or 0.0))
+        return cls((epsilon, delta or 0.0), unit, neighbours)
+
+    @property
+    def protects(self) -> str:
+        """The unit of protection in words: "one row", or such as "one person with up to 3 rows"."""
+        if self.unit == ONE_ROW:
+            return "one row"
+        rows = "1 row" if self.unit.rows == 1 else f"up to {self.unit.rows} rows"
+        return f"one person with {rows}" + (f" at each of up to {self.unit.sites} sites" if self.unit.sites > 1 else "")
+
+    @property
+    def attacked(self) -> str:
+        """What the bounds are about, in words: "the presence of one row", or such as "which of two rows was used"."""
+        if self.neighbours == "add-remove":
+            return f"the presence of {self.protects}"
+        two = "rows" if self.unit == ONE_ROW else self.protects.replace("one person", "persons", 1)
+        return f"which of two {two} was used"
+
+    def for_tables(self, evidence: EvaluationTables) -> AttackBounds:
+        """Return these bounds if they hold for attacks on the real rows of ``evidence``; else, those of no guarantee.
+
+        An attack on a person is bounded only if the guarantee covers all of the person's rows
+        (:meth:`persons_beyond`).
+        """
+        return replace(self, guarantee=None) if self.persons_beyond(evidence) else self
+
+    def persons_beyond(self, evidence: EvaluationTables) -> int:
+        """Return how many persons have more real rows than the unit of protection; 0 if persons are not known."""
+        if not evidence.by_person:
+            return 0
+        return int((rows_per_person(evidence.real) > self.unit.rows * self.unit.sites).sum())
+
+    def notes(self, evidence: EvaluationTables) -> list[str]:
+        """Return sentences on what attacks are compared with, and on rows of which the persons are not known."""
+        found = []
+        most = self.unit.rows * self.unit.sites
+        if self.guarantee is not None and (beyond := self.persons_beyond(evidence)):
+            found.append(
+                f"The guarantee stated for the table bounds no attack here: {beyond} persons have more real rows than "
+                f"the {most} that it covers. Give the rows that were used, or state the unit of protection "
+                "(--rows-per-person, --sites-per-person)."
+            )
+        elif self.guarantee is not None:
+            found.append(
+                "Attacks are compared with the (epsilon, delta) guarantee stated for the table: "
+                f"({self.guarantee[0]:g}, {self.guarantee[1]:g}) for {self.protects}."
+            )
+        if most > 1 and not evidence.by_person:
+            found.append(
+                f"The unit of protection is {self.protects}, but nothing says which rows are of one person: hold-out, "
+                "attacks and bands are by row, so a person may have rows on both sides. Name the column of persons "
+                "(--person)."
+            )
+        return found
 
     def with_bound(self, attempt: UncorrectedScore) -> Score:
         """Return the score of ``attempt`` with its formal bound, and an alarm if the score contradicts the guarantee.
 
         An :class:`UncorrectedScore` is one privacy figure with its kind of bound. Its score contradicts the guarantee
-        if the lower end of its interval, with the interval doubled, exceeds the bound for replacing a row. That bound
-        is the right one because an attack compares members with non-members at the same table size, so two rows differ.
-        Without a guarantee, or if the attempt has no bound, its score is returned unchanged.
+        if the lower end of its interval, with the interval doubled, exceeds the bound for replacing the unit of
+        protection. That bound is the right one because an attack compares members with non-members at the same table
+        size, so two rows (or persons) differ. A guarantee for replacing is itself that bound. Without a guarantee, or
+        if the attempt has no bound, its score is returned unchanged.
         """
         score, bound = attempt.score, attempt.bound
         if bound is None:
@@ -250,12 +325,12 @@ class AttackBounds:
             return score
         limit = bound(*self.guarantee)
         beyond = attempt.contradicted_beyond or bound
-        if 2 * score.synthetic.low - score.synthetic.value <= beyond(*replacement_guarantee(*self.guarantee)):
+        replaced = self.guarantee if self.neighbours == "replace" else replacement_guarantee(*self.guarantee)
+        if 2 * score.synthetic.low - score.synthetic.value <= beyond(*replaced):
             return replace(
                 score,
                 bound=limit,
-                says=f"{score.says} Under the formal guarantee, no attack on the presence of one row exceeds "
-                f"{limit:.3f}.",
+                says=f"{score.says} Under the formal guarantee, no attack on {self.attacked} exceeds {limit:.3f}.",
             )
         says = (
             f"{score.says} Under the formal guarantee no attack exceeds {limit:.3f}, and this one does: the guarantee "
@@ -296,21 +371,25 @@ def _columns(
 def _impossible(evidence: EvaluationTables, columns: Columns) -> Mapping[str, str]:
     """Return the metrics that cannot be computed, with the reason (empty if a note already gives it)."""
     found: dict[str, str] = {}
-    real, held = len(evidence.real), evidence.holdout
+    rows, of = ("persons", ", the real ones of as many persons") if evidence.by_person else ("rows", "")
+    real, held = count_persons(evidence.real), evidence.holdout
+    unseen = 0 if held is None else count_persons(held)
     if held is None:
         without = "it needs hold-out rows that the synthesizer never saw; hold some out"
         found |= {"nearer-to-training": without, "membership-inference": without}
         if real < 4:
-            found["distance-to-real"] = f"{real} real rows are too few to hold out half of them"
+            found["distance-to-real"] = f"{real} real {rows} are too few to hold out half of them"
     else:
-        if min(real, len(evidence.synthetic), len(held)) < _FEW:
-            found["nearer-to-training"] = f"it needs {_FEW} rows of each kind"
-        if min(real, len(evidence.synthetic), len(held) // 2) < _FEW:
-            found["membership-inference"] = f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows"
+        if min(real, len(evidence.synthetic), unseen) < _FEW:
+            found["nearer-to-training"] = f"it needs {_FEW} rows of each kind{of}"
+        if min(real, len(evidence.synthetic), unseen // 2) < _FEW:
+            found["membership-inference"] = f"it needs {_FEW} training and synthetic and {2 * _FEW} hold-out rows{of}"
     if columns is None:
         found["attribute-disclosure"] = ""
-    elif min(real // 2 if held is None else min(real, len(held)), len(evidence.synthetic)) < _FEW:
-        found["attribute-disclosure"] = f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out)"
+    elif min(real // 2 if held is None else min(real, unseen), len(evidence.synthetic)) < _FEW:
+        found["attribute-disclosure"] = (
+            f"it needs {_FEW} rows of each kind ({2 * _FEW} real ones without a hold-out){of}"
+        )
     return found
 
 
@@ -326,10 +405,10 @@ def _exact(evidence: EvaluationTables) -> Iterator[UncorrectedScore]:
         tables = [evidence.real, evidence.synthetic, *([] if evidence.holdout is None else [evidence.holdout])]
         real, synthetic, *held = number(tables)
         found = share(int((matches(synthetic, real) > 0).sum()), len(synthetic))
-        if held:
-            usual = share(int((matches(held[0], real) > 0).sum()), len(held[0]))
+        if evidence.holdout is not None:
+            usual = share_of(matches(held[0], real) > 0, evidence.holdout)
         else:
-            usual = share(int((matches(real, real) > 1).sum()), len(real))
+            usual = share_of(matches(real, real) > _own_matches(real, evidence.real), evidence.real)
         excess = (found.value - usual.value) / max(1 - usual.value, 1e-12)
         alike = "category and bin" if what == "codes" else "category and number"
         yield UncorrectedScore(
@@ -338,9 +417,10 @@ def _exact(evidence: EvaluationTables) -> Iterator[UncorrectedScore]:
                 f"exact matches by {what}",
                 found,
                 usual,
-                "hold-out rows that equal a training row" if held else "training rows that equal another training row",
+                ("hold-out rows that equal a training row" if held else "training rows that equal another training row")
+                + (", of another person" if evidence.by_person else ""),
                 note="all rows",
-                verdict=_verdict(min(map(len, tables)), excess > 0.01),
+                verdict=_verdict(min(map(count_persons, tables)), excess > 0.01),
                 says=f"{found.value:.2%} of the synthetic rows equal a training row in every {alike}; of real rows "
                 f"that nobody copied, {usual.value:.2%} do, since common rows recur by chance. Only a higher share "
                 "suggests copying.",
@@ -349,15 +429,23 @@ def _exact(evidence: EvaluationTables) -> Iterator[UncorrectedScore]:
         )
 
 
+def _own_matches(keys: NDArray[np.int64], table: Table) -> NDArray[np.int64]:
+    """Return, for each row, how many rows of the same person (itself included) have its key."""
+    of = numbered_persons(table)
+    _, which, counts = np.unique(keys * (of.max() + 1) + of, return_inverse=True, return_counts=True)
+    found: NDArray[np.int64] = counts[which]
+    return found
+
+
 def _close(
     evidence: EvaluationTables, space: MixedSpace, caps: RowLimits, rng: np.random.Generator, notes: list[str]
 ) -> Iterator[UncorrectedScore]:
     real, fresh, origin = evidence.real, evidence.holdout, "hold-out rows"
     if fresh is None:
-        order = rng.permutation(len(real))
-        fresh, real = real.take(order[: len(order) // 2]), real.take(order[len(order) // 2 :])
-        origin = "one half of the real rows, against the other"
-    size = min(len(fresh), len(evidence.synthetic), caps.queries)
+        order = rng.permutation(count_persons(real))
+        fresh, real = (take_persons(real, half) for half in np.split(order, [len(order) // 2]))
+        origin = f"one half of the {'persons' if evidence.by_person else 'real rows'}, against the other"
+    size, persons = min(len(fresh), len(evidence.synthetic), caps.queries), count_persons(fresh)
     index = NeighbourIndex.of(real, space, rng, caps.points)
     synthetic, usual = (
         closeness(table.take(rng.permutation(len(table))[:size]), index) for table in (evidence.synthetic, fresh)
@@ -369,7 +457,7 @@ def _close(
 
     def below(name: str, one: Estimate, two: Estimate, says: str) -> UncorrectedScore:
         p_value = _chance(two.value - one.value, one.high - one.value, two.value - two.low)
-        verdict = _verdict(size, one.value < two.value / 2)
+        verdict = _verdict(min(size, persons), one.value < two.value / 2)
         return UncorrectedScore(replace(score(name, one, two, says), verdict=verdict, p_value=p_value))
 
     says = (
@@ -412,7 +500,8 @@ def _nearer(
         Estimate(0.5),
         "rows independent of the training rows, by symmetry",
         0.5,
-        f"{found.queries} synthetic rows, {found.side} training and hold-out rows in each of 10 draws; ties "
+        f"{found.queries} synthetic rows, {found.side} training and hold-out "
+        f"{'persons' if evidence.by_person else 'rows'} in each of 10 draws; ties "
         f"({found.tied:.1%}) count 1/2; a complete copy would score about {found.of_a_copy:.3f}",
         verdict=_verdict(_FEW, low > 0.5 + 0.1 * (found.of_a_copy - 0.5)),
         says=f"{found.value.value:.1%} of the synthetic rows lie nearer to a training row than to an unseen real row.",
@@ -446,7 +535,7 @@ def _disclosure(
             "attackers trained on real rows, tested on other real rows",
             note=note,
             details=found.by_attacker,
-            verdict=_verdict(found.rows, one.low > usual.high),
+            verdict=_verdict(found.persons, one.low > usual.high),
             says=f"With the synthetic table, an attacker who knows {found.size} columns of a person guesses {name} "
             f"correctly in {one.value:.1%} of cases; knowing the population gives {usual.value:.1%}. Up to that, it is "
             "statistical knowledge, which applies equally to people outside the table.",
@@ -469,7 +558,7 @@ def _disclosure(
         "attackers trained on the training rows themselves",
         0.0,
         note,
-        verdict=_verdict(found.rows, one.low > 0.05),
+        verdict=_verdict(found.persons, one.low > 0.05),
         says=says,
         p_value=_chance(one.value, one.value - one.low),
     )
@@ -481,20 +570,29 @@ def _membership(
 ) -> Iterator[UncorrectedScore]:
     targets = AttackTargets.of(evidence, rng, caps.targets)
     index = NeighbourIndex.of(evidence.synthetic, space, rng, caps.points)
-    many = len(targets.nonmembers)
+    many = count_persons(targets.nonmembers)
     guessing = share(_FPR * many, many)
     guessing = Estimate(_FPR, guessing.low, guessing.high)
+    pair, rows = "a training row and an unseen row", "training rows"
+    sides = f"{many} training rows against {many} hold-out rows"
+    if evidence.by_person:
+        pair, rows = "all rows of a person in the training rows and of one who is not", "persons in the training rows"
+        sides = (  # the mean: AttackTargets.by_person
+            f"{many} persons with {len(targets.members)} training rows against {many} with {len(targets.nonmembers)} "
+            "hold-out rows, each by the mean score of all rows of the person"
+        )
     note = (
-        f"{many} training rows against {many} hold-out rows; {len(index.points)} synthetic rows searched; "
-        f"{len(targets.reference)} other hold-out rows as the attacker's knowledge of the population"
+        f"{sides}; {len(index.points)} synthetic rows searched; {len(targets.reference)} other hold-out rows"
+        f"{' of other persons' if evidence.by_person else ''} as the attacker's knowledge of the population"
     )
     plain = gan_leaks(targets, index)
     attacks = {"GAN-Leaks": plain, "GAN-Leaks calibrated": calibrated_gan_leaks(plain, targets, space)}
-    for name, scores in {**attacks, "DOMIAS": domias(targets, index)}.items():
+    for name, by_row in {**attacks, "DOMIAS": domias(targets, index)}.items():
+        scores = targets.by_person(by_row)
         area, caught = auc_with_band(*scores), tpr_at(_FPR, *scores)
         says = (
-            f"Given a training row and an unseen row, this attack identifies the training row in {area.value:.1%} of "
-            "cases; 50% is guessing."
+            f"Given {pair}, this attack identifies the {'former' if evidence.by_person else 'training row'} in "
+            f"{area.value:.1%} of cases; 50% is guessing."
         )
         score = Score("privacy", f"membership AUC, {name}", area, Estimate(0.5), "guessing", 0.5, note, says=says)
         p_value = _chance(area.value - 0.5, area.value - area.low)
@@ -503,7 +601,7 @@ def _membership(
         )
         says = (
             f"At a false-positive rate of 1% (1 in 100 outsiders wrongly named), this attack recognises "
-            f"{caught.value:.1%} of the training rows; guessing recognises 1%."
+            f"{caught.value:.1%} of the {rows}; guessing recognises 1%."
         )
         score = Score(
             "privacy", f"membership TPR at FPR 1 %, {name}", caught, guessing, "guessing", _FPR, note, says=says

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ def cached(tables: Sequence[Table | None], settings: Hashable, compute: Callable
     computed again for every synthetic table. The value must depend on nothing but ``tables`` and ``settings`` (seeds
     included), and callers must not change it. The least recently used tables are evicted.
     """
-    rows = tuple("" if table is None else table.digest for table in tables)
+    rows = tuple("" if table is None else table.digest + _persons(table) for table in tables)
     found = _known.setdefault(rows, {})
     _known.move_to_end(rows)
     if len(_known) > _MOST:
@@ -29,3 +30,8 @@ def cached(tables: Sequence[Table | None], settings: Hashable, compute: Callable
         found[settings] = compute()
     value: Value = found[settings]
     return value
+
+
+def _persons(table: Table) -> str:
+    """Return the SHA-256 (hex) of the persons of the rows, which the digest of a table leaves out; "" without any."""
+    return "" if table.persons is None else hashlib.sha256(table.persons.tobytes()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -131,7 +131,7 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     environment.filters |= {"figure": plots.figure, "percent": plots.percent, "clip": plots.clip, "sentence": _sentence}
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
-    groups, distances = attack_groups(scores["privacy"])
+    groups, distances = attack_groups(evaluation)
     return environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
         run=run,
@@ -171,13 +171,17 @@ def title_of(about: ReportTitle) -> str:
     return about.title or named
 
 
-def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Score]]:
-    """Return the attacks grouped by the risk that each comes nearest to, and the scores that are not attacks.
+def attack_groups(evaluation: Evaluation) -> tuple[list[AttackGroup], list[Score]]:
+    """Return the attacks grouped by the risk that each comes nearest to, and the privacy scores that are not attacks.
 
-    ``scores`` are those of the family "privacy". The risks are those of the Article 29 Working Party's opinion 05/2014
+    The risks are those of the Article 29 Working Party's opinion 05/2014
     on anonymisation: singling out (true-positive rates of membership attacks), linkability (their AUC) and inference
     (attribute disclosure). Groups without a score are left out.
     """
+    scores = [one for one in evaluation.scores if one.family == "privacy"]
+    row, rows, known, those = "row", "rows", "a known record", "the record"
+    if evaluation.persons:
+        row, rows, known, those = "person", "persons", "the known records of a person", "those"
     members = [one for one in scores if one.metric == "membership-inference"]
     single = [one for one in members if one.name.startswith("membership TPR")]
     linked = [one for one in members if one not in single]
@@ -185,15 +189,18 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
     groups: list[tuple[str, str, Callable[[float], str], list[Score]]] = [
         (
             "Singling out",
-            "Can somebody tell, almost without error, that one particular row was among the training rows?",
-            lambda bound: f"at a false-positive rate of 1%, no attack recognises more than {bound:.1%} of the rows.",
+            f"Can somebody tell, almost without error, that one particular {row} was among the training {rows}?",
+            lambda bound: (
+                f"at a false-positive rate of 1%, no attack on {evaluation.attacked} recognises more than {bound:.1%} "
+                f"of the {rows}."
+            ),
             single,
         ),
         (
             "Linkability",
-            "Can a known record be linked to the training rows, that is, distinguished from the record of somebody who "
-            "is not in them? (Linking two partial records of one person is not tested.)",
-            lambda bound: f"no attack on the presence of one row has an AUC above {bound:.3f}; 0.5 is guessing.",
+            f"Can {known} be linked to the training rows, that is, distinguished from {those} of somebody who is not "
+            "in them? (Linking two partial records of one person is not tested.)",
+            lambda bound: f"no attack on {evaluation.attacked} has an AUC above {bound:.3f}; 0.5 is guessing.",
             linked,
         ),
         (
@@ -201,7 +208,7 @@ def attack_groups(scores: Sequence[Score]) -> tuple[list[AttackGroup], list[Scor
             "Does the table disclose a sensitive value of people in the training rows, beyond what it reveals about "
             "the population?",
             lambda bound: (
-                f"the presence of one row improves no guess by more than {100 * bound:.1f} percentage points. "
+                f"{evaluation.attacked} improves no guess by more than {100 * bound:.1f} percentage points. "
                 "Inference from statistics of the population has no bound."
             ),
             inferred,

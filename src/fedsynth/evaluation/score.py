@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fedsynth.errors import Unsupported
+from fedsynth.evaluation.persons import count_persons, take_persons
+from fedsynth.persons import UNKNOWN
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 
@@ -56,8 +58,8 @@ class Score:
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind on the
-      presence of one row; ``p_value``: the one-sided p-value of being worse than the reference, adjusted for the number
-      of privacy figures in the evaluation. Both are nan if there is none.
+      presence of what it protects (a row, or a person); ``p_value``: the one-sided p-value of being worse than the
+      reference, adjusted for the number of privacy figures in the evaluation. Both are nan if there is none.
     """
 
     family: Family
@@ -122,7 +124,12 @@ class EvaluationTables:
     saw the rows of ``holdout``. Without one, references of fidelity compare one half of the real rows with the other,
     and scores that need unseen rows are not computed.
 
-    Raises :class:`Unsupported` for a table with fewer than 2 rows or with another schema.
+    If the real and the hold-out table have persons (:attr:`Table.persons <fedsynth.rows.Table.persons>`), real rows are
+    drawn and split by person, attacks are on persons, and bands allow for persons with several rows.
+
+    Raises :class:`Unsupported` for a table with fewer than 2 rows (or persons) or with another schema, for persons in
+    only one of the two tables, for a row without a person, and for a person with rows in both tables, whose rows the
+    synthesizer knows in part.
     """
 
     real: Table
@@ -137,6 +144,32 @@ class EvaluationTables:
                 raise Unsupported(f"the {name} table has {len(table)} rows; an evaluation needs at least 2")
             if table is not None and table.schema.digest != self.real.schema.digest:
                 raise Unsupported(f"the {name} and the real table have different schemas; encode all with the same")
+        self._check_persons()
+
+    def _check_persons(self) -> None:
+        sides = {"real": self.real} if self.holdout is None else {"real": self.real, "hold-out": self.holdout}
+        known = {name: table.persons[: len(table)] for name, table in sides.items() if table.persons is not None}
+        if known and len(known) < len(sides):
+            raise Unsupported("only one of the real and the hold-out table has persons; read both with their column")
+        for name, persons in known.items():
+            if nameless := int((persons == UNKNOWN).sum()):
+                raise Unsupported(
+                    f"{nameless} rows of the {name} table have no person; fill in the column that identifies persons, "
+                    "or remove these rows"
+                )
+            if (persons == persons[0]).all():
+                raise Unsupported(f"the {name} table has the rows of one person; an evaluation needs at least 2")
+        if self.holdout is not None and known and len(both := np.intersect1d(known["real"], known["hold-out"])):
+            raise Unsupported(
+                f"{len(both)} of the {len(np.unique(known['hold-out']))} persons in the hold-out table also have rows "
+                "in the real table, so the synthesizer has seen them; hold out all rows of a person or none, as "
+                "`fedsynth simulate --person COLUMN --holdout 0.2` does"
+            )
+
+    @property
+    def by_person(self) -> bool:
+        """Whether the persons of the real rows are known."""
+        return self.real.persons is not None
 
     def sample(self, table: Table, rows: int, seed: int) -> Table:
         """Return at most ``rows`` rows of a table, drawn without replacement; the table itself if it has no more."""
@@ -151,8 +184,8 @@ class EvaluationTables:
         A reference is the same score of real rows in place of the synthetic ones.
         """
         if self.holdout is None:
-            return "one half of the real rows against the other"
-        return "the same number of other real rows"
+            return f"one half of the {'persons' if self.by_person else 'real rows'} against the other"
+        return f"the same number of {'real rows of other persons' if self.by_person else 'other real rows'}"
 
     def trials(self, repeats: int, max_rows: int, seed: int = 0) -> Iterator[Resample]:
         """Yield ``repeats`` trials: random synthetic rows, and equally many real ones, to compare with other real rows.
@@ -160,9 +193,13 @@ class EvaluationTables:
         For each trial the real rows (with the hold-out, if there is one) are shuffled by ``seed`` and split in two. The
         first part is what both are compared with; the second is the reference, cut to as many rows as the synthetic
         sample. So the reference has the score of a perfect synthesizer, and its spread is the noise of the score. No
-        part has more than ``max_rows`` rows.
+        part has more than ``max_rows`` rows. If rows have persons, these are shuffled and split, so that no person has
+        rows in both parts; the parts of different trials then differ in size.
         """
         pool = self.real if self.holdout is None else concatenate([self.real, self.holdout])
+        if self.by_person:
+            yield from self._trials_by_person(pool, repeats, max_rows, seed)
+            return
         held = len(self.real) // 2 if self.holdout is None else len(self.holdout)
         size = min(held, len(self.synthetic), max_rows)
         kept = min(len(pool) - held, max_rows)
@@ -174,6 +211,20 @@ class EvaluationTables:
                 real=pool.take(order[held : held + kept]),
                 reference=pool.take(order[:size]),
                 synthetic=self.synthetic.take(drawn),
+            )
+
+    def _trials_by_person(self, pool: Table, repeats: int, max_rows: int, seed: int) -> Iterator[Resample]:
+        persons = count_persons(pool)
+        held = persons // 2 if self.holdout is None else count_persons(self.holdout)
+        for repeat in range(repeats):
+            rng = np.random.default_rng([seed, repeat])
+            order = rng.permutation(persons)
+            others, compared = (take_persons(pool, part) for part in (order[:held], order[held:]))
+            size = min(len(others), len(self.synthetic), max_rows)
+            yield Resample(
+                real=compared.take(rng.permutation(len(compared))[:max_rows]),
+                reference=others.take(rng.permutation(len(others))[:size]),
+                synthetic=self.synthetic.take(rng.permutation(len(self.synthetic))[:size]),
             )
 
 

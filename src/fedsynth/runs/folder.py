@@ -373,17 +373,20 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         )
 
 
-def read_whole(file: Path, schema: Schema, agreed: Schema, records: Records | None = None) -> Table:
+def read_whole(file: Path, schema: Schema, agreed: Schema, records: Records | None = None, person: str = "") -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. The log says which values are changed,
-    and which columns of the file are ignored because the ``agreed`` schema, whose plain form ``schema`` is, does not
-    name them. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if
-    a column is missing or unreadable.
+    ``file`` is a CSV or Parquet file, and ``records`` the kind of a CSV file. If ``person`` names a column, which need
+    not be in the schema, the table has the persons of its rows. The log says which values are changed, and which
+    columns of the file are ignored because the ``agreed`` schema, whose plain form ``schema`` is, does not name them.
+    Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    missing or unreadable.
     """
-    from fedsynth.data.read import read_table
+    from fedsynth.data.read import PersonLimit, read_table
 
-    table = read_table(file, schema, records=records, unused=[column.name for column in agreed.columns])
+    persons = PersonLimit(person) if person else None
+    unused = [column.name for column in agreed.columns]
+    table = read_table(file, schema, records=records, persons=persons, unused=unused)
     if table.left_out:
         raise SchemaError(
             f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "

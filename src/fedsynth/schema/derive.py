@@ -557,13 +557,13 @@ def values_of(plain: Table) -> Values:
     return {name: plain.numbers.get(at, plain.codes[at]) for at, name in enumerate(plain.schema.names)}
 
 
-def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
+def plain_table(schema: Schema, values: Values, left_out: int = 0, persons: NDArray[np.uint64] | None = None) -> Table:
     """Encode published values as a table under the schema's plain form, clipping numbers to the columns' bounds.
 
     The plain form has the same columns, but none stored by its relation to another one or computed, no rules and no
     identifiers (:meth:`Schema.plain <fedsynth.schema.schema.Schema.plain>`). Published ``values`` are those of the
     synthetic table, by column name, as :func:`published` returns them; ``left_out`` is the number of rows left out
-    earlier, which the table records.
+    earlier, and ``persons`` are the persons of all rows, which the table records.
     """
     from fedsynth.rows import Table
 
@@ -576,7 +576,7 @@ def plain_table(schema: Schema, values: Values, left_out: int = 0) -> Table:
             numbers[at] = np.clip(found, edges[0], edges[-1])
             found = np.where(np.isnan(found), column.size - 1, bin_of(edges, numbers[at]))
         codes.append(found.astype(np.min_scalar_type(column.size - 1), copy=False))
-    return Table(plain, tuple(codes), numbers, left_out)
+    return Table(plain, tuple(codes), numbers, left_out, persons)
 
 
 def frame_of(schema: Schema, values: Values, rng: np.random.Generator) -> pd.DataFrame:

@@ -298,7 +298,8 @@ class Schema:
 
         if self.is_plain:
             return table
-        return replace(plain_table(self, published(table), table.left_out), misfits=table.misfits)
+        plain = plain_table(self, published(table), table.left_out, table.persons)
+        return replace(plain, misfits=table.misfits)
 
     def store(self, plain: Table) -> Table:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
@@ -311,8 +312,11 @@ class Schema:
             return plain
         places = [plain.schema.index(name) for name in self.names]
         codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
-        table = self.assembled(Encoded(column_codes, plain.numbers.get(at), ()) for at, column_codes in codes)
-        return replace(table, left_out=plain.left_out, misfits=plain.misfits)
+        persons = None if plain.persons is None else plain.persons[: len(plain)]
+        table = self.assembled((Encoded(found, plain.numbers.get(at), ()) for at, found in codes), persons)
+        if table.persons is not None and plain.persons is not None:
+            table = replace(table, persons=np.concatenate([table.persons, plain.persons[len(plain) :]]))
+        return replace(table, left_out=table.left_out + plain.left_out, misfits=plain.misfits)
 
     def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
         """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
