@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from examples.patients import patients
 
 from fedsynth import Auto, Budget, Schema, Synthesizer, TrustedServer, federate
+from fedsynth.datasets import patients
 
 RUNS, REPEATS, DRAWN = 25, 12, 12_000
 WIDTH = 2.2  # half-width in standard errors: Student's t with 11 degrees of freedom, 95 %

@@ -52,7 +52,7 @@ def deployed(folder: Path, text: str | bytes, **source: Any) -> SiteConfig:
     (folder / "rows.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
     content = {
         "site": {"name": "north"},
-        "source": {"data": "rows.csv", "schema": "schema.toml", **source},
+        "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True, **source},
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},

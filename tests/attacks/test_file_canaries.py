@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.attacks.test_split import released
+from tests.attacks.test_split import answer_of, released
 
 from fedsynth.federation.trust import noise_shares
 from fedsynth.privacy import noise
@@ -133,11 +133,12 @@ TRUSTS: dict[str, dict[str, Any]] = {"trusted": {}, "secure": {"min_honest": 2, 
 
 def scores(folder: Path, file: str, method: str, trust: str, runs: int) -> tuple[list[float], list[float]]:
     """Return what the attacker adds up over runs without the person and with it."""
-    files, settings = [], {}
-    for there in (False, True):
-        place = folder / f"{there}"
+    files: list[Path] = []
+    settings: dict[str, Any] = {}
+    for person in (False, True):
+        place = folder / f"{person}"
         place.mkdir()
-        path, settings = FILES[file](place, there)
+        path, settings = FILES[file](place, person)
         files.append(path)
     SCHEMA.save(folder / "schema.toml")
     found: tuple[list[float], list[float]] = [], []
@@ -172,7 +173,7 @@ def suspicion(folder: RunFolder, jobs: list[Job]) -> float:
     fit = weight = 0.0
     for query, sites, values, std in released(folder):
         at = [int(site.removeprefix("site-")) for site in sites]
-        one, two = (sum(query.answer(split.sites[k]).astype(float) for k in at) for split in (first, second))
+        one, two = (answer_of(query, split, at) for split in (first, second))
         apart = two - one
         fit += float((values - one) @ apart) / std**2
         weight += float(apart @ apart) / std**2

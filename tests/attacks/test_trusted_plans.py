@@ -111,7 +111,7 @@ def test_b07_a_question_beyond_a_cap_is_refused_before_any_charge(most, query, t
 def test_b07_slots_for_counts_say_how_large_tables_may_be_and_agree_on_it():
     for given in ((), (3, 2), (0, 2, 9), (3, 2, 0), (3.0, 2, 9), (True, 2, 9)):
         with pytest.raises(InvalidParameter, match="columns, order and cells"):
-            PlannedQuestion("sum", "counts", "gaussian", 1e-6, 1, *given)  # type: ignore[arg-type]
+            PlannedQuestion("sum", "counts", "gaussian", 1e-6, 1, *given)
     with pytest.raises(InvalidParameter, match="columns, order and cells"):
         PlannedQuestion("sum", "size", "gaussian", 1e-6, 1, 3, 2, 9)
     one = planned(Extent(3, 2, 20))
@@ -139,7 +139,7 @@ def test_b07_residual_under_trusted_a_cheap_table_over_all_columns_is_every_reco
     truth = np.zeros_like(read)
     sexes = [("f", "m").index(one) for one in frame(40)["sex"]]
     diagnoses = [DIAGNOSES.index(one) for one in frame(40)["diagnosis"]]
-    np.add.at(truth, (sexes, diagnoses, ages), 1)
+    np.add.at(truth, (np.array(sexes), np.array(diagnoses), ages), 1)
     assert (read == truth).all()
     assert int(read[read > 0].sum()) == 40
 
@@ -188,7 +188,7 @@ def schemas() -> Sequence[Schema]:
         (gaps, ordered, whole, holes),
         (few, gaps, ordered, wide, flat),
     ]
-    found = [Schema(columns) for columns in groups]
+    found = [Schema(tuple(columns)) for columns in groups]  # type: ignore[arg-type]
     for number, (size, kinds) in enumerate([(6, 2), (8, 3), (12, 2), (5, 20), (7, 5), (10, 4), (4, 60), (9, 3)]):
         rng = np.random.default_rng(number)
         columns = [

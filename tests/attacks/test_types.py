@@ -47,7 +47,7 @@ def deployed_counts(folder: Path, rows: pd.DataFrame) -> list[int]:
     rows.to_parquet(folder / "rows.parquet", index=False)
     content = {
         "site": {"name": "north"},
-        "source": {"data": "rows.parquet", "schema": "schema.toml"},
+        "source": {"data": "rows.parquet", "schema": "schema.toml", "rows_are_persons": True},
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": {"epsilon": 1.0, "delta": 1e-6},

@@ -598,9 +598,9 @@ def test_rows_are_read_again_exactly_when_they_changed(tmp_path, monkeypatch):
     reads = []
     read = site_rows._read
 
-    def counted(*of: Any) -> Any:
+    def counted(*of: Any, quiet: bool) -> Any:
         reads.append(of)
-        return read(*of)
+        return read(*of, quiet=quiet)
 
     monkeypatch.setattr(site_rows, "_read", counted)
     first = load_rows(config, SCHEMA, KEY)
@@ -677,8 +677,8 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
     create_state(config)
     read = site_rows._read
 
-    def slowly(*of: Any) -> Any:
-        table = read(*of)
+    def slowly(*of: Any, quiet: bool) -> Any:
+        table = read(*of, quiet=quiet)
         with (home / "rows.csv").open("a") as file:
             file.write("v0,v0,v0,v0\n")
         return table
