@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import beta
 from tests.attacks.test_split import answer_of, released
 
 from fedsynth.federation.trust import noise_shares
@@ -190,19 +191,18 @@ def distance(folder: Path, file: str, method: str, trust: str, runs: int) -> tup
 
 
 def halve(patch: pytest.MonkeyPatch, trust: str) -> None:
-    """Let the noise be half of what it says; under secure sums, let one of two sites add none of its shares."""
-    if trust == "trusted":
-        for name in ("discrete_gaussian", "discrete_laplace"):
-            whole = getattr(noise, name)
-            patch.setattr(noise, name, lambda scale, size, bits, whole=whole: whole(scale / 2, size, bits))
+    """Let the noise be half of what it says: the server's, or every site's share of it."""
+    if trust == "secure":
+        share = noise_shares.NoiseShare.add_to
+
+        def added(self: noise_shares.NoiseShare, answer: Any, seeds: Any) -> Any:
+            return answer + np.rint((share(self, answer, seeds) - answer) / 2).astype(np.int64)
+
+        patch.setattr(noise_shares.NoiseShare, "add_to", added)
         return
-    share, calls = noise_shares.NoiseShare.add_to, [0]
-
-    def added(self: noise_shares.NoiseShare, answer: Any, seeds: Any) -> Any:
-        calls[0] += 1
-        return share(self, answer, seeds) if calls[0] % 2 else answer.copy()
-
-    patch.setattr(noise_shares.NoiseShare, "add_to", added)
+    for name in ("discrete_gaussian", "discrete_laplace"):
+        whole = getattr(noise, name)
+        patch.setattr(noise, name, lambda scale, size, bits, whole=whole: whole(scale / 2, size, bits))
 
 
 # What fits a minute is run every time: each kind of file once, each method and each trust.
@@ -232,3 +232,81 @@ def test_a_person_is_found_from_the_file_on_where_noise_is_missing(tmp_path, mon
     halve(monkeypatch, trust)
     apart, error = distance(tmp_path, file, method, trust, RUNS)
     assert apart - SURE * error > BOUND, (apart, error)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many canaries in one run
+
+EPSILON = 1.0  # pure: the audit is tight for Laplace noise
+SIDE = 30  # values of each of two columns: a canary is a cell of their table
+CANARIES = 800
+PAIR = Schema(tuple(Categorical(name, tuple(map(str, range(SIDE)))) for name in ("one", "two")))
+AUDITED: dict[str, dict[str, Any]] = {
+    "oneshot": {"iterations": 1},
+    "randommarginals": {},
+    "allmarginals": {},
+}
+
+
+def canaries(folder: Path, included: np.ndarray) -> Path:
+    """Write those canaries that are included, in spellings of their own, among lines that are none."""
+    cells = np.random.default_rng(4).permutation(SIDE**2)[:CANARIES]
+    lines = ["one,two,note"]
+    for at, cell in enumerate(cells):
+        one, two = divmod(int(cell), SIDE)
+        if included[at]:
+            lines.append([f"{one},{two},", f'"{one}","{two}",6"', f'{one}.0,{two}.0,"say ""no"""'][at % 3])
+        if at % 50 == 0:
+            lines.append(f'{one},{two},"never closed')
+    file = folder / "canaries.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def guesses(folder: Path, method: str, trust: str) -> tuple[int, int]:
+    """Return how many canaries the attacker guesses from one published folder, and how many of these rightly."""
+    included = np.random.default_rng(5).random(CANARIES) < 0.5
+    PAIR.save(folder / "schema.toml")
+    job = Job(
+        method,
+        EPSILON,
+        0.0,
+        data=str(canaries(folder, included)),
+        schema=str(folder / "schema.toml"),
+        sites=2,
+        trust=trust,
+        trust_options=TRUSTS[trust],
+        options=AUDITED[method],
+        seed=FIRST,
+        rows=10,
+    )
+    run_simulated(job, folder / "run", force=True)
+    tables = [
+        table
+        for query, _, values, _ in released(RunFolder(folder / "run"))
+        for table in query.split(PAIR, values)
+        if table.shape == (SIDE, SIDE)
+    ]
+    assert len(tables) == 1
+    counts = tables[0].ravel()[np.random.default_rng(4).permutation(SIDE**2)[:CANARIES]]
+    sure = (counts >= 1) | (counts <= 0)  # between them, a count says less
+    return int(sure.sum()), int(((counts >= 1) == included)[sure].sum())
+
+
+def epsilon_at_least(guessed: int, right: int) -> float:
+    """Return the 99.9 % lower bound on epsilon: how surely so many right guesses exclude a smaller one.
+
+    Under pure epsilon-DP the number of right guesses is at most binomial, with a probability of e^eps / (1 + e^eps)
+    each (theorem 5.2 of the paper, for delta = 0).
+    """
+    low = float(beta.ppf(0.001, right, guessed - right + 1))
+    return math.log(low / (1 - low))
+
+
+@pytest.mark.parametrize("trust", TRUSTS)
+@pytest.mark.parametrize("method", AUDITED)
+def test_one_run_over_many_canaries_bounds_epsilon_below_what_is_stated(tmp_path, monkeypatch, method, trust):
+    """The bound is below the stated epsilon, and above it with half the noise; with none, all guesses are right."""
+    assert 0.3 < epsilon_at_least(*guesses(tmp_path, method, trust)) < EPSILON
+    halve(monkeypatch, trust)
+    assert epsilon_at_least(*guesses(tmp_path, method, trust)) > EPSILON

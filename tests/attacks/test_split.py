@@ -99,7 +99,7 @@ def released(folder: RunFolder) -> Iterator[tuple[Query, tuple[str, ...], np.nda
         query, (sums,) = asked.request.query, asked.released
         assert isinstance(query, Query)
         whole = decode(sums, Released)
-        if folder.job.trust == "trusted":
+        if folder.job.trust != "local":
             yield query, whole.sites, whole.values, whole.std
             continue
         for site, answer in asked.answers.items():

@@ -231,10 +231,10 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     answer("simulate", *options, *unit, "--holdout", 0.3, "--out", run)
     rows = RunFolder(run).rows()
     assert rows.holdout is not None
-    known, held = (table.persons for table in (concatenate(rows.sites), rows.holdout))
+    known, unseen = (table.persons for table in (concatenate(rows.sites), rows.holdout))
     assert known is not None
-    assert held is not None
-    persons = [np.unique(known), np.unique(held)]
+    assert unseen is not None
+    persons = [np.unique(known), np.unique(unseen)]
     assert not len(np.intersect1d(persons[0], persons[1]))
 
     said = answer("report", run)

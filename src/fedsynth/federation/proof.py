@@ -357,6 +357,14 @@ class _Prover:
         for name, value in found.items():
             if stated.get(name) != value:
                 self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
+        if sampled := any(isinstance(head.release, SampledGaussian) for head in heads):
+            self.notes.append(
+                "training on samples: costs are proved, but that a row's gradient does not depend on other rows is tested"
+            )
+        if sampled and (not stated.get("sampled") or stated.get("basis") in ("proved", "computational")):
+            self._problem("the statement calls the guarantee proved, and the run trained on samples, which is tested")
+        if stated.get("private") and not stated.get("publishable"):
+            self.notes.append(f"{stated.get('headline')}; this sheet is about costs, which do not cover that")
         if (epsilon := stated.get("exact")) is not None:
             self._check_exact(epsilon, [head for head in heads if not isinstance(head.release, Public)])
         if exact and stated.get("private"):
