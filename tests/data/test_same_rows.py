@@ -31,7 +31,7 @@ from tests.data import postgres
 from tests.tables import contingencies, contingency
 
 from fedsynth.data.draft import draft_schema
-from fedsynth.data.read import read_table
+from fedsynth.data.read import read_table, without_missing
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.files import CsvRows
 from fedsynth.errors import SchemaError, Unsupported
@@ -371,13 +371,13 @@ def test_a_value_that_stands_for_a_missing_one_does_so_in_every_type(column):
 )
 def test_the_draft_of_a_column_reads_its_values(held, kind, mixed):
     values = held if mixed else [value for value in held if value in VALUES[kind]]
-    frame = pd.DataFrame({"a": pd.Series(values, dtype=object if mixed else None), "b": ["x"] * len(values)})
+    column = without_missing(pd.Series(values, dtype=object if mixed else None))  # as a file is read for a draft
+    frame = pd.DataFrame({"a": column, "b": ["x"] * len(values)})
     try:
         schema = draft_schema(frame).schema
     except SchemaError:
         return
     if "a" in schema.names:
-        frame["a"] = frame["a"].mask(frame["a"].isin(MISSING), None)
         assert schema.encode(frame).left_out == 0, (values, schema.columns)
 
 
