@@ -551,8 +551,8 @@ def schema_draft(
         for column, notes in draft.notes.items():
             for note in notes:
                 print(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
-        left_out = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
-        print(f"\n{len(draft.schema.names)} columns in {out}{left_out}.", end=" ")
+        without = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
+        print(f"\n{len(draft.schema.names)} columns in {out}{without}.", end=" ")
         print("This DRAFT is derived from rows: edit it before sharing.")
 
 

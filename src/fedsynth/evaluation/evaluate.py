@@ -181,8 +181,8 @@ def evaluate(
     schema = evidence.real.schema
     for name, table in (("real", evidence.real), ("synthetic", evidence.synthetic), ("hold-out", evidence.holdout)):
         if table is not None and table.left_out:
-            said = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
-            warnings.warn(with_lines(said, table.findings()), DataWarning, stacklevel=2)
+            head = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
+            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=2)
     for name in filter(None, (target, sensitive, *known)):
         schema.index(name)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
