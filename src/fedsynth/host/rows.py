@@ -221,7 +221,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
     """
     file = config.data.file
     if file is None:
-        return _read(config, schema, secret, quiet=quiet)
+        return _read(config, schema, secret, quiet)
     _require_file(config, file)
     stamp = _stamp(file)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
@@ -234,7 +234,7 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool 
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
     unchanged = found is not None and head.get("sha256") == sha256
-    table = found[1] if found is not None and unchanged else _read(config, schema, secret, quiet=quiet)
+    table = found[1] if found is not None and unchanged else _read(config, schema, secret, quiet)
     if _stamp(file) != stamp:
         raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, **read_as}, table)
@@ -274,7 +274,7 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
     return stream(config.data, schema)
 
 
-def _read(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool) -> Table:
+def _read(config: SiteConfig, schema: Schema, secret: bytes, quiet: bool) -> Table:
     from fedsynth.data.read import read_table  # imports pyarrow: not needed with a valid cache
 
     return read_table(config.data, schema, persons=person_limit(config, secret), quiet=quiet)

@@ -66,6 +66,7 @@ MISTAKES: dict[str, str] = {
     "an epsilon of zero": "simulate --data people.csv --epsilon 0 --delta 1e-6",
     "a delta of one": "simulate --data people.csv --epsilon 1 --delta 1",
     "no table": "simulate --epsilon 1 --delta 1e-6",
+    "two tables": f"{_SIMULATE} --data people.csv",
     "a table that is not there": "simulate --data nowhere.csv --epsilon 1 --delta 1e-6",
     "a table of an unknown format": "simulate --data people.xlsx --epsilon 1 --delta 1e-6",
     "a table with a header and no rows": "simulate --data empty.csv --epsilon 1 --delta 1e-6",
