@@ -7,17 +7,16 @@ each, whose values are the truth; every run draws 4,000 patients of each, with `
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from fedsynth import Auto, Budget, Schema, Synthesizer, TrustedServer, federate
-from fedsynth.datasets import patients
+from fedsynth import Auto, Budget, Synthesizer, TrustedServer, federate
+from fedsynth.datasets import patients, patients_schema
 
 RUNS, REPEATS, DRAWN = 25, 12, 12_000
 WIDTH = 2.2  # half-width in standard errors: Student's t with 11 degrees of freedom, 95 %
-SCHEMA = Schema.load(Path(__file__).parents[1] / "examples" / "agreed.toml")
+SCHEMA = patients_schema()
 QUESTIONS: Mapping[str, Callable[[pd.DataFrame], float]] = {
     "share that is readmitted": lambda rows: float((rows["readmitted"] == "yes").mean()),
     "the same in cardiology": lambda rows: float(

@@ -106,11 +106,12 @@ def _follow(programs, commands, cwd, expected=0):
             **clean,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "EXAMPLES": str(programs.parent.parent / "examples"),
+            "OMP_NUM_THREADS": "1",
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == expected, f"{commands}\n{done.stdout}{done.stderr}"
 
