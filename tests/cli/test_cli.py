@@ -231,8 +231,11 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     answer("simulate", *options, *unit, "--holdout", 0.3, "--out", run)
     rows = RunFolder(run).rows()
     assert rows.holdout is not None
-    persons = [np.unique(table.persons) for table in (concatenate(rows.sites), rows.holdout)]
-    assert not len(np.intersect1d(*persons))
+    trained, held_out = concatenate(rows.sites).persons, rows.holdout.persons
+    assert trained is not None
+    assert held_out is not None
+    persons = (np.unique(trained), np.unique(held_out))
+    assert not len(np.intersect1d(trained, held_out))
 
     said = answer("report", run)
     assert said["persons"] == {"real": len(persons[0]), "holdout": len(persons[1])}
