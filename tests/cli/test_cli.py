@@ -228,7 +228,7 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     schema.write_text(schema.read_text().replace("draft = true\n", ""))
     options = ("--data", data, "--schema", schema, *BUDGET, "--sites", 2, "--method", "oneshot")
     unit = ("--person", "patient", "--rows-per-person", 3)
-    answer("simulate", *options, *unit, "--holdout", 0.3, "--out", run)
+    answer("simulate", *options, *unit, "--holdout", 0.5, "--out", run)
     rows = RunFolder(run).rows()
     assert rows.holdout is not None
     trained, held_out = concatenate(rows.sites).persons, rows.holdout.persons
