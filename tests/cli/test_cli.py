@@ -228,14 +228,14 @@ def test_persons_are_evaluated_as_persons(tmp_path):
     schema.write_text(schema.read_text().replace("draft = true\n", ""))
     options = ("--data", data, "--schema", schema, *BUDGET, "--sites", 2, "--method", "oneshot")
     unit = ("--person", "patient", "--rows-per-person", 3)
-    answer("simulate", *options, *unit, "--holdout", 0.3, "--out", run)
+    answer("simulate", *options, *unit, "--holdout", 0.5, "--out", run)
     rows = RunFolder(run).rows()
     assert rows.holdout is not None
-    known, unseen = (table.persons for table in (concatenate(rows.sites), rows.holdout))
-    assert known is not None
-    assert unseen is not None
-    persons = [np.unique(known), np.unique(unseen)]
-    assert not len(np.intersect1d(persons[0], persons[1]))
+    trained, held_out = concatenate(rows.sites).persons, rows.holdout.persons
+    assert trained is not None
+    assert held_out is not None
+    persons = (np.unique(trained), np.unique(held_out))
+    assert not len(np.intersect1d(trained, held_out))
 
     said = answer("report", run)
     assert said["persons"] == {"real": len(persons[0]), "holdout": len(persons[1])}

@@ -359,7 +359,7 @@ class _Prover:
                 self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
         if sampled := any(isinstance(head.release, SampledGaussian) for head in heads):
             self.notes.append(
-                "training on samples: costs are proved, but that a row's gradient does not depend on other rows is tested"
+                "training on samples: that a row's gradient does not depend on other rows is tested, not proved"
             )
         if sampled and (not stated.get("sampled") or stated.get("basis") in ("proved", "computational")):
             self._problem("the statement calls the guarantee proved, and the run trained on samples, which is tested")
