@@ -598,9 +598,9 @@ def test_rows_are_read_again_exactly_when_they_changed(tmp_path, monkeypatch):
     reads = []
     read = site_rows._read
 
-    def counted(*of: Any, quiet: bool) -> Any:
+    def counted(*of: Any, **options: Any) -> Any:
         reads.append(of)
-        return read(*of, quiet=quiet)
+        return read(*of, **options)
 
     monkeypatch.setattr(site_rows, "_read", counted)
     first = load_rows(config, SCHEMA, KEY)
@@ -677,8 +677,8 @@ def test_a_file_that_is_being_written_is_not_taken(tmp_path, monkeypatch):
     create_state(config)
     read = site_rows._read
 
-    def slowly(*of: Any, quiet: bool) -> Any:
-        table = read(*of, quiet=quiet)
+    def slowly(*of: Any, **options: Any) -> Any:
+        table = read(*of, **options)
         with (home / "rows.csv").open("a") as file:
             file.write("v0,v0,v0,v0\n")
         return table
