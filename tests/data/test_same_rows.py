@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,9 @@ from tests.tables import contingencies, contingency
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_table, without_missing
 from fedsynth.data.sources import open_source
-from fedsynth.data.sources.files import CsvRows
+from fedsynth.data.sources.arrow import encode
 from fedsynth.errors import SchemaError, Unsupported
-from fedsynth.rows import Source, Table
+from fedsynth.rows import Records, Table
 from fedsynth.schema import MISSING, Boolean, Categorical, Column, Datetime, Numeric, Schema
 from fedsynth.schema.canonical import canonical_text, canonical_texts
 
@@ -169,18 +169,19 @@ def through_parquet(folder: Path, column: Any, schema: Schema, numbers: list[int
     return read_table(folder / "rows.parquet", schema)
 
 
-CSV_KINDS: dict[str, Callable[[Path], Source]] = {"cells": CsvRows}
-"""Declared kinds of CSV files, each with the reader of a file of this kind."""
+def through_arrow(folder: Path, column: Any, schema: Schema, numbers: list[int]) -> Table:
+    return encode(schema, pa.table({"row": pa.array(numbers, pa.int64()), "a": arrow(column)}))
+
 
 DIALECTS = [
     (mark, quoting, end, start)
-    for mark, end, start in ((",", "\n", ""), (";", "\r\n", ""), ("\t", "\r", ""), ("|", "\n", "\ufeff"),
-                             (",", "\r", "\ufeff"), (";", "\r\n", "\ufeff"))
+    for mark, end, start in ((",", "\n", ""), (";", "\r\n", ""), ("\t", "\n", ""), ("|", "\n", "\ufeff"),
+                             (",", "\r\n", "\ufeff"), (";", "\n", "\ufeff"))
     for quoting in (csv.QUOTE_ALL, csv.QUOTE_MINIMAL)
 ]  # fmt: skip
 
 
-def through_csv(dialect: int, kind: str) -> Callable[[Path, Any, Schema, list[int]], Table]:
+def through_csv(dialect: int, kind: Records) -> Callable[[Path, Any, Schema, list[int]], Table]:
     mark, quoting, end, start = DIALECTS[dialect]
 
     def way(folder: Path, column: Any, schema: Schema, numbers: list[int]) -> Table:
@@ -188,18 +189,19 @@ def through_csv(dialect: int, kind: str) -> Callable[[Path, Any, Schema, list[in
         frame = pd.DataFrame({"row": numbers, "a": held})
         text = frame.to_csv(index=False, sep=mark, quoting=quoting, lineterminator=end)  # type: ignore[call-overload]
         (folder / "rows.csv").write_bytes((start + text).encode())
-        return read_table(CSV_KINDS[kind](folder / "rows.csv"), schema)
+        return read_table(folder / "rows.csv", schema, records=kind)
 
     return way
 
 
 WAYS = {
     "frame": through_frame,
+    "arrow": through_arrow,
     "parquet": through_parquet,
-    **{f"csv {kind} {k}": through_csv(k, kind) for kind in CSV_KINDS for k in range(len(DIALECTS))},
+    **{f"csv {kind} {k}": through_csv(k, kind) for kind in get_args(Records) for k in range(len(DIALECTS))},
 }
 ways = st.one_of(
-    st.just("frame"), st.just("parquet"), st.sampled_from([name for name in WAYS if name.startswith("csv")])
+    *map(st.just, ("frame", "arrow", "parquet")), st.sampled_from([name for name in WAYS if name.startswith("csv")])
 )
 
 
