@@ -174,7 +174,7 @@ def schemas() -> Sequence[Schema]:
     ordered = Categorical("ordered", tuple(range(7)), ordered=True)
     wide, flat = Numeric("wide", 0, 1e6, bins=8), Numeric("flat", 0, 1, bins=2)
     whole, holes = Numeric("whole", 0, 9, bins=10, decimals=0), Numeric("holes", -5, 5, bins=80, missing=True)
-    groups = [
+    groups: list[tuple[Categorical | Numeric, ...]] = [
         (few,),
         (wide,),
         (alone, few),

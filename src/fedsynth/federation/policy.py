@@ -122,7 +122,8 @@ class Policy:
             raise InvalidParameter(
                 "the trust 'trusted' sends this site's exact counts, over any columns, to the coordinator, which adds "
                 "the noise: it can rebuild single rows from them, whatever plan is approved. If the site agrees, write "
-                "coordinator_sees_exact_counts = true into [policy]; otherwise take trusted out of [policy.trusts] and "
+                "coordinator_sees_exact_counts = true into [policy] (fedsynth site join "
+                "--coordinator-sees-exact-counts writes it); otherwise take trusted out of [policy.trusts] and "
                 "accept secure, local or three-servers"
             )
         if self.keep_runs_days < 1:
