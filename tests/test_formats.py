@@ -64,7 +64,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run_simulated(job, root / "run")
     shutil.copy(root / "run" / "transcript", state / "transcript")
-    slots = (PlannedQuestion("sum", "counts", "gaussian", 0.02, 1),)
+    slots = (PlannedQuestion("sum", "counts", "gaussian", 0.02, 1, 3, 2, 100),)
     evaluation = evaluate(EvaluationTables(table(60), table(60, 1)), metrics=("workload-error",))
     RunFolder(root / "run").write_scores(evaluation)
     (root / "job.toml").write_text(job.to_file())

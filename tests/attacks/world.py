@@ -85,7 +85,7 @@ def site(
 ) -> Site:
     """Return a site whose steward accepts one trust (local noise if none is given), every verb, and any plan."""
     accepted = trust or LocalNoise()
-    options = {"verbs": VERBS, "any_plan": True, **policy}
+    options = {"verbs": VERBS, "any_plan": True, "coordinator_sees_exact_counts": accepted.name == "trusted", **policy}
     rules = Policy(options.pop("budget", BUDGET), {accepted.name: accepted}, **options)
     held = table() if rows is None else rows
     digest = rows_digest(secret, held.digest)

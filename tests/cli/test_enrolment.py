@@ -369,7 +369,19 @@ def test_an_invitation_that_was_changed_has_another_fingerprint(copy, tmp_path, 
     assert (code, "may have changed the file" in says) == (8, True)
     assert not (tmp_path / "new").exists()
     other = load(path, Invitation).terms.fingerprint
-    joined = told("site", "join", path, tmp_path / "new", "--fingerprint", other)  # one who does not compare
+    asked: tuple[object, ...] = (
+        "site",
+        "join",
+        path,
+        tmp_path / "new",
+        "--fingerprint",
+        other,
+    )  # one who does not compare
+    if "trust" in change:  # nor sees what the trust means
+        code, says = run(*asked)
+        assert (code, "--coordinator-sees-exact-counts" in says, (tmp_path / "new").exists()) == (8, True, False)
+        asked = (*asked, "--coordinator-sees-exact-counts")
+    joined = told(*asked)
     says = run("deploy", "admit", copy.root, joined["request"], "--fingerprint", joined["fingerprint"])[1]
     assert "terms that were changed on their way" in says
 

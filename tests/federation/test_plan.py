@@ -23,19 +23,20 @@ from tests.contract.world import SCHEMA, random_table
 import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
+from fedsynth.federation import dry_run
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.dry_run import DryRunRecord, Forecast, MeasuringTransport, forecast
+from fedsynth.federation.dry_run import DryRunRecord, Forecast, MeasuringTransport
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
-from fedsynth.federation.query import Counts, Query, RecordCount
+from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
-from fedsynth.methods import all_methods
+from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Unit
@@ -46,6 +47,7 @@ from fedsynth.schema import Schema
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Coordinator(bytes(32))
+TABLES = Extent(4, 2, 100)
 PLAN = Plan(
     method="oneshot",
     options={"pair_share": 0.8},
@@ -56,17 +58,24 @@ PLAN = Plan(
     budget=Budget(0.5, 1e-6),
     unit=ONE_ROW,
     slots=(
-        PlannedQuestion("sum", "counts", "gaussian", 0.002, 1),
-        PlannedQuestion("sum", "counts", "gaussian", 0.001, 2),
+        PlannedQuestion("sum", "counts", "gaussian", 0.002, 1, *TABLES),
+        PlannedQuestion("sum", "counts", "gaussian", 0.001, 2, *TABLES),
         PlannedQuestion("sum", "size", "gaussian", 0.0001, 10),
     ),
 )
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 
+def forecast(name: str, method: Any, schema: Schema, budget: Budget, **terms: Any) -> Forecast:
+    """Predict a run with the limits of tables that its method declares."""
+    limits = find_method(name).limits(method, schema)
+    return dry_run.forecast(name, method, schema, budget, limits=limits, **terms)
+
+
 def site(table: Table | None = None, account: Account | None = None, plan: Plan = PLAN, **policy: Any) -> Site:
     trusts = {"local": LocalNoise(), "trusted": TrustedServer()}
-    rules = Policy(**{"budget": BUDGET, "trusts": trusts, "plans": {plan.digest: plan}, **policy})
+    terms = {"coordinator_sees_exact_counts": True, "plans": {plan.digest: plan}}
+    rules = Policy(**{"budget": BUDGET, "trusts": trusts, **terms, **policy})
     rows = random_table(200, 0) if table is None else table
     return Site("a", rows, rules, account or Account(), bytes(32), COORDINATOR.public)
 
@@ -95,13 +104,13 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
     whole = replace(
         PLAN,
         slots=(
-            PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 1),
+            PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 1, *TABLES),
             PlannedQuestion("each", "size", "public", 0, 1),
         ),
     )
     assert whole.guarantee.epsilon == pytest.approx(0.928 * 0.5, abs=0.002)
     # room for more than the budget: a run is held to the budget as well
-    room = replace(PLAN, slots=(PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 7),))
+    room = replace(PLAN, slots=(PlannedQuestion("sum", "counts", "gaussian", PLAN.budget.rho, 7, *TABLES),))
     assert room.guarantee == whole.guarantee
     assert replace(whole, trust="trusted").guarantee == whole.guarantee
 
@@ -113,8 +122,8 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
         {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "exponential", 0.0001, 1))},
         {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "adaptive", 0.0001, 1))},
         {"slots": (*PLAN.slots, PlannedQuestion("sum", "gradient-sum", "sampled", 0.0001, 1))},
-        {"slots": (PlannedQuestion("deposit", "counts", "deposit", 0.001, 1),)},
-        {"slots": (PlannedQuestion("sum", "counts", "laplace", 0.1, 1),), "budget": Budget(0.5, 0.0)},
+        {"slots": (PlannedQuestion("deposit", "counts", "deposit", 0.001, 1, *TABLES),)},
+        {"slots": (PlannedQuestion("sum", "counts", "laplace", 0.1, 1, *TABLES),), "budget": Budget(0.5, 0.0)},
         {"slots": (PlannedQuestion("each", "size", "public", 0, 1),)},
         {"slots": ()},
     ],
@@ -250,8 +259,11 @@ def test_the_same_query_at_another_step_is_another_question():
 
 def test_a_run_does_not_go_on_under_a_plan_whose_prices_are_in_another_currency():
     """Slots used at rho = 0.005 would look like cheap ones in epsilon, though each of them cost epsilon = 0.1."""
-    in_rho = replace(PLAN, budget=BUDGET, slots=(PlannedQuestion("sum", "counts", "laplace", 0.005, 2),))
-    slots = (PlannedQuestion("sum", "counts", "laplace", 0.1, 1), PlannedQuestion("sum", "counts", "laplace", 0.01, 2))
+    in_rho = replace(PLAN, budget=BUDGET, slots=(PlannedQuestion("sum", "counts", "laplace", 0.005, 2, *TABLES),))
+    slots = (
+        PlannedQuestion("sum", "counts", "laplace", 0.1, 1, *TABLES),
+        PlannedQuestion("sum", "counts", "laplace", 0.01, 2, *TABLES),
+    )
     in_epsilon = replace(PLAN, budget=Budget(0.2, 0.0), slots=slots)
     for first, second in ((in_rho, in_epsilon), (in_epsilon, in_rho)):
         asked = site(plans={plan.digest: plan for plan in (in_rho, in_epsilon)})
@@ -392,7 +404,7 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"plans": "all"}, "must be a table"),
         ({"methods": ["aim"]}, "its method 'oneshot' is not one of"),
         ({"min_cohort": 4}, "it is for 3 sites"),
-        ({"trusts": {"trusted": {}}}, "its trust 'local' is not one of"),
+        ({"trusts": {"trusted": {}}, "coordinator_sees_exact_counts": True}, "its trust 'local' is not one of"),
         ({"schemas": ["0" * 64]}, "its schema is not one of"),
         ({"verbs": ["deposit"]}, "it asks for sum"),
         ({"per_run": {"epsilon": 0.4, "delta": 1e-6}}, "per_run allows"),

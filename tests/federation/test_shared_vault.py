@@ -21,6 +21,7 @@ from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.trust.three_servers.vault import SharedVault
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores, Vault
+from fedsynth.methods import find_method
 from fedsynth.methods.aim import AIM
 from fedsynth.methods.auto import Auto
 from fedsynth.methods.flaim import FLAIM, AugFLAIM
@@ -264,14 +265,15 @@ def test_options_of_entering_by_samples():
 
 
 def test_a_forecast_says_what_three_servers_send_and_compute():
+    limits = find_method("aim").limits(AIM(), SCHEMA)
     told, other = (
-        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1)
+        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1, limits=limits)
         for trust in (ThreeServers(), TrustedServer())
     )
     candidates = 10 + 4  # pairs of four columns, and the columns, but for pairs that the model has no room for
     assert 0 < told.servers_seconds.high <= 2 * candidates * DRAW_SECONDS * 1.3
     assert told.servers.high >= told.servers_seconds.high / DRAW_SECONDS * 3 * DRAW_BYTES / 1.3
-    assert told.up.high > 8 * QUERY.cells(SCHEMA)
+    assert told.up.high > 16 * QUERY.cells(SCHEMA)
     assert {entry.verb for entry in told.noise} == {"open"}
     assert (other.servers.high, other.servers_seconds.high) == (0, 0)
 
@@ -287,6 +289,7 @@ def test_a_plan_without_the_first_sample_covers_a_site_of_both_deposits(trust):
         sites=6,
         rows=600,
         repeats=2,
+        limits=find_method("aim").limits(AIM(), SCHEMA),
     )
     deposits = [slot for slot in told.plan.slots if slot.verb == "deposit"]
     assert sum(slot.times for slot in deposits) >= 2

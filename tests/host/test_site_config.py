@@ -155,6 +155,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         "budget": {"epsilon": 3.0, "delta": 1e-6},
         "per_run": {"epsilon": 1, "delta": 1e-7},
         "trusts": {"local": {}, "trusted": {}},
+        "coordinator_sees_exact_counts": True,
         "size_is_public": True,
         "plans": "any",
         "unit": {"rows": 3},

@@ -19,6 +19,7 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods import find_method
 from fedsynth.privacy.account import Account
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import run_deployed
@@ -30,8 +31,10 @@ JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, de
 
 
 def planned(job: Job, trust: Trust) -> Plan:
+    method = job.build_method(SCHEMA)
+    limits = find_method(job.method).limits(method, SCHEMA)
     return forecast(
-        job.method, job.build_method(SCHEMA), SCHEMA, job.budget, trust=trust, sites=2, rows=100, repeats=1
+        job.method, method, SCHEMA, job.budget, trust=trust, sites=2, rows=100, repeats=1, limits=limits
     ).plan
 
 
@@ -42,7 +45,13 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
     (folder / COORDINATOR).write_text(SECRET.hex())
     (folder / COORDINATOR).chmod(0o600)
     verbs = ("sum", "each", "choose")
-    policy = Policy(budget=job.budget, trusts={trust.name: trust}, plans={plan.digest: plan}, verbs=verbs)
+    policy = Policy(
+        budget=job.budget,
+        trusts={trust.name: trust},
+        plans={plan.digest: plan},
+        verbs=verbs,
+        coordinator_sees_exact_counts=trust.name == "trusted",
+    )
     key = Coordinator(SECRET).public
     sites = [
         Site(name, random_table(80, at), policy, Account(), bytes([at]) * 32, key) for at, name in enumerate(NAMES)

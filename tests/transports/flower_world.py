@@ -111,6 +111,7 @@ def lay_out(
             "policy": {
                 "budget": {"epsilon": limit.epsilon, "delta": limit.delta},
                 "trusts": {trust: dict(trust_options or {})},
+                "coordinator_sees_exact_counts": trust == "trusted",
                 "verbs": ["sum", "each", "choose", "deposit"],
                 "unit": {"rows": unit.rows, "sites": unit.sites},
                 "size_is_public": public_sizes,

@@ -47,6 +47,14 @@ NewRoster = Annotated[
         "roster is refused.",
     ),
 ]
+SeesExactCounts = Annotated[
+    bool,
+    typer.Option(
+        "--coordinator-sees-exact-counts",
+        help="Agree that the coordinator gets this site's exact counts, over any columns, and can rebuild single rows "
+        "from them. Required for an invitation to the trust trusted; written into [policy] of site.toml.",
+    ),
+]
 
 
 def site_join(
@@ -59,6 +67,7 @@ def site_join(
     ],
     fingerprint: Fingerprint = None,
     replace: NewRoster = False,
+    coordinator_sees_exact_counts: SeesExactCounts = False,
     json_: Json = False,
 ) -> None:
     """Join a federation, in two steps, by files from the coordinator.
@@ -80,12 +89,12 @@ def site_join(
 
     found = load_either(file, Invitation, Admission)
     if isinstance(found, Invitation):
-        _join(found, folder, fingerprint or (), json_)
+        _join(found, folder, fingerprint or (), coordinator_sees_exact_counts, json_)
     else:
         _accept(found, folder, fingerprint or (), replace, json_)
 
 
-def _join(invitation: Invitation, folder: Path, given: Sequence[str], json_: bool) -> None:
+def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_counts: bool, json_: bool) -> None:
     from fedsynth.host.enrolment import check_folder, join
     from fedsynth.schema import Schema
     from fedsynth.transports.flower.files import site_files
@@ -102,7 +111,7 @@ def _join(invitation: Invitation, folder: Path, given: Sequence[str], json_: boo
     )
     if not check_folder(invitation, folder):
         compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
-    request, path = join(invitation, folder, site_files(invitation, folder))
+    request, path = join(invitation, folder, site_files(invitation, folder, sees_counts=sees_counts))
     units = "" if (folder / "compose.yaml").exists() else f"\n\n{NO_UNITS}"
     facts = {
         "site": request.site,

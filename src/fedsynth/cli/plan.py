@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from fedsynth.federation.dry_run import Forecast, ForecastRange
     from fedsynth.federation.plan import Plan
+    from fedsynth.federation.query import Extent
     from fedsynth.methods import Method
     from fedsynth.privacy.audit import AuditResult
     from fedsynth.runs.plan import AdviceTable, PlannedRun
@@ -151,9 +152,10 @@ def plan(
     found = []
     with progress_bar(json_) as progress:
         for name, count, budget in cases:
+            declared, options = find_method(name), _method(name, set_, workload, agreed)
             one = forecast(
                 name,
-                _method(name, set_, workload, agreed),
+                options,
                 agreed,
                 budget_of(budget, delta),
                 trust=chosen_trust,
@@ -161,9 +163,10 @@ def plan(
                 rows=rows,
                 unit=Unit(rows_per_person, sites_per_person),
                 public_sizes=public_sizes,
-                queries=find_method(name).queries,
+                queries=declared.queries,
                 repeats=repeats,
                 headroom=headroom,
+                limits=declared.limits(options, agreed),
                 progress=progress,
             )
             found.append(one)
@@ -550,6 +553,12 @@ def _span(of: ForecastRange, form: str, unit: float = 1.0) -> str:
     return typical if of.settled else f"{low} - {typical} - {high}"
 
 
+def _tables(most: Extent) -> str:
+    """Return the largest tables of a planned question in words."""
+    columns = "1 column" if most.order == 1 else f"at most {most.order} columns"
+    return f"{columns} each, over {most.columns} in all, with at most {most.cells:,} cells together"
+
+
 def _plan_text(made: Plan) -> str:
     """Return a plan in words, for those who approve it."""
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
@@ -571,5 +580,11 @@ def _plan_text(made: Plan) -> str:
         lines.append(
             f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "
             f"({slot.price / whole:.1%} of the budget)"
+            + ("" if slot.extent is None else f"\n         for tables of {_tables(slot.extent)}")
+        )
+    if made.trust == "trusted":
+        lines.append(
+            "under the trust trusted the coordinator sees each site's exact counts: the plan bounds what is released, "
+            "and not what the coordinator can read"
         )
     return "\n".join(lines)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
-from fedsynth.federation.query import AnyQuery
+from fedsynth.federation.query import AnyQuery, Counts, Extent
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
@@ -467,6 +467,7 @@ def forecast(
     queries: Sequence[type[AnyQuery]] = (),
     repeats: int = 3,
     headroom: float = 2.0,
+    limits: Extent,
     progress: Progress = ignore_progress,
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
@@ -483,7 +484,9 @@ def forecast(
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
     cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
     as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
-    number and price seen.
+    number and price seen. Slots for counts also have the largest tables of the method's questions: ``limits``, which
+    the method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do
+    not bound what a method that looks at answers may ask.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
     :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
@@ -516,7 +519,7 @@ def forecast(
 
     figures = _Figures(usual, usual[:repeats], most)
     options = {key: value for key, value in options_of(method).items() if key != "is"}
-    slots = tuple(_slots(usual, most, budget, headroom))
+    slots = tuple(_slots(usual, most, budget, headroom, limits))
     return Forecast(
         plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
         rows=rows,
@@ -606,7 +609,7 @@ def _statistics(notes: DryRunRecord) -> list[tuple[str, str, int]]:
 
 
 def _slots(
-    usual: Sequence[DryRunRecord], most: Sequence[DryRunRecord], budget: Budget, headroom: float
+    usual: Sequence[DryRunRecord], most: Sequence[DryRunRecord], budget: Budget, headroom: float, limits: Extent
 ) -> Iterator[PlannedQuestion]:
     """Yield the slots of each group of questions; where all sites agree, exactly theirs, else with ``headroom``.
 
@@ -618,17 +621,18 @@ def _slots(
     bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
+        tables: Sequence[int] = limits if group[1] == Counts.kind else ()
         if all(site.get(group, Counter()) == agreed for site in bounding) and all(
             site.get(group, Counter()) <= agreed for site in seen
         ):
             for price, count in sorted(agreed.items()):
-                yield PlannedQuestion(*group, price, count)
+                yield PlannedQuestion(*group, price, count, *tables)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             most_asked = max(site[group].total() for site in seen if group in site)
             settled = all(site.get(group, Counter()).total() == most_asked for site in bounding)
             count = most_asked if settled else math.ceil(headroom * most_asked)
-            yield PlannedQuestion(*group, min(whole, headroom * dearest), count)
+            yield PlannedQuestion(*group, min(whole, headroom * dearest), count, *tables)
 
 
 def _by_group(asked: Sequence[ChargedQuestion]) -> dict[tuple[str, str, str], Counter[float]]:

@@ -1,13 +1,13 @@
 """Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
 
 A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`PlannedQuestion`), each for a
-number of questions of one kind up to one price (privacy cost). Rule 1: a plan is an upper bound. A question must fit a
-slot of its kind with at least the question's price, and uses up one of the slot's ``times``; if none is left, the site
-refuses. A repeated question uses up nothing. Rule 2: an approval is of a digest, so any change makes another plan. Rule
-3: method and options state the purpose of the questions; the list of slots is what protects the rows. Rule 4: a site
-charges a planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, under ``trusted`` or
-``local``, the noise of the whole run is known beforehand, and the epsilon of :attr:`Plan.guarantee` may be below the
-budget's.
+number of questions of one kind up to one price (privacy cost), and how large their tables may be. Rule 1: a plan is an
+upper bound. A question must fit a slot of its kind with at least the question's price, and uses up one of the slot's
+``times``; if none is left, the site refuses. A repeated question uses up nothing. Rule 2: an approval is of a digest,
+so any change makes another plan. Rule 3: method and options state the purpose of the questions; the list of slots is
+what protects the rows. Rule 4: a site charges a planned run in zCDP (or pure epsilon), like any other. If all slots are
+Gaussian, under ``trusted`` or ``local``, the noise of the whole run is known beforehand, and the epsilon of
+:attr:`Plan.guarantee` may be below the budget's.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
+from fedsynth.federation.query import Counts, Extent
 from fedsynth.federation.wire import QuestionHead
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, Unit
@@ -42,8 +43,15 @@ class PlannedQuestion:
     A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
     its ``release`` (such as ``gaussian``) agree. Prices are privacy costs to one person: epsilon where the plan's delta
     is 0, otherwise rho of zCDP. A release on sampled rows has no rho of its own; its price is the rho that costs as
-    much at the budget's order of Renyi divergence (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`). Raises
-    :class:`InvalidParameter` for fewer than one question, and for a price that is negative or not finite.
+    much at the budget's order of Renyi divergence (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`).
+
+    ``columns``, ``order`` and ``cells`` are the most that the tables of one question may have
+    (:class:`~fedsynth.federation.query.Extent`), as the method declares them. Slots for counts have all three; other
+    kinds ask for no tables and have none (``None``). They do not bound what a coordinator learns that sees exact
+    counts: small tables together rebuild rows.
+
+    Raises :class:`InvalidParameter` for fewer than one question, for a price that is negative or not finite, and for
+    missing or needless limits of tables.
     """
 
     verb: str
@@ -51,9 +59,18 @@ class PlannedQuestion:
     release: str
     price: float
     times: int
+    columns: int | None = None
+    order: int | None = None
+    cells: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid limits."""
+        given = [limit for limit in (self.columns, self.order, self.cells) if limit is not None]
+        if len(given) != (3 if self.kind == Counts.kind else 0) or any(type(at) is not int or at < 1 for at in given):
+            raise InvalidParameter(
+                f"a slot for {Counts.kind!r} needs columns, order and cells of at least 1, and a slot of another kind "
+                f"none of them; correct the one for {self.kind!r}, or make the plan again with fedsynth plan"
+            )
         if type(self.times) is not int or self.times < 1:
             raise InvalidParameter(f"a slot for {self.kind!r} must allow at least one question, not {self.times!r}")
         if not (math.isfinite(self.price) and self.price >= 0):
@@ -61,6 +78,13 @@ class PlannedQuestion:
                 f"the price of {self.kind!r} in a plan must be a finite number, not {self.price}; a run without noise "
                 "cannot be planned"
             )
+
+    @property
+    def extent(self) -> Extent | None:
+        """The largest tables that one question may ask for, or ``None`` for kinds that ask for no tables."""
+        if self.columns is None or self.order is None or self.cells is None:
+            return None
+        return Extent(self.columns, self.order, self.cells)
 
 
 @dataclass(frozen=True)
@@ -85,8 +109,15 @@ class Plan:
     slots: tuple[PlannedQuestion, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a plan without sites."""
+        """Refuse a plan without sites, and slots that leave open how large a table may be."""
         object.__setattr__(self, "slots", tuple(self.slots))
+        limits = {(slot.verb, slot.kind, slot.release): slot.extent for slot in self.slots}
+        for slot in self.slots:
+            if limits[slot.verb, slot.kind, slot.release] != slot.extent:
+                raise InvalidParameter(
+                    f"the slots for {slot.verb} {slot.kind} ({slot.release}) differ in columns, order or cells; give "
+                    "all of them the same, or make the plan again with fedsynth plan"
+                )
         if type(self.sites) is not int or self.sites < 1:
             raise InvalidParameter(
                 f"a plan needs a number of sites of at least 1, not {self.sites!r}; plan again with --sites"
@@ -134,6 +165,24 @@ class Plan:
                 f"{planned}"
             )
 
+    def check_extent(self, head: QuestionHead, extent: Extent | None) -> None:
+        """Raise :class:`Refused` if the tables of a question with this ``head`` are larger than its slots allow.
+
+        ``extent`` is what the question has (:meth:`Query.extent <fedsynth.federation.query.Query.extent>`), ``None`` if
+        it asks for no tables. A plan has the same limits in all slots of a kind (:meth:`check` finds that there is
+        one), so that a question of less can always use what a question of more can.
+        """
+        wanted = (head.verb, head.kind, kind_of(head.release))
+        for slot in self.slots:
+            if (slot.verb, slot.kind, slot.release) == wanted and extent is not None and slot.extent is not None:
+                for name, asked, most in zip(Extent._fields, extent, slot.extent, strict=True):
+                    if asked > most:
+                        raise Refused(
+                            f"the question has {name} = {asked}, and the approved plan allows {most} for a "
+                            f"{head.verb!r} of {head.kind!r}; run the method that was planned, or plan again and have "
+                            "the plan approved"
+                        )
+
     def slots_for(self, head: QuestionHead) -> tuple[tuple[float, int], ...]:
         """Return (price, times) of each slot that a question with this ``head`` fits, as in :class:`PlannedQuestion`.
 
@@ -153,7 +202,11 @@ class Plan:
             "sites": self.sites,
             "budget": {"epsilon": float(self.budget.epsilon), "delta": float(self.budget.delta)},
             "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
-            "slot": [{**dataclasses.asdict(slot), "price": float(slot.price)} for slot in self.slots],
+            "slot": [
+                {name: value for name, value in dataclasses.asdict(slot).items() if value is not None}
+                | {"price": float(slot.price)}
+                for slot in self.slots
+            ],
         }
 
     @classmethod

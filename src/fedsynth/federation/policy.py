@@ -43,6 +43,9 @@ class Policy:
         one run (``None``: no limit of its own).
     trusts
         The accepted trust models, by name, with this site's settings of them.
+    coordinator_sees_exact_counts
+        The steward's yes to what the trust ``trusted`` means, required where it is accepted: the coordinator sees exact
+        counts over any columns, before it adds noise. No plan limits what it can read from them.
     verbs
         The accepted verbs, among :data:`VERBS`; each is a method of
         :class:`~fedsynth.federation.federation.Federation`.
@@ -79,8 +82,9 @@ class Policy:
         and the copy of the rows, unless another open run uses the same copy: at another run's next question, and within
         an hour while ``fedsynth site serve`` waits.
 
-    Raises :class:`InvalidParameter` for unknown verbs, for kinds that fedsynth defines itself, for ``methods`` or
-    ``min_cohort`` without plans, and for an approved plan that contradicts the rest.
+    Raises :class:`InvalidParameter` for the trust ``trusted`` without that yes, for unknown verbs, for kinds that
+    fedsynth defines itself, for ``methods`` or ``min_cohort`` without plans, and for an approved plan that contradicts
+    the rest.
     """
 
     budget: Budget
@@ -101,6 +105,7 @@ class Policy:
     answer_every: float = 1.0
     timed_rows: int = 2**17
     keep_runs_days: float = 90.0
+    coordinator_sees_exact_counts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
@@ -112,6 +117,14 @@ class Policy:
         if unknown := sorted(set(self.verbs) - set(VERBS)):
             raise InvalidParameter(
                 f"[policy] verbs has unknown entries {', '.join(unknown)}; choose among {', '.join(VERBS)}"
+            )
+        if "trusted" in self.trusts and not self.coordinator_sees_exact_counts:
+            raise InvalidParameter(
+                "the trust 'trusted' sends this site's exact counts, over any columns, to the coordinator, which adds "
+                "the noise: it can rebuild single rows from them, whatever plan is approved. If the site agrees, write "
+                "coordinator_sees_exact_counts = true into [policy] (fedsynth site join "
+                "--coordinator-sees-exact-counts writes it); otherwise take trusted out of [policy.trusts] and "
+                "accept secure, local or three-servers"
             )
         if self.keep_runs_days < 1:
             raise InvalidParameter("[policy] keep_runs_days must be at least 1: an idle run is closed for good")
@@ -179,6 +192,8 @@ class Policy:
         query.check(schema)
         if isinstance(query, Query):
             check_cells(query, schema, self.largest_answer)
+            if self.plans or not self.any_plan:
+                self._plan(head).check_extent(head, query.extent(schema))
 
     def limits(self, head: QuestionHead) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for a question with this ``head``: the site's budget, its run's, and its plan's slots.

@@ -20,7 +20,7 @@ ANY = "any"
 _KEYS = (
     *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
     *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "timed_rows"),
-    "keep_runs_days",
+    *("keep_runs_days", "coordinator_sees_exact_counts"),
 )
 _SIZES = ("largest_message", "largest_answer", "timed_rows")
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -66,6 +66,9 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
         exact=exact,
         kinds=_kinds(_table("[policy.kinds]", section.get("kinds", {}))),
         size_is_public=_boolean("size_is_public", section.get("size_is_public", False)),
+        coordinator_sees_exact_counts=_boolean(
+            "coordinator_sees_exact_counts", section.get("coordinator_sees_exact_counts", False)
+        ),
         plans={} if plans == ANY else _plans(_table("[policy.plans]", plans), folder),
         any_plan=plans == ANY,
         methods=frozenset(_list("methods", section.get("methods", []))),

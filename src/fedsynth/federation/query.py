@@ -42,6 +42,18 @@ MOST_ROWS = 2**28
 """Largest number of rows of a site for sums other than counts: the bounded integers of queries stay within 64 bits."""
 
 
+class Extent(NamedTuple):
+    """How much the contingency tables of one question show: what a question has, or the most that a plan allows.
+
+    ``columns`` is the number of different columns in all tables together, ``order`` the largest number of axes of one
+    table, and ``cells`` the number of cells of all tables together.
+    """
+
+    columns: int
+    order: int
+    cells: int
+
+
 class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """A statistic that is summed over sites: an integer vector, to which noise is added before its release.
 
@@ -74,6 +86,14 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     def cells(self, schema: Schema) -> int:
         """Return the number of integers in the answer."""
         raise NotImplementedError
+
+    def extent(self, schema: Schema) -> Extent | None:
+        """Return how much the tables of this question show, or ``None`` if it asks for none, as most kinds do.
+
+        Questions of other kinds than tables ask for what their kind says: a sketch for pairs, training for a network.
+        Parameters must have passed :meth:`check`.
+        """
+        return None
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return the smallest (at most 0) and the largest number that one record adds to any one cell of the answer."""
@@ -198,6 +218,11 @@ class Counts(Query, frozen=True):
     def cells(self, schema: Schema) -> int:
         """Return the number of cells of all tables together."""
         return sum(math.prod(shape) for shape in self.shapes(schema))
+
+    def extent(self, schema: Schema) -> Extent:
+        """Return the numbers of columns in any table, of axes of the largest table, and of all cells."""
+        columns = {column for clique in self.cliques for column in clique}
+        return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return 0 and the largest weight: one record adds the weight of a table to one of its cells."""

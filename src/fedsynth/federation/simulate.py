@@ -118,6 +118,7 @@ def federate(
         size_is_public=public_sizes,
         any_plan=True,
         largest_message=LARGEST_MESSAGE,
+        coordinator_sees_exact_counts=True,
     )
     sites = []
     for name, table in encoded.items():

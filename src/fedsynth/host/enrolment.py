@@ -84,7 +84,8 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
     known = check_folder(invitation, folder)
     Schema.from_toml(terms.schema)  # these raise before anything is created
     _certificates(terms.authority)
-    policy_from_toml(parse_toml(files["site.toml"], "the policy of the invitation")["policy"])
+    if not (folder / "site.toml").exists():
+        policy_from_toml(parse_toml(files["site.toml"], "the policy of the invitation")["policy"])
     private_folder(folder)
     if is_exposed(folder):
         raise FedsynthError(

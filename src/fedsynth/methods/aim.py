@@ -24,6 +24,7 @@ from fedsynth.methods.measure import (
     shares,
     site_records,
     total_records,
+    workload_order,
 )
 from fedsynth.methods.registry import COHORT_RATE, method
 from fedsynth.methods.survey import surveyed, with_survey
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("aim", needs_vault=True)
+@method("aim", needs_vault=True, order=workload_order)
 @dataclass(frozen=True)
 class AIM:
     """Repeatedly measures the marginal that the current model fits worst, on a vault of exact tables.
@@ -126,7 +127,10 @@ class AIM:
         measure_each = share * self.measure_share / (planned + len(ones) if self.rounds else planned)
         select_each = share * (1 - self.measure_share) / planned
         domain = surveyed(federation, self.bins_share, columns, self.measure_share * share)
-        share_ones, kept = measure_each * len(ones), domain.counts(maximal([*workload, *ones]))
+        share_ones, kept = (
+            measure_each * len(ones),
+            domain.counts(maximal([*(tuple(sorted(q)) for q in workload), *ones])),
+        )
         if self.keep_first:
             vault = opened = federation.deposit(kept, share, entering.first)
         else:

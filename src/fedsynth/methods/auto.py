@@ -49,7 +49,7 @@ LARGEST = 2**16  # cells of a table of three columns, at most
 ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled in turn
 
 
-@method("auto", adaptive=True)
+@method("auto", adaptive=True, order=3)
 @dataclass(frozen=True)
 class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.

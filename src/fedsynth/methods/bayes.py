@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure, share_left, shares
+from fedsynth.methods.measure import measure, network_order, share_left, shares
 from fedsynth.methods.registry import method
-from fedsynth.methods.survey import CLEAR, noise_of, one_way, survey
+from fedsynth.methods.survey import CLEAR, WIDEST, noise_of, one_way, survey
 from fedsynth.privacy.cost import ROUNDING
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedsynth.models.structure import Array, Structure
     from fedsynth.models.synthesizer import Synthesizer
 
-MOST = 64  # groups of a categorical column, at most
+MOST = WIDEST  # groups of any column, at most
 USEFUL = 2.0  # a table is used only if its mean cell holds this many standard deviations of the noise
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def measure_network(
 # The method
 
 
-@method("fedchowliu", adaptive=True)
+@method("fedchowliu", adaptive=True, order=network_order)
 @dataclass(frozen=True)
 class FedChowLiu:
     """A Bayesian network of at most ``degree`` parents per column, optimal for the noisy pairwise tables.

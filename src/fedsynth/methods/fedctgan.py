@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedctgan", adaptive=True, trains=True, exempt=EXEMPT)
+@method("fedctgan", adaptive=True, trains=True, exempt=EXEMPT, order=1)
 @dataclass(frozen=True)
 class FedCTGAN:
     """A conditional GAN of rows: sites add up the critic's clipped gradients, and the server trains the generator.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedtabdiff", adaptive=True, trains=True, exempt=EXEMPT)
+@method("fedtabdiff", adaptive=True, trains=True, exempt=EXEMPT, order=1)
 @dataclass(frozen=True)
 class FedTabDiff(TrainingOptions):
     """A denoising diffusion model of encoded rows, trained by noisy gradient sums, or by FedAvg without privacy.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("fedvae", adaptive=True, trains=True, exempt=EXEMPT)
+@method("fedvae", adaptive=True, trains=True, exempt=EXEMPT, order=1)
 @dataclass(frozen=True)
 class FedVAE(TrainingOptions):
     """A variational autoencoder (TVAE), trained by gradient sums over sites, which are noisy under a budget.

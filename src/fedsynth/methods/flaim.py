@@ -41,6 +41,7 @@ from fedsynth.methods.measure import (
     shares,
     site_records,
     table_of,
+    workload_order,
 )
 from fedsynth.methods.registry import COHORT_RATE, Promise, method
 from fedsynth.privacy.release import MOST_DRAWS
@@ -353,7 +354,7 @@ _PICKED: dict[Promise, str] = {
 }
 
 
-@method("flaim", adaptive=True, exempt=_PICKED)
+@method("flaim", adaptive=True, exempt=_PICKED, order=workload_order)
 @dataclass(frozen=True)
 class FLAIM(FLAIMOptions):
     """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone.
@@ -382,7 +383,7 @@ class FLAIM(FLAIMOptions):
         return run.result("flaim")
 
 
-@method("augflaim", adaptive=True, exempt=_PICKED)
+@method("augflaim", adaptive=True, exempt=_PICKED, order=workload_order)
 @dataclass(frozen=True)
 class AugFLAIM(FLAIMOptions):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
@@ -415,7 +416,7 @@ class AugFLAIM(FLAIMOptions):
         return run.result("augflaim")
 
 
-@method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED)
+@method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED, order=workload_order)
 @dataclass(frozen=True)
 class AugFLAIMOracle(FLAIMOptions):
     """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
@@ -449,7 +450,7 @@ class AugFLAIMOracle(FLAIMOptions):
         return run.result("augflaim-oracle")
 
 
-@method("randomflaim", adaptive=True, exempt=_DRAWN)
+@method("randomflaim", adaptive=True, exempt=_DRAWN, order=workload_order)
 @dataclass(frozen=True)
 class RandomFLAIM(FLAIMOptions):
     """FLAIM without selection: in each round the server draws one candidate uniformly for all sites of the cohort.
@@ -477,7 +478,7 @@ class RandomFLAIM(FLAIMOptions):
         return run.result("randomflaim")
 
 
-@method("fednaivebayes", exempt={"any split": "the marginals are those of the sites that were drawn"})
+@method("fednaivebayes", exempt={"any split": "the marginals are those of the sites that were drawn"}, order=1)
 @dataclass(frozen=True)
 class FedNaiveBayes:
     """Measures only 1-way marginals, over one cohort of sites, and draws columns independently: a baseline.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -328,6 +328,16 @@ def measure(
     query = (domain or Domain(federation.schema)).counts(cliques, weights)
     released = federation.sum(query, share)
     return measurements(cliques, released.tables, released.stds)
+
+
+def workload_order(method: Any) -> int:
+    """Return the largest number of columns of a marginal in the option ``workload`` of a method; 2 without one."""
+    return max(map(len, method.workload or ((0, 1),)))
+
+
+def network_order(method: Any) -> int:
+    """Return the number of columns of the largest table of a network: a column with ``degree`` parents; at least 2."""
+    return max(2, int(method.degree) + 1)
 
 
 def table_of(clique: Clique) -> Counts:

@@ -18,7 +18,7 @@ from fedsynth.cliques import all_marginals
 from fedsynth.errors import InvalidParameter, whole
 from fedsynth.methods.bayes import MeasuredPairs, measure_network, measure_pairs, worth_cells
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import check_shares, measure, shares
+from fedsynth.methods.measure import check_shares, measure, network_order, shares
 from fedsynth.methods.registry import method
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class MigrationOptions:
 @method(
     "fedmigration",
     adaptive=True,
+    order=network_order,
     exempt={"any split": "as many islands search for the structure as there are sites"},
 )
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ class FedMigration(MigrationOptions):
     "fedmigrationpaper",
     adaptive=True,
     private=False,
+    order=network_order,
     exempt={"any split": "every site searches over its own dependences"},
 )
 @dataclass(frozen=True)

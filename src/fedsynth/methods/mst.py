@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedsynth.models.synthesizer import Synthesizer
 
 
-@method("mst", needs_vault=True, adaptive=True)
+@method("mst", needs_vault=True, adaptive=True, order=2)
 @dataclass(frozen=True)
 class MST:
     """Measures pairs of columns that form a spanning tree, drawn one by one and favouring dependent pairs.

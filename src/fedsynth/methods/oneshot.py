@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLEAR = 5.0
 
 
-@method("oneshot")
+@method("oneshot", order=2)
 @dataclass(frozen=True)
 class OneShot:
     """Measures all 1-way and 2-way marginals in one round and models the pairs of columns that stand out from noise.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique, all_marginals
 from fedsynth.errors import Unsupported, positive, whole
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import measure_in_vault, optional_shares, shares, total_records
+from fedsynth.methods.measure import measure_in_vault, network_order, optional_shares, shares, total_records
 from fedsynth.methods.registry import method
 from fedsynth.methods.survey import surveyed, with_survey
 
@@ -36,7 +36,7 @@ _ROWS = 100_000  # rows sampled from the network so far, to estimate the joint t
 LARGER = 4.0  # the groups are planned for tables with this many times the cells of a pair's table
 
 
-@method("privbayes", needs_vault=True, adaptive=True)
+@method("privbayes", needs_vault=True, adaptive=True, order=network_order)
 @dataclass(frozen=True)
 class PrivBayes:
     """A Bayesian network grown column by column: each new column and its parents are drawn by their dependence.

@@ -170,7 +170,7 @@ class PairEstimates(NamedTuple):
     axes: tuple[Axis, ...]
 
 
-@method("fedprivsyn", adaptive=True)
+@method("fedprivsyn", adaptive=True, order=2)
 @dataclass(frozen=True)
 class FedPrivSyn(PrivSynOptions):
     """Sketches every pair, then releases the tables of the dependent pairs and generates rows from them.
@@ -202,7 +202,7 @@ class FedPrivSyn(PrivSynOptions):
         return self.generator.generate(domain, one_way + released, total, info)
 
 
-@method("adafedprivsyn", adaptive=True)
+@method("adafedprivsyn", adaptive=True, order=2)
 @dataclass(frozen=True)
 class AdaFedPrivSyn(PrivSynOptions):
     """Adaptive FedPrivSyn: after each batch, remaining pairs are re-scored against the rows generated so far.
@@ -266,7 +266,7 @@ class AdaFedPrivSyn(PrivSynOptions):
         return self.generator.generate(domain, one_way + pairs + rest, total, info)
 
 
-@method("privsyn", needs_vault=True, needs_scores=True)
+@method("privsyn", needs_vault=True, needs_scores=True, order=2)
 @dataclass(frozen=True)
 class PrivSyn:
     """Central PrivSyn: noisy dependence scores of the exact tables in a vault take the place of sketches.
@@ -337,7 +337,7 @@ class PrivSyn:
         return self.generator.generate(domain, one_way + released, total, info)
 
 
-@method("allmarginals")
+@method("allmarginals", order=2)
 @dataclass(frozen=True)
 class AllMarginals:
     """Releases every pair's table and selects nothing: a baseline of HeteroFedSyn.
@@ -376,7 +376,7 @@ class AllMarginals:
         return _release(federation, pairs, self, "allmarginals")
 
 
-@method("randommarginals")
+@method("randommarginals", order=2)
 @dataclass(frozen=True)
 class RandomMarginals:
     """Releases the tables of randomly chosen pairs, drawn before any query: a baseline of HeteroFedSyn.

@@ -23,7 +23,7 @@ from fedsynth.schema.bins import MOST_COLUMNS
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
-    from fedsynth.federation.query import AnyQuery
+    from fedsynth.federation.query import AnyQuery, Extent
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.schema import Schema
 
@@ -66,10 +66,11 @@ class Registration:
 
     ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). ``adaptive`` says
     whether what sites are asked later depends on earlier answers, ``private`` whether it adds noise under a budget, and
-    ``trains`` whether sites train a network. ``queries`` are the classes of its own queries, and ``exempt`` the
-    promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class that was not
-    decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods` return
-    registrations.
+    ``trains`` whether sites train a network. ``order`` is the largest number of columns in one table that it asks sites
+    for: a number, a function of its object, or ``None`` for any number. ``queries`` are the classes of its own queries,
+    and ``exempt`` the promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class
+    that was not decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods`
+    return registrations.
     """
 
     name: str
@@ -81,6 +82,20 @@ class Registration:
     trains: bool = False
     queries: tuple[type[AnyQuery], ...] = ()
     exempt: Mapping[Promise, str] = field(default_factory=dict)
+    order: int | Callable[[Any], int] | None = None
+
+    def limits(self, options: Any, schema: Schema) -> Extent:
+        """Return the largest tables that one question of the method may ask for, for plans.
+
+        ``options`` is the method's object. The limits hold for every run on ``schema``, whatever sites answer: the
+        tables of one question have at most ``order`` columns each, no two have the same columns but for those of single
+        columns in a survey, and a column has at most :data:`~fedsynth.methods.survey.WIDEST` groups, or as many as the
+        schema gives it (:func:`~fedsynth.methods.survey.largest_tables`).
+        """
+        from fedsynth.methods.survey import largest_tables
+
+        order = self.order(options) if callable(self.order) else self.order
+        return largest_tables(schema, len(schema.stored) if order is None else order)
 
     def runs_under(self, trust: str) -> bool:
         """Return whether the method runs under the trust model (who adds the noise) named ``trust``.
@@ -113,6 +128,7 @@ def method(
     trains: bool = False,
     queries: tuple[type[AnyQuery], ...] = (),
     exempt: Mapping[Promise, str] | None = None,
+    order: int | Callable[[Any], int] | None = None,
 ) -> Callable[[type[_Kind]], type[_Kind]]:
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
@@ -143,11 +159,14 @@ def method(
     exempt
         The promises (:data:`Promise`) of the contract suite, the tests that run every method under every trust model
         and budget, that it does not keep, each with the reason.
+    order
+        The largest number of columns in one table that it asks sites for, or a function that returns it for the
+        method's object. Plans state it, and sites refuse larger tables; ``None``: tables of any number of columns.
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
         _DECLARED[kind] = Registration(
-            name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}
+            name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}, order
         )
         return kind
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedsynth.federation.query import Counts
+from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.schema.bins import Floats
@@ -30,8 +30,10 @@ FINEST = 256.0  # a cell with at least one row in so many is cut
 CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
 CUT = 4.0  # a cell is cut only from this many standard deviations of the noise on
 MOST = 24  # groups of a numeric column, at most
+WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
+_MOST_CELLS = 2**32  # no answer has more
 _FINER = (1.0, 4 / 9, 1 / 9)  # price of each level, relative to the first
 
 
@@ -47,6 +49,25 @@ class Survey(NamedTuple):
     columns: list[AdaptiveBins]
     total: float
     sites: tuple[str, ...]
+
+
+def largest_tables(schema: Schema, order: int) -> Extent:
+    """Return the largest tables of one question of a method whose tables have at most ``order`` columns, for plans.
+
+    The number of cells is that of a survey (every level of every stored column) or, if larger, of one table for each
+    set of up to ``order`` columns. A column then has as many groups as the schema gives it or, if it is a number and
+    adaptive bins are finer, :data:`WIDEST` and one for missing values.
+    """
+    from fedsynth.models.adaptive_bins import AdaptiveBins
+
+    levels = [[len(level.groups) for level in AdaptiveBins.levels(column)] for column in schema.stored]
+    sums = [1] + [0] * min(order, len(levels))  # sums[k]: cells of the tables of all sets of k columns so far
+    for size, of in zip(schema.sizes, levels, strict=True):
+        width = max(size, min(WIDEST + 1, of[-1]))
+        for k in range(len(sums) - 1, 0, -1):
+            sums[k] += width * sums[k - 1]
+    cells = max(sum(map(sum, levels)), sum(sums[1:]))
+    return Extent(len(levels), len(sums) - 1, min(cells, _MOST_CELLS))
 
 
 def noise_of(federation: Federation, share: Share, tables: int) -> float:

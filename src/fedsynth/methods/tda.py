@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 REACH = 3.0  # a row is shortened if its squared length is this many standard deviations above the mean
 
 
-@method("tda", adaptive=True)
+@method("tda", adaptive=True, order=2)
 @dataclass(frozen=True)
 class FedTDA:
     """A Gaussian copula from noisy sums: histograms of the columns, then products of the encoded columns.

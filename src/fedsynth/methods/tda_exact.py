@@ -70,7 +70,7 @@ class MixtureOptions:
         whole(rounds=self.rounds)
 
 
-@method("tdamixture", adaptive=True, private=False)
+@method("tdamixture", adaptive=True, private=False, order=2)
 @dataclass(frozen=True)
 class FedTDAMixture(MixtureOptions):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
@@ -118,7 +118,7 @@ class FedTDAMixture(MixtureOptions):
         return _exact_copula(federation, margins, total, {"method": "tdamixture"})
 
 
-@method("tdapaper", adaptive=True, private=False)
+@method("tdapaper", adaptive=True, private=False, order=2)
 @dataclass(frozen=True)
 class FedTDAPaper(MixtureOptions):
     """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.

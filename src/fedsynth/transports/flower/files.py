@@ -17,12 +17,13 @@ from fedsynth.transports.flower.services import site_services
 _NGINX_WORD = re.compile(r"[A-Za-z0-9.:-]+")  # without any character that nginx gives a meaning
 
 
-def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
+def site_files(invitation: Invitation, folder: Path, *, sees_counts: bool = False) -> dict[str, str]:
     """Return the texts of the configuration files of a new site, by their names in its ``folder``.
 
     They are ``site.toml`` with the site's policy (which requests it answers), the configuration of its proxy (nginx),
     and the files of :func:`~fedsynth.transports.flower.services.site_services`, all from the templates of the fedsynth
     that is installed here. ``invitation`` is the coordinator's, with the site's name and the federation's terms.
+    ``sees_counts`` is the site's yes that the coordinator may see its exact counts, which the trust ``trusted`` needs.
     Nothing is written.
     """
     terms = invitation.terms
@@ -34,6 +35,7 @@ def site_files(invitation: Invitation, folder: Path) -> dict[str, str]:
         epsilon=terms.epsilon,
         delta=terms.delta,
         trust=terms.trust,
+        sees=sees_counts,
         rows=terms.rows_per_person,
         sites=terms.sites_per_person,
         coordinator=terms.coordinator,
