@@ -280,7 +280,8 @@ def test_values_of_a_type_that_a_column_cannot_read_are_left_out_one_by_one(colu
     table = schema.encode(frame)
     assert (len(table), table.left_out) == (0, len(frame))
     said = schema.problems(frame)
-    assert len(said) == len(frame)
+    assert len(said) == 1
+    assert len(frame) == 1 or f"({len(frame)} rows" in said[0]
     for part in (repr(column.name), "row left out", *named):
         assert part in said[0]
     assert (len(schema.encode(frame[:0])), schema.problems(frame[:0])) == (0, [])

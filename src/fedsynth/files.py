@@ -11,11 +11,14 @@ import os
 import secrets
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from fedsynth.errors import FedsynthError
+
+Records = Literal["lines", "rfc4180"]
+"""The kind of a CSV file: its lines are records, each by itself, or its cells may hold newlines and it is all valid."""
 
 _T = TypeVar("_T")
 

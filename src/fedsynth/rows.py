@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, runtime_checkable
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column
 from fedsynth.schema.misfits import Misfits, findings, with_lines
-
-Records = Literal["lines", "rfc4180"]
-"""The kind of a CSV file: its lines are records, each by itself, or its cells may hold newlines and it is all valid."""
 
 _CHUNK = 1 << 16  # rows counted at a time
 

@@ -23,13 +23,13 @@ from fedsynth.data.sources import csv_file
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
+from fedsynth.files import Records
 from fedsynth.host.checks import PreflightCheck, check_site
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import load_rows
 from fedsynth.host.state import create_state, open_account
 from fedsynth.privacy.cost import Cost, Unit
 from fedsynth.privacy.statement import Statement
-from fedsynth.rows import Records
 from fedsynth.schema import Categorical, Schema
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("item", ("bandage", "splint", 'bandage 6"'))))

@@ -193,7 +193,7 @@ def test_a_run_keeps_to_one_unit():
 def test_a_plan_for_a_smaller_unit_than_the_accounts_is_refused():
     """Or the run would be spent after a part of its plan; its slots are priced for the plan's own unit."""
     schema = question().head.schema
-    slots = (PlannedQuestion("sum", "counts", "gaussian", 1e-4, 3),)
+    slots = (PlannedQuestion("sum", "counts", "gaussian", 1e-4, 3, 3, 2, 1000),)
     plan = Plan("oneshot", {}, schema, "local", {}, 2, RUN, Unit(1), slots)
     of = site(budget=WIDE, unit=Unit(5))
     put(of, "first", Gaussian(1e-4))

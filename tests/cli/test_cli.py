@@ -68,7 +68,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert schema.read_text().startswith("# DRAFT")
     report = answer("schema", "check", people, "--schema", schema)
     digest = Schema.load(schema).digest
-    assert report == {"fits": True, "rows": 600, "left_out": 0, "digest": digest, "problems": []}
+    assert report == {"fits": True, "rows": 600, "left_out": 0, "digest": digest, "problems": [], "readable": True}
 
     out = tmp_path / "run"
     said = answer("simulate", "--data", people, "--schema", schema, *BUDGET, "--sites", 4, "--out", out)
@@ -302,7 +302,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--data", "PEOPLE", "--epsilon", "nan", "--delta", "0"], 2, "epsilon must be"),
     (["--data", "PEOPLE", *BUDGET, "--rows-per-person", "0"], 2, "--rows-per-person"),
     (["--data", "PEOPLE", *BUDGET, "--person", "nobody"], 3, "nobody"),
-    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 6, "leave --person out"),
+    (["--data", "demo:rand-hie", *BUDGET, "--person", "id"], 6, "leave --records and --person out"),
     (["--data", "nowhere.csv", *BUDGET], 2, "nowhere.csv"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "601"], 6, "ask for fewer sites"),
     (["--data", "PEOPLE", *BUDGET, "--sites", "0"], 2, "--sites"),

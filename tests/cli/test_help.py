@@ -180,6 +180,8 @@ def test_an_option_of_several_commands_has_one_help_text():
     meanings |= {"--title", "--owner"}
     # These differ in what may be given, and in what happens without them.
     needs = {"--schema", "--epsilon", "--delta", "--method", "--data", "--partition"}
+    # A unit that limits rows, or one for which a guarantee is stated.
+    needs |= {"--person", "--rows-per-person", "--sites-per-person"}
     assert several == meanings | needs
     assert all(text for texts in found.values() for text in texts)
 

@@ -25,6 +25,12 @@ def answer(capsys, *words: str) -> tuple[int, str]:
     return int(ended.value.code or 0), " ".join((said.err + said.out).split())
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Commands that should be refused and are not write here."""
+    monkeypatch.chdir(tmp_path)
+
+
 def test_there_are_such_options():
     assert len(SINGLE) > 100
     assert ([], "--log-file") in SINGLE

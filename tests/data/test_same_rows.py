@@ -35,7 +35,8 @@ from fedsynth.data.read import read_table, without_missing
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode
 from fedsynth.errors import SchemaError, Unsupported
-from fedsynth.rows import Records, Table
+from fedsynth.files import Records
+from fedsynth.rows import Table
 from fedsynth.schema import MISSING, Boolean, Categorical, Column, Datetime, Numeric, Schema
 from fedsynth.schema.canonical import canonical_text, canonical_texts
 

@@ -28,10 +28,11 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.files import Records
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Exact
-from fedsynth.rows import Records, Rows, Table
+from fedsynth.rows import Rows, Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from fedsynth.cliques import all_marginals, random_workload
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import split
 from fedsynth.data.read import read_frame
+from fedsynth.datasets import patients_schema
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.evaluation.fidelity import workload_error
 from fedsynth.federation.dry_run import likely_rows
@@ -32,7 +32,6 @@ from fedsynth.runs import plan as module
 from fedsynth.runs.plan import EPSILONS, SHAPES, PlannedRun, advise, epsilon_for, trial
 from fedsynth.schema import Categorical, Numeric, Schema
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 SCHEMA = Schema(
     (
         Numeric("age", 0.0, 1.0),
@@ -194,7 +193,7 @@ def test_many_rows_hold_their_columns_and_what_the_method_models():
 
 
 def test_made_rows_that_break_a_rule_are_in_the_error_and_no_warning_of_the_advice(caplog):
-    schema = Schema.load(EXAMPLES / "agreed.toml")
+    schema = patients_schema()
     planned = dataclasses.replace(PLANNED, schema=schema, rows=2000)
     assert advise(planned, {"tda": FedTDA()}, tables=3).complete
     assert caplog.text == ""

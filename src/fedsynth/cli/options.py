@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsynth.files import Records
 from fedsynth.privacy.device import Device
-from fedsynth.rows import Records
 
 if TYPE_CHECKING:
     from fedsynth.host.checks import PreflightCheck

@@ -28,9 +28,9 @@ from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
 from fedsynth.data.sources.files import CsvRows, check_suffix
 from fedsynth.errors import InvalidParameter, SchemaError, listed
-from fedsynth.files import sync
+from fedsynth.files import Records, sync
 from fedsynth.persons import UNKNOWN, identify, keep_rows
-from fedsynth.rows import BadLine, Records, Source, Table, concatenate
+from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
 from fedsynth.schema.derive import breaking

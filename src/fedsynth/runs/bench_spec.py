@@ -14,9 +14,8 @@ import msgspec
 
 from fedsynth.errors import FedsynthError, InvalidParameter, nearest
 from fedsynth.evaluation.metrics import FLOORS
-from fedsynth.files import parse_toml
+from fedsynth.files import Records, parse_toml
 from fedsynth.methods import find_method, method_names
-from fedsynth.rows import Records
 from fedsynth.runs.job import DEMO_DATA
 
 AXES = ("dataset", "method", "epsilon", "delta", "trust", "partition", "sites", "arm", "seed")

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
     from fedsynth.evaluation.summary import RunSummary
     from fedsynth.federation.federation import Federation
+    from fedsynth.files import Records
     from fedsynth.models.synthesizer import Synthesizer
-    from fedsynth.rows import Records, Table
+    from fedsynth.rows import Table
     from fedsynth.runs.split import Split
 
 SCORES_FORMAT = 3  # of scores.json

@@ -21,11 +21,10 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, neares
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
-from fedsynth.files import parse_toml, read_text, refuse_format
+from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
-from fedsynth.rows import Records
 from fedsynth.schema import Schema
 
 DEMO_DATA = "demo:rand-hie"

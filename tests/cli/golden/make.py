@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import logging
 import os
 import re
 import shlex
@@ -184,7 +185,8 @@ def call(folder: Path, command: str, absent: str = "") -> tuple[int, str, str]:
 def answer(folder: Path, mistake: str) -> str:
     """Return a mistake's command, text and exit code, made in a folder that :func:`world` filled."""
     command = MISTAKES[mistake]
-    code, out, err = call(folder, command, _ABSENT.get(mistake, ""))
+    with mock.patch.object(logging.root, "handlers", []):  # those of pytest would take the warnings from the terminal
+        code, out, err = call(folder, command, _ABSENT.get(mistake, ""))
     return f"# {mistake}\n$ fedsynth {command}\n{out}{err}exit code {code}\n"
 
 

@@ -12,8 +12,9 @@ from typing import get_args
 
 from fedsynth.data.sources.files import FORMATS, CsvRows, check_suffix
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.files import Records
 from fedsynth.plugins import installed, load
-from fedsynth.rows import Records, Source
+from fedsynth.rows import Source
 
 _DATABASES = ("postgresql", "postgres")
 

@@ -26,7 +26,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from fedsynth.errors import SchemaError
-from fedsynth.rows import BadLine, Records
+from fedsynth.files import Records
+from fedsynth.rows import BadLine
 
 _BLOCK = 1 << 22  # bytes of text parsed at a time; also the maximum length of a record
 _OBJECT = 33  # bytes that a line takes in memory beside its text

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.rows import BadLine, Records, Rows
+from fedsynth.files import Records
+from fedsynth.rows import BadLine, Rows
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column
 
