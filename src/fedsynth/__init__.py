@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks that it agrees with the table below
     from fedsynth.errors import BudgetExceeded as BudgetExceeded
+    from fedsynth.errors import DataWarning as DataWarning
     from fedsynth.errors import FedsynthError as FedsynthError
     from fedsynth.errors import Incomplete as Incomplete
     from fedsynth.errors import InvalidParameter as InvalidParameter
@@ -74,7 +75,8 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
 _HOME = {
     name: f"fedsynth.{module}"
     for module, names in {
-        "errors": "BudgetExceeded FedsynthError Incomplete InvalidParameter Refused SchemaError SiteLost Unsupported",
+        "errors": "BudgetExceeded DataWarning FedsynthError Incomplete InvalidParameter Refused SchemaError SiteLost "
+        "Unsupported",
         "evaluation.frames": "evaluate",
         "federation.simulate": "federate",
         "federation.trust.local": "LocalNoise",

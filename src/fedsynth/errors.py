@@ -1,4 +1,4 @@
-"""The exceptions that fedsynth raises for its users; a message says what is wrong and how to go on."""
+"""The exceptions and warnings of fedsynth for its users; a message says what is wrong and how to go on."""
 
 from __future__ import annotations
 
@@ -58,6 +58,13 @@ class Incomplete(FedsynthError):
     """A run has paused because an input is missing; after it has been provided, the same command continues the run.
 
     This is how a run pauses whose messages people carry as files: the missing input is a site's reply.
+    """
+
+
+class DataWarning(UserWarning):
+    """Rows, values or columns of a table were left out or changed because they do not fit the schema.
+
+    The message gives counts and quotes a few values of real rows: show it to people who may see the rows.
     """
 
 

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported
+from fedsynth.errors import SchemaError, Unsupported
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
 from fedsynth.schema.columns import Column
+from fedsynth.schema.misfits import Misfits, findings, with_lines
 
 _CHUNK = 1 << 16  # rows counted at a time
 
@@ -148,13 +149,16 @@ class Table:
     them. ``codes[j]`` holds column ``j`` as unsigned integers below ``schema.sizes[j]`` (shape ``(rows,)``, the
     narrowest dtype that fits). ``numbers[j]`` holds the original values of a numeric or datetime column as float64 (NaN
     where missing). ``left_out`` counts the rows that were read but did not fit the schema. A site's public size is
-    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits.
+    :attr:`rows_read`, which includes them, so that the size does not reveal whether a row fits. ``misfits`` is the
+    record of what encoding changed or left out, for the people who may see the rows (:meth:`findings`); it is neither
+    part of :attr:`digest` nor stored.
     """
 
     schema: Schema
     codes: tuple[NDArray[Any], ...]
     numbers: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     left_out: int = 0
+    misfits: Misfits = field(default=Misfits(), repr=False)
 
     def __len__(self) -> int:
         return len(self.codes[0])
@@ -168,6 +172,28 @@ class Table:
     def rows_read(self) -> int:
         """Number of rows that were read, including the ``left_out`` ones."""
         return len(self) + self.left_out
+
+    def findings(self) -> list[str]:
+        """Return sentences on the rows left out, the values changed and the columns ignored when this was encoded.
+
+        They give counts and quote a few values of real rows: show them to people who may see the rows. A selection of
+        rows (:meth:`take`) has none.
+        """
+        return findings(self.rows_read, self.left_out, self.misfits)
+
+    def require_rows(self, name: str) -> None:
+        """Raise :class:`SchemaError` if rows were read and none of them fits, with the reasons and what to do.
+
+        ``name`` says whose rows they are. A table of which no row was read is accepted.
+        """
+        if self.left_out and not len(self):
+            raise SchemaError(
+                with_lines(
+                    f"{name}: none of the {self.left_out} rows fits the schema; correct the rows or the schema "
+                    "(fedsynth schema check lists what does not fit), or go on without this table",
+                    self.misfits.reasons(),
+                )
+            )
 
     def require(self, run: str) -> None:
         """Do nothing: a table in memory is available to every run; ``run`` is its name.
@@ -240,7 +266,7 @@ class Table:
         return flat
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the table of the selected rows; its ``left_out`` is 0.
+        """Return the table of the selected rows; its ``left_out`` is 0, and its ``misfits`` are empty.
 
         ``rows`` is an index array (in the wanted order) or a boolean array of shape ``(rows,)``.
         """
@@ -266,7 +292,7 @@ def concatenate(tables: Sequence[Table]) -> Table:
     """Return one table with the rows of several ``tables`` under one schema, in order.
 
     The tables are the batches of one site's rows, or those of all sites in a central baseline or test; sites of a
-    deployment never pool rows. ``left_out`` is the sum of the tables' own.
+    deployment never pool rows. ``left_out`` is the sum of the tables' own, and ``misfits`` are theirs together.
     """
     first = tables[0]
     return Table(
@@ -274,4 +300,5 @@ def concatenate(tables: Sequence[Table]) -> Table:
         tuple(np.concatenate([table.codes[j] for table in tables]) for j in range(len(first.codes))),
         {j: np.concatenate([table.numbers[j] for table in tables]) for j in first.numbers},
         sum(table.left_out for table in tables),
+        Misfits.merged(table.misfits for table in tables),
     )

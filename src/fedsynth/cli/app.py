@@ -12,6 +12,7 @@ import logging
 import math
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -147,8 +148,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ``--json`` as a JSON object to standard output.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    with ExitStack() as resources:
+    with ExitStack() as resources, warnings.catch_warnings():
+        _warnings_to_log()
         _run(_Session(given, resources))
+
+
+def _warnings_to_log() -> None:
+    """Have warnings about rows and columns logged like other warnings, in place of a line of source code."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **options: Any) -> None:
+        if issubclass(category, errors.DataWarning):
+            logging.getLogger("fedsynth").warning("%s", message)
+        else:
+            shown(message, category, *where, **options)
+
+    warnings.showwarning = show
+    warnings.simplefilter("default", errors.DataWarning)
 
 
 @dataclass
@@ -527,14 +543,17 @@ def schema_draft(
             raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
         write_whole(out, text)
     if json_:
-        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes}))
+        left_out = list(draft.left_out)
+        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out}))
     elif out is None:
         print(text)
     else:
         for column, notes in draft.notes.items():
             for note in notes:
-                print(f"{column}: {note}")
-        print(f"\n{len(draft.schema.names)} columns in {out}. This DRAFT is derived from rows: edit it before sharing.")
+                print(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
+        without = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
+        print(f"\n{len(draft.schema.names)} columns in {out}{without}.", end=" ")
+        print("This DRAFT is derived from rows: edit it before sharing.")
 
 
 @schema_app.command("check")
@@ -568,6 +587,7 @@ def schema_check(
                     "fits": report.ok,
                     "rows": report.rows,
                     "left_out": report.left_out,
+                    "readable": report.readable,
                     "digest": agreed.digest,
                     "problems": report.problems,
                 }
@@ -576,11 +596,11 @@ def schema_check(
     else:
         for problem in report.problems:
             print(f"- {problem}")
-        print(
-            f"{report.rows} rows, {report.left_out} of them left out; "
-            + ("the file fits" if report.ok else "the file does not fit")
-            + f" {schema} (schema digest {agreed.digest[:12]})"
-        )
+        if report.readable:
+            left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
+        else:
+            left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
+        print(f"{report.rows} rows{left_out} {schema} (schema digest {agreed.digest[:12]})")
     if not report.ok:
         raise typer.Exit(3)
 

@@ -285,7 +285,7 @@ def deploy_try(
     import numpy as np
 
     from fedsynth.data.partition import parse_partition, split
-    from fedsynth.data.read import read_table
+    from fedsynth.data.read import read_fitting
     from fedsynth.data.sources import open_source
     from fedsynth.runs.folder import refuse_existing
     from fedsynth.runs.job import Job
@@ -300,7 +300,7 @@ def deploy_try(
     job = Job.load(folder / "job.toml")
     names = job.deployment.sites if job.deployment else ()
     schema = Schema.load(job.schema)
-    table = read_table(open_source(data), schema)
+    table = read_fitting(open_source(data), schema)
     parts = split(table, len(names), parse_partition(partition, schema, target), np.random.default_rng())
     tables = dict(zip(names, parts, strict=True))
     tell(f"{', '.join(f'{name} gets {len(part)}' for name, part in tables.items())} rows of {data}.")

@@ -205,8 +205,9 @@ def evaluate(
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
     plain = agreed.plain(column_names(real))
-    unseen = None if holdout is None else read_whole(holdout, plain)
-    evidence = EvaluationTables(read_whole(real, plain), read_whole(synthetic, plain), unseen, agreed=agreed)
+    unseen = None if holdout is None else read_whole(holdout, plain, agreed)
+    rows, made = read_whole(real, plain, agreed), read_whole(synthetic, plain, agreed)
+    evidence = EvaluationTables(rows, made, unseen, agreed=agreed)
     with progress_bar(json_) as progress:
         evaluation = measure(
             evidence,

@@ -482,6 +482,11 @@ def score_table(scores: list[Any]) -> str:
 
 
 def check_text(checks: Sequence[PreflightCheck]) -> str:
-    """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass."""
+    """Return checks of a machine or site as lines of text: state, name, finding, and how to fix what did not pass.
+
+    The further lines of a finding are indented.
+    """
     fixes = [f"\n{'':9}-> {one.mend}" if one.mend and one.state != "ok" else "" for one in checks]
-    return "\n".join(f"{one.state:8} {one.name}: {one.found}{fix}" for one, fix in zip(checks, fixes, strict=True))
+    found = [one.found.replace("\n", f"\n{'':9}") for one in checks]
+    lines = zip(checks, found, fixes, strict=True)
+    return "\n".join(f"{one.state:8} {one.name}: {said}{fix}" for one, said, fix in lines)

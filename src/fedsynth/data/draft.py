@@ -61,15 +61,15 @@ class Draft:
     schema: Schema
     notes: dict[str, list[str]]
 
+    @property
+    def left_out(self) -> dict[str, list[str]]:
+        """The columns of the file that the schema leaves out, with the reasons."""
+        return {name: notes for name, notes in self.notes.items() if name not in self.schema.names}
+
     def to_toml(self) -> str:
         """Return the schema as TOML text, with the notes and a warning against sharing it unedited as comments."""
         remarks = {name: [_comment(note) for note in notes] for name, notes in self.notes.items()}
-        left_out = [
-            f"# left out: {_comment(name)}: {note}\n"
-            for name in remarks
-            if name not in self.schema.names
-            for note in remarks[name]
-        ]
+        left_out = [f"# left out: {_comment(name)}: {note}\n" for name in self.left_out for note in remarks[name]]
         if any(_MADE_UP in line for line in left_out):
             left_out.append(_SUGGESTED)
         return _HEADER + "".join(left_out) + "\n" + self.schema.to_toml(remarks)
@@ -126,7 +126,7 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
     notes: dict[str, list[str]] = {}
     for name in frame:
         if name not in kinds:
-            notes[str(name)] = ["left out: the metadata marks it as identifying, or does not describe it"]
+            notes[str(name)] = ["the metadata marks it as identifying, or does not describe it"]
             continue
         present = frame[name].dropna()
         try:
@@ -150,7 +150,7 @@ def _as_kind(
     name: str, kind: str, present: pd.Series[Any], missing: bool, bins: int
 ) -> tuple[Column | None, list[str]]:
     if not len(present):
-        return None, ["left out: it has no values"]
+        return None, ["it has no values"]
     if kind == "boolean":
         boolean = Boolean(name, missing)
         if (boolean.encode(present, np.zeros(len(present), dtype=bool)).codes < 0).any():

@@ -12,8 +12,8 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,19 +24,21 @@ import pyarrow as pa
 
 from fedsynth.data.persons import keep_rows
 from fedsynth.data.sources import open_source
-from fedsynth.data.sources.arrow import encode, frame_of, in_parts
+from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
 from fedsynth.data.sources.files import check_suffix
-from fedsynth.errors import SchemaError
+from fedsynth.errors import SchemaError, listed
 from fedsynth.files import sync
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
 from fedsynth.schema.columns import Column, distinct_values
 from fedsynth.schema.derive import breaking
+from fedsynth.schema.misfits import Misfits
 
 Place = Source | Path | str
 """A source, or the path of a file with rows."""
 
 _SHOWN = 3  # malformed lines named in a message
+_LISTED = 20  # columns named in a message
 _log = logging.getLogger(__name__)
 
 
@@ -57,20 +59,30 @@ class FileCheck:
     """The result of :func:`check_table`: ``rows`` read, rows ``left_out``, and a sentence for each problem.
 
     ``ok`` is true if the table can be read and no row is left out. ``problems`` also lists values that are clipped or
-    counted as other or missing, and columns that the schema does not name; these leave ``ok`` true.
+    counted as other or missing, and columns that the schema does not name; these leave ``ok`` true. ``readable`` is
+    false if a column is missing or cannot be read, so that no row can be used. The sentences quote values of rows.
     """
 
     ok: bool
     rows: int
-    problems: list[str]
+    problems: list[str] = field(repr=False)
     left_out: int = 0
+    readable: bool = True
 
 
 def _source(place: Place) -> Source:
     return place if isinstance(place, Source) else open_source(str(place))
 
 
-def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = None, chunk_rows: int = 1 << 16) -> Table:
+def read_table(
+    place: Place,
+    schema: Schema,
+    *,
+    persons: PersonLimit | None = None,
+    chunk_rows: int = 1 << 16,
+    unused: Collection[str] = (),
+    quiet: bool = False,
+) -> Table:
     """Encode the rows of a file or a database table, for a site that loads its data into memory.
 
     ``place`` is a file's path, a table's address (:func:`~fedsynth.data.sources.open_source`) or a
@@ -78,8 +90,10 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     time. Only their codes (integers that encode values) are kept, and a float for each value of a numeric or datetime
     column. Rows of a database are sorted by content (:func:`in_canonical_order`); NULL and NaN are missing values.
     Rows that do not fit are handled as in :meth:`Schema.encode <fedsynth.schema.schema.Schema.encode>`, and malformed
-    lines of a CSV file are left out; :func:`check_table` reports both, and the log reports the lines. Raises
-    :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
+    lines of a CSV file are left out. The log says what was left out or changed, with counts and a few values
+    (:meth:`Table.findings <fedsynth.rows.Table.findings>`), and which columns are ignored, except those in ``unused``,
+    unless ``quiet`` is true.
+    Raises :class:`SchemaError` for a missing column, a column of an unreadable type, or a file without a header.
 
     With ``persons``, rows beyond a person's limit and rows without a person are dropped first and not counted as left
     out: their number would reveal more about a person than the limit allows. For the same reason malformed lines are
@@ -89,78 +103,113 @@ def read_table(place: Place, schema: Schema, *, persons: PersonLimit | None = No
     check_columns(source, schema)
     wanted = {column.name: column for column in schema.asked}
     bad = BadLines()
-    batches = (
-        _batches(source, wanted, chunk_rows, bad)
-        if persons is None
-        else _limited(source, wanted, persons, chunk_rows, bad)
-    )
-    parts = [encode(schema, rows) for rows in batches]
+    remarks: list[str] = []
+    parts = []
+    for rows, positions in _numbered(source, wanted, persons, chunk_rows, bad, remarks):
+        part = encode(schema, rows)
+        parts.append(replace(part, misfits=part.misfits.renumbered(positions)))
     table = concatenate(parts) if parts else schema.encode(pd.DataFrame(columns=list(schema.names)))
     parts.clear()  # frees memory for sorting
-    if bad.count:
-        _log.warning("%s: %s", source.name, bad)
-        table = table if persons else replace(table, left_out=table.left_out + bad.count)
+    remarks += [str(bad)] if bad.count else []
+    ignored = _ignored(source, schema, persons, unused)
+    table = replace(
+        table,
+        left_out=table.left_out + (0 if persons else bad.count),
+        misfits=replace(table.misfits, ignored=ignored, remarks=tuple(remarks)),
+    )
+    if not quiet:
+        log_findings(source.name, table)
     return table if source.keeps_order else in_canonical_order(table)
 
 
-def check_table(place: Place, schema: Schema, *, chunk_rows: int = 1 << 16) -> FileCheck:
-    """Validate a source against a schema and report every kind of fault, with the first few rows of each.
+def read_fitting(place: Place, schema: Schema, *, persons: PersonLimit | None = None) -> Table:
+    """Return the rows of a source as :func:`read_table` does, for a run or a benchmark over them.
+
+    Raises :class:`SchemaError` also if rows were read and none of them fits, with the reasons.
+    """
+    source = _source(place)
+    table = read_table(source, schema, persons=persons, quiet=True)
+    table.require_rows(source.name)
+    log_findings(source.name, table)
+    return table
+
+
+def log_findings(name: str, table: Table) -> None:
+    """Write to the log, as warnings, what was left out or changed when a table was encoded, a line for each finding.
+
+    ``name`` is that of the table's source.
+    """
+    for finding in table.findings():
+        _log.warning("%s: %s", name, finding)
+
+
+def _ignored(
+    source: Source, schema: Schema, persons: PersonLimit | None, unused: Collection[str] = ()
+) -> tuple[str, ...]:
+    used = {*unused, *([persons.column] if persons else [])}
+    return tuple(name for name in schema.ignored(source.columns()) if name not in used)
+
+
+def check_table(
+    place: Place, schema: Schema, *, persons: PersonLimit | None = None, chunk_rows: int = 1 << 16
+) -> FileCheck:
+    """Validate a source against a schema and report every kind of fault, with counts and the first examples of each.
 
     The result is a :class:`FileCheck`; its sentences tell how the faulty values are handled (:meth:`Schema.problems
-    <fedsynth.schema.schema.Schema.problems>`). ``place`` is a file's path, a table's address
+    <fedsynth.schema.schema.Schema.problems>`). With ``persons``, rows beyond a person's limit are not checked, as
+    :func:`read_table` does not use them. ``place`` is a file's path, a table's address
     (:func:`~fedsynth.data.sources.open_source`) or a :class:`~fedsynth.rows.Source`. The source is read once in chunks
-    of ``chunk_rows`` rows; columns with faults are read a second time, as a whole, to count the faults. The sentences
-    number rows by position, from 0, without the header and malformed lines. A database table has no row order, so its
-    rows are numbered as the database returned them. Rows that break a rule of the schema, or a bound of a derived
-    column (computed, or stored as a difference or ratio), are counted in one more pass; they are not left out. Raises
-    :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
+    of ``chunk_rows`` rows. The sentences number rows by position, from 0, without the header and malformed lines. A
+    database table has no row order, so its rows are numbered as the database returned them. Rows that break a rule of
+    the schema, or a bound of a derived column (computed, or stored as a difference or ratio), are counted in one more
+    pass; they are not left out. Raises :class:`FedsynthError` or ``OSError`` for a source that cannot be read at all.
     """
     source = _source(place)
     names = source.columns()
     absent = [name for name in schema.names if name not in names]
-    known = {column.name for column in schema.columns}
-    extra = [name for name in names if name not in known]
-    unreadable = [_absent(source, absent)] if absent else []
+    unreadable = [_absent(source, schema, names, absent)] if absent else []
     present = [column for column in schema.asked if column.name in names]
     unfit = source.unfit(present)
     unreadable += unfit.values()
     readable = [column for column in present if column.name not in unfit]
     wanted: dict[str, Column | None] = {column.name: column for column in readable} or dict.fromkeys(names)
-    faulty: list[Column] = []
+    parts: list[Misfits] = []
+    broken: list[str] = []
     remarks: list[str] = []
     bad = BadLines()
     rows = left_out = 0
     try:
-        for frame in map(frame_of, _batches(source, wanted, chunk_rows, bad)):
-            kept = np.ones(len(frame), dtype=bool)
+        for batch, positions in _numbered(source, wanted, persons, chunk_rows, bad, remarks):
+            kept = np.ones(batch.num_rows, dtype=bool)
+            found = []
             for column in list(readable):
                 try:
-                    encoded = schema.encode_column(column, frame)
+                    encoded = encode_column(schema, column, batch)
                 except SchemaError as error:  # the column's type cannot be read
                     unreadable.append(str(error))
                     readable.remove(column)
                     continue
                 kept &= encoded.codes >= 0
-                if encoded.faults and column not in faulty:
-                    faulty.append(column)
-            rows += len(frame)
+                found.append((column.name, encoded))
+            parts.append(Misfits.of(found).renumbered(positions))
+            rows += batch.num_rows
             left_out += int(np.count_nonzero(~kept))
-        if faulty:
-            again = _batches(source, {column.name: column for column in faulty}, chunk_rows, BadLines())
-            whole = pd.concat(map(frame_of, again), ignore_index=True)
-            names_of = {column.name for column in faulty}
-            ordered = tuple(column for column in schema.plain().asked if column.name in names_of)
-            remarks += Schema(ordered, schema.missing_values).problems(whole)
         if not unreadable:
-            remarks += _breaking(source, schema, chunk_rows)
+            broken = _breaking(source, schema, chunk_rows)
     except SchemaError as error:
         unreadable.append(str(error))
-    if bad.count:
-        remarks.append(str(bad))
-    if extra:
-        remarks.append(f"columns {extra} are not in the schema and will be ignored")
-    rows, left_out = rows + bad.count, left_out + bad.count
-    return FileCheck(not unreadable and not left_out, rows, unreadable + remarks, left_out)
+    remarks += [str(bad)] if bad.count else []
+    misfits = Misfits.merged(parts)
+    about_table = Misfits(ignored=_ignored(source, schema, persons), remarks=(*broken, *remarks))
+    if not persons:
+        rows, left_out = rows + bad.count, left_out + bad.count
+    return FileCheck(
+        not unreadable and not left_out,
+        rows,
+        [*unreadable, *misfits.sentences(), *about_table.sentences()],
+        left_out,
+        not unreadable,
+    )
 
 
 def _breaking(source: Source, schema: Schema, chunk_rows: int) -> list[str]:
@@ -234,7 +283,7 @@ def check_columns(source: Source, schema: Schema) -> None:
     """Raise :class:`SchemaError` if the source lacks a column that sites read under this schema; reads no row."""
     names = source.columns()
     if absent := [name for name in schema.names if name not in names]:
-        raise SchemaError(_absent(source, absent))
+        raise SchemaError(_absent(source, schema, names, absent))
 
 
 def column_names(place: Place) -> list[str]:
@@ -360,10 +409,37 @@ def _batches(
         yield from in_parts(rows, chunk_rows)
 
 
+def _numbered(
+    source: Source,
+    wanted: Mapping[str, Column | None],
+    persons: PersonLimit | None,
+    chunk_rows: int,
+    bad: BadLines,
+    remarks: list[str],
+) -> Iterator[tuple[Any, np.ndarray[Any, np.dtype[np.int64]]]]:
+    """Yield the ``wanted`` columns as :func:`_batches` does, each with the positions of its rows in the source.
+
+    With ``persons``, only the rows that are kept of each person are yielded, and ``remarks`` gets a sentence that
+    counts the others.
+    """
+    if persons is not None:
+        yield from _limited(source, wanted, persons, chunk_rows, bad, remarks)
+        return
+    start = 0
+    for rows in _batches(source, wanted, chunk_rows, bad):
+        yield rows, np.arange(start, start + rows.num_rows)
+        start += rows.num_rows
+
+
 def _limited(
-    source: Source, wanted: Mapping[str, Column | None], persons: PersonLimit, chunk_rows: int, bad: BadLines
-) -> Iterator[Any]:
-    """Yield the ``wanted`` columns of the rows that are kept of each person."""
+    source: Source,
+    wanted: Mapping[str, Column | None],
+    persons: PersonLimit,
+    chunk_rows: int,
+    bad: BadLines,
+    remarks: list[str],
+) -> Iterator[tuple[Any, np.ndarray[Any, np.dtype[np.int64]]]]:
+    """Yield the ``wanted`` columns of the rows that are kept of each person, and the positions of these rows."""
     if persons.column not in source.columns():
         raise SchemaError(
             f"{source.name} lacks the column {persons.column!r}, which identifies the person of each row; name "
@@ -378,9 +454,15 @@ def _limited(
         batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
     kept = keep_rows(pd.concat(ids), persons.most, persons.key) if ids else np.zeros(0, dtype=bool)
+    if dropped := int(np.count_nonzero(~kept)):
+        remarks.append(
+            f"{dropped} of the {len(kept)} rows are not used: at most {persons.most} of each {persons.column!r} are, "
+            "and none without one"
+        )
     start = 0
     for rows in batches:
-        yield rows.filter(pa.array(kept[start : start + rows.num_rows]))
+        these = kept[start : start + rows.num_rows]
+        yield rows.filter(pa.array(these)), start + np.flatnonzero(these)
         start += rows.num_rows
 
 
@@ -405,8 +487,15 @@ def in_canonical_order(table: Table) -> Table:
             keys[-1] *= size
             keys[-1] += table.codes[position]
             room *= size
-    return replace(table.take(np.lexsort(keys)), left_out=table.left_out)
+    return replace(table.take(np.lexsort(keys)), left_out=table.left_out, misfits=table.misfits)
 
 
-def _absent(source: Source, absent: Sequence[str]) -> str:
+def _absent(source: Source, schema: Schema, names: Sequence[str], absent: Sequence[str]) -> str:
+    """Return what to do about columns of the schema that are ``absent`` from the ``names`` of a source's columns."""
+    if len(absent) == len(schema.names):
+        return (
+            f"{source.name} has none of the {len(absent)} columns of the schema ({', '.join(absent[:_LISTED])}"
+            f"{', ...' * (len(absent) > _LISTED)}), and cannot be used; give the file that the schema describes, or "
+            f"the schema of this file ({listed(names, 'it has')})"
+        )
     return f"{source.name} lacks the columns {list(absent)}; add them to the table, or remove them from the schema"

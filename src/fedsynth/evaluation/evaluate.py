@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import random_workload
-from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import detection, fidelity, privacy, similarity
 from fedsynth.evaluation.dependence import (
     association_differences,
@@ -30,6 +31,7 @@ from fedsynth.evaluation.verdicts import STRONG, with_verdict
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
+from fedsynth.schema.misfits import with_lines
 
 _PAIRS = 300  # pairs of columns in a pair score
 _PLANES = 30  # pairs of numbers with an exact transport distance
@@ -167,6 +169,8 @@ def evaluate(
     - ``seed``: determines every random draw.
     - ``progress``: is called with the current task, the number of steps done, and the number of all steps.
 
+    A :class:`DataWarning` says if rows of a table were left out when it was encoded: scores are those of the others.
+
     A score does not depend on the other metrics measured, but verdicts on privacy are corrected for the number of
     privacy figures measured (multiple testing). Raises :class:`Unsupported` for a metric that was named and cannot be
     computed, for known columns that include the sensitive one or the target, and without scikit-learn (the extra
@@ -175,6 +179,10 @@ def evaluate(
     becomes a note; if "learning" was named and no suite can be used, :class:`Unsupported` is raised.
     """
     schema = evidence.real.schema
+    for name, table in (("real", evidence.real), ("synthetic", evidence.synthetic), ("hold-out", evidence.holdout)):
+        if table is not None and table.left_out:
+            head = f"the scores are those of {len(table)} of the {table.rows_read} {name} rows:"
+            warnings.warn(with_lines(head, table.findings()), DataWarning, stacklevel=2)
     for name in filter(None, (target, sensitive, *known)):
         schema.index(name)
     metrics = (metrics,) if isinstance(metrics, str) else metrics

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedsynth.errors import SchemaError
+from fedsynth.errors import DataWarning, SchemaError
 from fedsynth.evaluation.evaluate import evaluate as measure
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.schema.misfits import with_lines
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
@@ -54,7 +57,8 @@ def evaluate(
 
     All columns but identifiers are compared by the values in the frames (clipped to the schema's bounds), also those
     that the schema computes from others, or that models store as a difference or ratio to another column. A computed
-    column that ``real`` lacks is left out.
+    column that ``real`` lacks is left out. A :class:`DataWarning` says which values are clipped or counted as other or
+    missing, and which columns are ignored.
     ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
     <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
     nats.
@@ -66,9 +70,9 @@ def evaluate(
     """
     plain = schema.plain(map(str, real.columns))
     evidence = EvaluationTables(
-        _encoded("real", real, plain),
-        _encoded("synthetic", synthetic, plain),
-        None if holdout is None else _encoded("hold-out", holdout, plain),
+        _encoded("real", real, plain, schema),
+        _encoded("synthetic", synthetic, plain, schema),
+        None if holdout is None else _encoded("hold-out", holdout, plain, schema),
         agreed=schema,
     )
     found = measure(
@@ -97,11 +101,15 @@ def evaluate(
     return frame
 
 
-def _encoded(name: str, frame: pd.DataFrame, schema: Schema) -> Table:
+def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema) -> Table:
     table = schema.encode(frame)
+    table = replace(table, misfits=replace(table.misfits, ignored=agreed.ignored(table.misfits.ignored)))
     if table.left_out:
-        raise SchemaError(
+        head = (
             f"{table.left_out} of the {len(frame)} {name} rows do not fit the schema, and scores without them would "
-            "mislead; schema.problems(frame) lists them"
+            "mislead; correct or remove them (schema.problems(frame) lists them)"
         )
+        raise SchemaError(with_lines(head, table.findings()[1:]))
+    if found := table.findings():
+        warnings.warn(with_lines(f"the {name} rows:", found), DataWarning, stacklevel=3)
     return table

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import itertools
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.query import AnyQuery
@@ -310,17 +311,19 @@ def dry_run(
         # Without training, which could take hours: neither the size of replies nor any question depends on weights.
         return MeasuringTransport([dataclasses.replace(site, trains=False) for site in members], notes)
 
-    federation = federate(
-        parts,
-        schema,
-        budget,
-        trust=trust,
-        unit=unit,
-        seed=seed,
-        public_sizes=public_sizes,
-        queries=queries,
-        transport=weighing,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # made-up rows may be fewer than sites
+        federation = federate(
+            parts,
+            schema,
+            budget,
+            trust=trust,
+            unit=unit,
+            seed=seed,
+            public_sizes=public_sizes,
+            queries=queries,
+            transport=weighing,
+        )
     assert isinstance(federation.transport, MeasuringTransport)
     members = federation.transport.members
     federation = dataclasses.replace(

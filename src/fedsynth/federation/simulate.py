@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from fedsynth.errors import FedsynthError, SchemaError, Unsupported
+from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported, listed
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.federation import Federation, Progress, ignore_progress, record_nothing
 from fedsynth.federation.names import check_site_name
@@ -33,6 +35,7 @@ from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
+from fedsynth.schema.misfits import Misfits, with_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,10 +62,12 @@ def federate(
     ----------
     tables
         One data frame (or encoded table) per site, by site name or as a list (``site-000``, ``site-001``, ...). A site
-        may be empty.
+        may be empty. A :class:`~fedsynth.errors.DataWarning` for each site says which of its rows do not fit the schema
+        and are left out, and which values are changed, with counts and a few values; others name the ignored columns
+        and the empty sites.
     schema
         The public schema, agreed first. Frames are encoded under it: :class:`~fedsynth.errors.SchemaError` for a
-        missing column.
+        missing column, and for a site of whose rows none fits.
     budget
         Privacy budget: the bound on the total cost to one person, enforced by each site's own record of its charges.
         :meth:`Budget.none` is no noise at all.
@@ -166,7 +171,34 @@ def _encode(
         encoded[name] = table if isinstance(table, Table) else schema.encode(table)
         if encoded[name].schema.digest != schema.digest:
             raise SchemaError(f"site {name!r} is encoded under another schema; encode its rows with the agreed one")
+        encoded[name].require_rows(f"site {name!r}")
+    _warn(encoded)
     return encoded
+
+
+def _warn(tables: Mapping[str, Table]) -> None:
+    """Warn of rows and values that encoding left out or changed, once for each site, and of empty sites."""
+    found: list[str] = []
+    ignoring: dict[tuple[str, ...], list[str]] = {}
+    for name, table in tables.items():
+        misfits = table.misfits
+        if said := replace(table, misfits=replace(misfits, ignored=())).findings():
+            found.append(with_lines(f"site {name!r}:", said))
+        if misfits.ignored:
+            ignoring.setdefault(misfits.ignored, []).append(name)
+    for ignored, names in ignoring.items():
+        found.append(f"{_sites(names, len(tables))}: {Misfits(ignored=ignored).on_ignored()[0]}")
+    if empty := [name for name, table in tables.items() if not table.rows_read]:
+        have = "has" if len(empty) == 1 else "have"
+        found.append(f"{len(empty)} of {len(tables)} sites {have} no rows ({listed(empty, '')[1:]})")
+    for text in found:
+        warnings.warn(text, DataWarning, stacklevel=4)
+
+
+def _sites(names: Sequence[str], number: int) -> str:
+    if len(names) == number > 1:
+        return f"all {number} sites"
+    return f"{'site' if len(names) == 1 else 'sites'} {listed(names, '')[1:]}"
 
 
 class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

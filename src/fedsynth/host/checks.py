@@ -33,10 +33,11 @@ from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
 from fedsynth.host.config import SiteConfig
-from fedsynth.host.rows import load_rows, rows_in_place
+from fedsynth.host.rows import load_rows, person_limit, rows_in_place
 from fedsynth.host.state import among_peers, open_account, public_part, site_secret
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
+from fedsynth.schema.misfits import with_lines
 
 AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
 _TIMEOUT = 10.0  # seconds to connect and to answer
@@ -444,15 +445,20 @@ def _rows(config: SiteConfig) -> str:
     private_folder(config.state)
     secret = site_secret(config) if config.account.is_file() else b""
     try:
-        with rows_in_place(config, schema) or contextlib.nullcontext(load_rows(config, schema, secret)) as table:
+        with rows_in_place(config, schema) or contextlib.nullcontext(
+            load_rows(config, schema, secret, quiet=True)
+        ) as table:
             rows, left_out = len(table), table.rows_read - len(table)
     except SchemaError as error:  # only the first fault; report all of them
-        raise SchemaError("; ".join(check_table(config.data, schema).problems) or str(error)) from error
+        problems = check_table(config.data, schema).problems
+        raise SchemaError(with_lines(f"{config.data} does not fit the schema", problems or [str(error)])) from error
     # Rows without a copy are read once more for the report only if some were left out.
-    found = "; ".join(check_table(config.data, schema).problems) if config.holds_rows or left_out else ""
+    looked = config.holds_rows or left_out
+    found = check_table(config.data, schema, persons=person_limit(config, secret)).problems if looked else []
     if rows == 0:
-        without = found and f" ({found})"
-        raise SchemaError(f"{config.data} has no rows that fit the schema; name the file that has{without}")
+        all_lost = f" (all {left_out} that were read are left out)" if left_out else ""
+        head = f"{config.data} has no rows that fit the schema{all_lost}; correct them, or name the file that has some"
+        raise SchemaError(with_lines(head, found))
     if config.policy.budget.delta > 1 / rows:
         raise FedsynthError(
             f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
@@ -475,7 +481,9 @@ def _rows(config: SiteConfig) -> str:
     if not config.holds_rows:
         where = "streamed" if config.streamed else "counted where they are"
         said += f"; {where}, each question as the rows are then"
-    return said + (found and f": {found}")
+    if not looked:
+        said += "; values that are clipped or recoded are not listed here (fedsynth schema check lists them)"
+    return with_lines(said, found)
 
 
 def _account(config: SiteConfig) -> str:

@@ -31,6 +31,7 @@ from fedsynth.rows import Rows, Table
 from fedsynth.schema import Schema
 
 if TYPE_CHECKING:
+    from fedsynth.data.read import PersonLimit
     from fedsynth.host.config import SiteConfig
     from fedsynth.privacy.account import Account
 
@@ -204,19 +205,20 @@ def _locked(folder: Path) -> Iterator[None]:
 # The source
 
 
-def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
+def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool = False) -> Table:
     """Return the current rows of a site's source, encoded under ``schema``.
 
     Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
     and inode, or else its SHA-256, are unchanged, and so are the schema and the limit on a person's rows. Otherwise, or
     if it is damaged, it is made anew. If ``config`` names a column of persons, at most as many rows of each as its
-    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). Raises
+    ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret`` (32 bytes). When the source is
+    read, the site's own log says what does not fit the schema, unless ``quiet`` is true; nothing else does. Raises
     :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, and
     :class:`~fedsynth.errors.FedsynthError` for a source that is missing or being written to.
     """
     file = config.data.file
     if file is None:
-        return _read(config, schema, secret)
+        return _read(config, schema, secret, quiet)
     _require_file(config, file)
     stamp = _stamp(file)
     persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
@@ -227,7 +229,8 @@ def load_rows(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
     at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    table = found[1] if found is not None and head.get("sha256") == sha256 else _read(config, schema, secret)
+    unchanged = found is not None and head.get("sha256") == sha256
+    table = found[1] if found is not None and unchanged else _read(config, schema, secret, quiet)
     if _stamp(file) != stamp:
         raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
     _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, "persons": persons}, table)
@@ -267,11 +270,20 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
     return stream(config.data, schema)
 
 
-def _read(config: SiteConfig, schema: Schema, secret: bytes) -> Table:
-    from fedsynth.data.read import PersonLimit, read_table  # imports pyarrow: not needed with a valid cache
+def _read(config: SiteConfig, schema: Schema, secret: bytes, quiet: bool) -> Table:
+    from fedsynth.data.read import read_table  # imports pyarrow: not needed with a valid cache
 
-    persons = PersonLimit(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
-    return read_table(config.data, schema, persons=persons)
+    return read_table(config.data, schema, persons=person_limit(config, secret), quiet=quiet)
+
+
+def person_limit(config: SiteConfig, secret: bytes) -> PersonLimit | None:
+    """Return the limit on the rows that the site uses of each person, if it has one.
+
+    ``secret`` (32 bytes) is the site's, from which follows which rows of a person are used.
+    """
+    from fedsynth.data.read import PersonLimit
+
+    return PersonLimit(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
 
 
 def _persons_key(secret: bytes) -> bytes:

@@ -35,7 +35,7 @@ import pandas as pd
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.data.public import rand_hie
-from fedsynth.data.read import read_frame, read_table
+from fedsynth.data.read import log_findings, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
@@ -84,7 +84,7 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     source = data_file(dataset, folder)
     rng = np.random.default_rng(dataset.split.seed or 0)
     if isinstance(dataset.schema, str) and dataset.schema:
-        return read_table(source, Schema.load(folder / dataset.schema)), rng
+        return read_fitting(source, Schema.load(folder / dataset.schema)), rng
     frame = rand_hie() if dataset.file == DEMO_DATA else read_frame(open_source(dataset.file, folder))
     frame = frame.drop(columns=list(dataset.drop))
     if dataset.labels is not None:
@@ -94,11 +94,15 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     if dataset.rows is not None:
         frame = frame.iloc[rng.permutation(len(frame))[: dataset.rows]]
     if isinstance(dataset.schema, str):
-        return draft_schema(frame).schema.encode(frame), rng
+        table = draft_schema(frame).schema.encode(frame)
+        log_findings(dataset.file, table)
+        return table, rng
     if not (dataset.schema.constants or dataset.schema.domain):
         frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]]
     frame = frame.reset_index(drop=True)
-    return _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame), rng
+    table = _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame)
+    log_findings(dataset.file, table)
+    return table, rng
 
 
 def _made_schema(frame: pd.DataFrame, target: str, rules: SchemaRules, folder: Path) -> Schema:

@@ -219,7 +219,7 @@ class RunFolder:
         relations to others. Raises :class:`~fedsynth.errors.SchemaError` if a row does not fit it, as after a change by
         hand.
         """
-        return read_whole(self.table_file, self.schema.plain())
+        return read_whole(self.table_file, self.schema.plain(), self.schema)
 
     def synthesizer(self) -> Synthesizer:
         """Load the fitted synthesizer from ``model.fedsynth``, to draw more rows or to ask for likelihoods."""
@@ -358,15 +358,17 @@ def refuse_existing(out: Path, *, force: bool) -> None:
         )
 
 
-def read_whole(file: Path, schema: Schema) -> Table:
+def read_whole(file: Path, schema: Schema, agreed: Schema) -> Table:
     """Return the table in a file if every row fits the schema; scores of only a part of the rows would mislead.
 
-    ``file`` is a CSV or Parquet file. Raises :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message
-    says how many), and if a column is missing or unreadable.
+    ``file`` is a CSV or Parquet file. The log says which values are changed, and which columns of the file are ignored
+    because the ``agreed`` schema, whose plain form ``schema`` is, does not name them. Raises
+    :class:`~fedsynth.errors.SchemaError` if some rows do not fit (the message says how many), and if a column is
+    missing or unreadable.
     """
     from fedsynth.data.read import read_table
 
-    table = read_table(file, schema)
+    table = read_table(file, schema, unused=[column.name for column in agreed.columns])
     if table.left_out:
         raise SchemaError(
             f"{table.left_out} of the {table.rows_read} rows of {file.name} do not fit the schema, and scores without "

@@ -11,7 +11,7 @@ import numpy as np
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import SynthFS, parse_partition, split, synthfs
 from fedsynth.data.public import rand_hie, rand_hie_schema
-from fedsynth.data.read import PersonLimit, read_frame, read_table
+from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.errors import Unsupported
 from fedsynth.rows import Table, concatenate
@@ -41,7 +41,8 @@ def load_rows(job: Job, split_seed: int) -> Split:
     (``synthfs``) have a schema of their own; for any other table, one is drafted if the job has none. Raises
     :class:`~fedsynth.errors.Unsupported` for a job without data, a partition that does not fit it, and a hold-out share
     outside [0, 1), and :class:`~fedsynth.errors.SchemaError` for a table that lacks a column of the schema or of the
-    job, or has one that cannot be read; rows that do not fit are left out.
+    job, or has one that cannot be read, and for one of which no row fits; other rows that do not fit are left out, and
+    the log says which.
     """
     rng = np.random.default_rng(split_seed)
     if job.partition.startswith("synthfs:"):
@@ -56,7 +57,7 @@ def load_rows(job: Job, split_seed: int) -> Split:
     else:
         source = open_source(job.data)
         schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
-        table = read_table(source, schema, persons=_persons(job, split_seed))
+        table = read_fitting(source, schema, persons=_persons(job, split_seed))
     if job.target:
         schema.plain().index(job.target)
     digest, left_out = table.digest, table.left_out

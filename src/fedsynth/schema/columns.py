@@ -40,13 +40,14 @@ class Fault:
 
     ``rows`` are the positions of these values (int64, from 0), ``wrong`` says what is wrong with them and ``mend`` how
     to fix it (clauses for a message), and ``handled`` how they were encoded: "clipped", "counted as missing", "counted
-    as 'other'" or "row left out".
+    as 'other'" or "row left out". ``examples`` are pairs of a row and the text of its value.
     """
 
     rows: Codes
     wrong: str
     handled: Handling
     mend: str
+    examples: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from fedsynth.schema.columns import (
     Column,
     Datetime,
     Encoded,
-    Fault,
     Numeric,
     is_missing,
     is_text,
@@ -34,6 +33,7 @@ from fedsynth.schema.columns import (
 )
 from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
 from fedsynth.schema.forms import Computed, Identifier, Stored
+from fedsynth.schema.misfits import Misfits, with_examples
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,6 @@ __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 FORMAT = 1
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
-_SHOWN = 3  # faulty rows reported for each column and kind of fault
 _DRAFT = """\
 # Derived from one site's rows, which no privacy budget covers. Replace its bounds and lists by facts that are known
 # without looking at the rows; then delete the next line.
@@ -180,19 +179,29 @@ class Schema:
     def encode(self, frame: pd.DataFrame) -> Table:
         """Encode the rows of a data frame as codes; columns that the schema does not name are ignored.
 
-        Values that do not fit are handled as their columns declare; ``left_out`` of the table counts the rows left out.
+        Values that do not fit are handled as their columns declare, without a warning; ``left_out`` of the table counts
+        the rows left out, and :meth:`Table.findings <fedsynth.rows.Table.findings>` says what was left out or changed.
         The encoding of a row depends on that row and the schema alone. Raises :class:`SchemaError` only for a missing
         column, or for a column whose dtype the schema's column cannot read.
         """
-        return self.assembled(self.encode_column(column, frame) for column in self.asked)
+        table = self.assembled(self.encode_column(column, frame) for column in self.asked)
+        ignored = self.ignored(map(str, frame.columns))
+        return replace(table, misfits=replace(table.misfits, ignored=ignored)) if ignored else table
+
+    def ignored(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return those column ``names`` of a table that the schema does not name, in order."""
+        known = {column.name for column in self.columns}
+        return tuple(name for name in names if name not in known)
 
     def assembled(self, columns: Iterable[Encoded]) -> Table:
         """Return the table of rows whose columns are encoded, without the rows that some column leaves out (code -1).
 
         ``columns`` are the encoded :attr:`asked` columns, in their order, as they are published; differences and ratios
-        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here.
+        to be stored in place of columns (:class:`~fedsynth.schema.forms.Stored`) are computed here. The table carries
+        the record of the values that do not fit (:class:`~fedsynth.schema.misfits.Misfits`).
         """
         from fedsynth.rows import Table
+        from fedsynth.schema.derive import broken
 
         asked = tuple(columns)
         stored = [
@@ -209,8 +218,15 @@ class Schema:
             if encoded.numbers is not None:
                 numbers[position] = encoded.numbers
         assert kept is not None  # a schema has columns
+        misfits = Misfits.of(zip(self.names, asked, strict=True))
+        if self.rules or self.links:
+            plain = zip(self.names, asked, strict=True)
+            values = {name: (one.codes if one.numbers is None else one.numbers)[kept] for name, one in plain}
+            counts = {sentence: int(np.count_nonzero(mask)) for sentence, mask in broken(self, values).items()}
+            misfits = replace(misfits, broken=counts)
         table = Table(self, tuple(codes), numbers)
-        return table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
+        table = table if kept.all() else replace(table.take(kept), left_out=int(np.count_nonzero(~kept)))
+        return replace(table, misfits=misfits)
 
     def encode_column(self, column: Column, frame: pd.DataFrame) -> Encoded:
         """Return one column of a data frame, as published, in encoded form: codes, numbers and values that do not fit.
@@ -225,10 +241,10 @@ class Schema:
                 f"(the table has {', '.join(map(str, frame.columns))})"
             )
         values = frame[column.name]
-        return column.encode(values, self._missing(column, values))
+        return with_examples(column.encode(values, self._missing(column, values)), values)
 
     def problems(self, frame: pd.DataFrame) -> list[str]:
-        """Validate rows: return a sentence for every kind of fault in every column, for the first few rows with it.
+        """Validate rows: return a sentence for every kind of fault in every column, with counts and the first examples.
 
         Each sentence tells how the value is handled: clipped, counted as ``'other'`` or as missing, or its row left
         out. If all columns can be read, rows that violate a rule, or a bound of a derived column (computed, or stored
@@ -241,13 +257,10 @@ class Schema:
         readable = True
         for column in self.asked:
             try:
-                faults = self.encode_column(column, frame).faults
+                found += Misfits.of([(column.name, self.encode_column(column, frame))]).sentences()
             except SchemaError as error:
                 found.append(str(error))
                 readable = False
-                continue
-            for fault in faults:
-                found += _describe(column, frame, fault)
         if readable and (self.rules or self.derives):
             broken = self.broken(self.plain(map(str, frame.columns)).encode(frame))
             found += breaking({sentence: int(mask.sum()) for sentence, mask in broken.items()})
@@ -275,7 +288,9 @@ class Schema:
         """
         from fedsynth.schema.derive import plain_table, published
 
-        return table if self.is_plain else plain_table(self, published(table), table.left_out)
+        if self.is_plain:
+            return table
+        return replace(plain_table(self, published(table), table.left_out), misfits=table.misfits)
 
     def store(self, plain: Table) -> Table:
         """Convert published rows, a table under the schema :meth:`plain`, to stored rows.
@@ -289,7 +304,7 @@ class Schema:
         places = [plain.schema.index(name) for name in self.names]
         codes = ((at, plain.codes[at].astype(np.int64)) for at in places)
         table = self.assembled(Encoded(column_codes, plain.numbers.get(at), ()) for at, column_codes in codes)
-        return replace(table, left_out=plain.left_out)
+        return replace(table, left_out=plain.left_out, misfits=plain.misfits)
 
     def broken(self, plain: Table) -> dict[str, NDArray[np.bool_]]:
         """Return, for each rule and each bound of a derived column, a mask of the rows that violate it.
@@ -484,23 +499,3 @@ def _column(entry: dict[str, Any]) -> Column | Identifier:
             "numbers in another unit"
         )
     return column
-
-
-def _describe(column: Column, frame: pd.DataFrame, fault: Fault) -> list[str]:
-    """Return a sentence for each of the first few rows with a fault; rows are counted from 0."""
-    values = frame[column.name]
-    sentences = [
-        f"column {column.name!r}, row {row}: {_shown(values.iloc[row])} {fault.wrong}: {fault.handled}; {fault.mend}"
-        for row in fault.rows[:_SHOWN].tolist()
-    ]
-    more = len(fault.rows) - _SHOWN
-    if more > 0:
-        sentences[-1] += f" ({more} more such rows)"
-    return sentences
-
-
-def _shown(value: Any) -> str:
-    try:
-        return repr(value.item() if isinstance(value, np.generic) else value)
-    except (ValueError, NotImplementedError):  # integers with thousands of digits, years that pandas cannot format
-        return f"a value of type {type(value).__name__}"

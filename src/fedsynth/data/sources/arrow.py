@@ -13,6 +13,7 @@ from fedsynth.errors import SchemaError
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Column, Encoded
+from fedsynth.schema.misfits import repeated
 
 # Without these types, pandas would convert columns with missing values to floats or objects.
 _NULLABLE: dict[Any, Any] = {
@@ -90,8 +91,8 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
 
     ``column`` is one of the columns that sites read (:attr:`Schema.asked <fedsynth.schema.schema.Schema.asked>`). The
     result has codes (the integers that encode values; -1 leaves a row out) and, in numeric and datetime columns,
-    numbers (the values). Each distinct text is encoded only once, and faulty values in a column of text are not listed
-    as faults. Raises :class:`SchemaError` for a type that ``column`` cannot read.
+    numbers (the values). Each distinct text is encoded, and looked at for faults, only once. Raises
+    :class:`SchemaError` for a type that ``column`` cannot read.
     """
     given = readable(column.name, table.column(column.name))
     if not is_text(given.type):
@@ -99,10 +100,11 @@ def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     texts = given.combine_chunks().dictionary_encode()
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks() if texts.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    distinct = pd.Series([*texts.dictionary.to_pylist(), None], dtype=object)
+    distinct = pd.Series([*texts.dictionary.to_pylist(), *[None] * bool(texts.null_count)], dtype=object)
     found = schema.encode_column(column, pd.DataFrame({column.name: distinct}))
     index = np.asarray(texts.indices.fill_null(len(distinct) - 1))
-    return Encoded(found.codes[index], None if found.numbers is None else found.numbers[index], ())
+    faults = tuple(repeated(fault, index) for fault in found.faults)
+    return Encoded(found.codes[index], None if found.numbers is None else found.numbers[index], faults)
 
 
 def in_parts(table: Any, rows: int) -> Iterator[Any]:
