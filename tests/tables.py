@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from fedsynth.rows import Rows
+from fedsynth.errors import DataWarning
+from fedsynth.rows import Rows, Table
 from fedsynth.schema.bins import Axis
+
+
+def warned_of_empty(tables: Sequence[Table] | Mapping[str, Table]) -> AbstractContextManager[Any]:
+    """Return a context in which ``federate`` must warn of sites without rows if there are any, else of nothing."""
+    held = tables.values() if isinstance(tables, Mapping) else tables
+    return nullcontext() if all(map(len, held)) else pytest.warns(DataWarning, match="no rows")
 
 
 def contingencies(rows: Rows, cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:

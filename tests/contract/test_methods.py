@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.contract.world import DECLARED, METHODS, SCHEMA, TRUSTS, VARIANTS, Watched, random_table, tables
-from tests.tables import contingency
+from tests.tables import contingency, warned_of_empty
 
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import PlainAnswer
@@ -60,7 +60,8 @@ ONE_SUM = [name for name, one in DECLARED.items() if "any split" not in one.exem
 def world(name: str, trust: str, **options) -> Federation:
     options = {"seed": 3, "exact": not DECLARED[name].private, **options}
     data = options.pop("data", None) or tables()
-    return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)
+    with warned_of_empty(data):
+        return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)
 
 
 def kept(members: list[Site]) -> Callable[[Sequence[Site]], InProcess]:
@@ -361,9 +362,10 @@ def test_a_site_is_capped():
 def test_a_site_stops_at_its_own_limit_whatever_the_server_believes():
     members: list[Site] = []
     federation = world("oneshot", "local", transport=kept(members))
-    greedy = federate(
-        tables(), SCHEMA, Budget(50.0, 1e-6), trust=LocalNoise(), seed=3, transport=lambda _: InProcess(members)
-    )
+    with warned_of_empty(tables()):
+        greedy = federate(
+            tables(), SCHEMA, Budget(50.0, 1e-6), trust=LocalNoise(), seed=3, transport=lambda _: InProcess(members)
+        )
     share = BUDGET.rho / greedy.budget.rho
     greedy.sum(RecordCount(), 0.9 * share)
     before = [site.account.spent() for site in members]

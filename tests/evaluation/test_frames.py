@@ -107,10 +107,12 @@ def test_what_is_named_and_cannot_be_measured_is_refused(name, why):
 def test_a_metric_of_columns_that_the_schema_lacks_is_refused():
     numbers = Schema((Numeric("age", 0, 100),))
     with pytest.raises(Unsupported, match=r"jensen-shannon cannot be measured .* too few columns of the type"):
-        fedsynth.evaluate(rows(50, 0), rows(50, 1), numbers, metrics=["jensen-shannon"])
+        fedsynth.evaluate(rows(50, 0)[["age"]], rows(50, 1)[["age"]], numbers, metrics=["jensen-shannon"])
     alone = Schema((Categorical("job", ("cook", "nurse", "clerk")), Categorical("sick", ("no", "yes"))))
     with pytest.raises(Unsupported, match=r"associations-kept cannot be measured .* no strongly associated pair"):
-        fedsynth.evaluate(rows(50, 0), rows(50, 1), alone, metrics=["associations-kept"])
+        fedsynth.evaluate(
+            rows(50, 0)[["job", "sick"]], rows(50, 1)[["job", "sick"]], alone, metrics=["associations-kept"]
+        )
 
 
 def test_rows_without_anything_to_check_have_no_validity():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, Watched, random_table, tables
-from tests.tables import contingency
+from tests.tables import contingency, warned_of_empty
 
 import fedsynth
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsupported
@@ -38,7 +38,9 @@ QUERY = Counts.of(4, [(0, 1), (1, 2, 3)])
 def start(**options) -> Federation:
     budget = options.pop("budget", BUDGET)
     trust = options.pop("trust", ThreeServers())
-    return federate(options.pop("data", None) or tables(), SCHEMA, budget, trust=trust, **{"seed": 1, **options})
+    data = options.pop("data", None) or tables()
+    with warned_of_empty(data):
+        return federate(data, SCHEMA, budget, trust=trust, **{"seed": 1, **options})
 
 
 def distances(*cliques: tuple[int, ...]) -> CandidateScores:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from tests.tables import warned_of_empty
 
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts, Query
@@ -144,13 +145,15 @@ def start(
     **options: Any,
 ) -> Federation:
     """Return a seeded federation over a network: of five sites under local noise, if nothing else is said."""
-    return federate(
-        tables(5) if held is None else held,
-        SCHEMA,
-        budget,
-        trust=trust or LocalNoise(),
-        **{"seed": 1, "transport": network or Network(), "transcript": transcript, **options},
-    )
+    held = tables(5) if held is None else held
+    with warned_of_empty(held):
+        return federate(
+            held,
+            SCHEMA,
+            budget,
+            trust=trust or LocalNoise(),
+            **{"seed": 1, "transport": network or Network(), "transcript": transcript, **options},
+        )
 
 
 def exact(query: Query, held: Iterable[Table]) -> NDArray[np.int64]:

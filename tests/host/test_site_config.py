@@ -787,6 +787,40 @@ def ready(tmp_path: Path) -> Path:
     return home
 
 
+def test_check_lists_each_finding_on_a_line_of_its_own(ready):
+    good = (ready / "rows.csv").read_text().splitlines()
+    header = [f"{good[0]},x,y", *(f"{line},1,2" for line in good[1:])]
+    (ready / "rows.csv").write_text("\n".join([*header, "v0,zzz,v0,v0,1,2", "v0,zzz,v0,yyy,1,2", "v0,v0"]) + "\n")
+    done = fedsynth("site", "check", ready)
+    assert done.stderr == ""  # nothing is said twice
+    at = next(k for k, line in enumerate(done.stdout.splitlines()) if " rows: " in line)
+    head, *lines = done.stdout.splitlines()[at : at + 5]
+    assert "50 rows fit schema" in head
+    assert ", 3 do not and are left out" in head
+    unlisted, other, malformed, columns = (line.removeprefix(" " * 9 + "- ") for line in lines)
+    assert unlisted.startswith("column 'c1', row 50: 'zzz' is not listed: row left out (2 rows); add it")
+    assert other.startswith("column 'c3', row 51: 'yyy' is not listed: row left out; add it")
+    assert malformed.startswith("malformed lines, which are left out: 1 (line 54 has 2 cells, not 6)")
+    assert columns == "2 columns are not in the schema and ignored: 'x', 'y'"
+
+
+@pytest.mark.parametrize("how", [{}, {"counted": True}, {"streamed": True}])
+def test_a_site_without_a_row_that_fits_fails_its_check_and_does_not_tell_the_server(tmp_path, how):
+    source = {**CONTENT["source"], **how}
+    config, empty = ready_site(tmp_path / "a", source=source), ready_site(tmp_path / "b", source=source)
+    config.data.file.write_text("c0,c1,c2,c3\nv0,v0,v0,zzz\nv0,v0,v0,yyy\n")  # type: ignore[union-attr]
+    empty.data.file.write_text("c0,c1,c2,c3\nv0,v0,v0,v0\nv0,v0,v0,v1\n")  # type: ignore[union-attr]
+    (rows_,) = (one for one in check_site(config) if one.name == "rows")
+    assert (rows_.state, rows_.code) == ("failure", 3)
+    first, reason = rows_.found.split("\n- ")
+    assert "has no rows that fit the schema (all 2 that were read are left out); correct them, or name" in first
+    assert reason.startswith("column 'c3', row 0: 'zzz' is not listed: row left out (2 rows, also 'yyy'); add it")
+    replies = [ask(one) for one in (config, empty)]
+    assert [reply.code for reply in replies] == ["answered"] * 2
+    assert len(replies[0].data) == len(replies[1].data)
+    assert b"zzz" not in replies[0].data
+
+
 def test_check_names_each_fault_with_its_mend_and_code(ready):
     assert check(ready)[0] == 0
 

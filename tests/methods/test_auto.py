@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pytest
-from tests.tables import contingency
+from tests.tables import contingency, warned_of_empty
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
@@ -217,7 +217,8 @@ def test_tables_of_one_and_two_columns(columns, trust):
 def test_no_rows_at_all(budget):
     empty = chained(3).take(np.arange(0))
     for tables in ([empty], [empty, empty, empty]):
-        federation = federate(tables, SCHEMA, budget, trust=TrustedServer(), seed=0)
+        with warned_of_empty(tables):
+            federation = federate(tables, SCHEMA, budget, trust=TrustedServer(), seed=0)
         synthesizer = Auto().fit(federation)
         assert SCHEMA.problems(synthesizer.sample(20, 0)) == []
 

@@ -20,6 +20,7 @@ from tests.methods.tda_world import (
     scores_of,
     with_mixture,
 )
+from tests.tables import warned_of_empty
 
 from fedsynth import FedTDA, FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused
@@ -96,8 +97,9 @@ def test_a_budget_of_pure_epsilon_is_spent_in_pure_epsilon():
 @pytest.mark.parametrize("method", [FedTDA(), *REPLICAS])
 def test_few_rows_or_none_still_make_a_synthesizer(method):
     for sites in ([rows(1, 0)], [rows(0, 0)], [rows(0, 0), rows(1, 1), rows(60, 2)]):
-        made = method.fit(federate(sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True))
-        assert not SCHEMA.problems(made.sample(40, 0))
+        with warned_of_empty(sites):
+            federation = federate(sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+        assert not SCHEMA.problems(method.fit(federation).sample(40, 0))
 
 
 def test_with_a_large_budget_it_is_the_exact_copula():

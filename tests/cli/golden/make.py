@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import logging
 import os
 import re
 import shlex
@@ -66,6 +67,7 @@ MISTAKES: dict[str, str] = {
     "an epsilon of zero": "simulate --data people.csv --epsilon 0 --delta 1e-6",
     "a delta of one": "simulate --data people.csv --epsilon 1 --delta 1",
     "no table": "simulate --epsilon 1 --delta 1e-6",
+    "two tables": f"{_SIMULATE} --data people.csv",
     "a table that is not there": "simulate --data nowhere.csv --epsilon 1 --delta 1e-6",
     "a table of an unknown format": "simulate --data people.xlsx --epsilon 1 --delta 1e-6",
     "a table with a header and no rows": "simulate --data empty.csv --epsilon 1 --delta 1e-6",
@@ -173,10 +175,14 @@ def call(folder: Path, command: str, absent: str = "") -> tuple[int, str, str]:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
+        logger, handler = logging.getLogger("fedsynth"), logging.StreamHandler(err)
+        logger.addHandler(handler)  # without one, Python writes warnings to standard error, but pytest adds its own
         try:
             main(shlex.split(command))
         except SystemExit as stopped:
             return int(stopped.code or 0), out.getvalue(), err.getvalue()
+        finally:
+            logger.removeHandler(handler)
     raise AssertionError("main() always exits")
 
 
