@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from importlib import metadata
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from tests.cli.golden.make import call
 from tests.pages import ROOT, blocks, pages_that_run, readme_commands
 
@@ -18,6 +21,19 @@ def test_the_commands_make_a_table_in_an_empty_folder(tmp_path):
         code, _, complaints = call(tmp_path, command.removeprefix("fedsynth "))
         assert code == 0, f"{command}: {complaints}"
     assert (tmp_path / "run" / "synthetic.csv").exists()
+
+
+def test_pinned_versions_take_every_python_that_the_project_takes():
+    """3.11.2 is the Python of Debian 12."""
+    lines = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
+    pinned = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+    looked_at = 0
+    for found in metadata.distributions():
+        if pinned.get(canonicalize_name(found.name)) == found.version:
+            looked_at += 1
+            needs = SpecifierSet(found.metadata.get("Requires-Python") or "")
+            assert all(needs.contains(version) for version in ("3.11.2", "3.13.0")), f"{found.name} needs {needs}"
+    assert looked_at > 50
 
 
 def test_examples_on_pages_read_nothing_of_the_repository():
