@@ -34,7 +34,7 @@ from fedsynth.runs.run import run_simulated
 from fedsynth.runs.split import load_rows
 from fedsynth.schema import Categorical, Numeric, Schema
 
-RUNS, FIRST = 100, 1000
+RUNS, FIRST = 70, 1000
 SURE = 3.09  # standard errors: 99.9 %, one-sided
 BUDGET = Budget(50.0, 1e-6)
 BOUND = math.sqrt(2 * BUDGET.rho)
@@ -87,14 +87,14 @@ def open_quotes(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
 def missing_values(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
     """A Parquet file of integers, which one missing value of the person turns into floats."""
     rows = target()
-    rows.loc[0, "kind"] = np.nan
+    rows["kind"] = [np.nan, *[7.0] * (ROWS - 1)]
     return parquet(folder, rows, there), {"rows_per_person": ROWS}
 
 
 def other_types(folder: Path, there: bool) -> tuple[Path, dict[str, Any]]:
     """A Parquet file of integers, which one fraction of the person turns into floats; the row with it does not fit."""
     rows = target()
-    rows.loc[0, "kind"] = 2.5
+    rows["kind"] = [2.5, *[7.0] * (ROWS - 1)]
     return parquet(folder, rows, there), {"rows_per_person": ROWS}
 
 
