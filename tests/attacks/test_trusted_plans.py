@@ -188,7 +188,7 @@ def schemas() -> Sequence[Schema]:
         (gaps, ordered, whole, holes),
         (few, gaps, ordered, wide, flat),
     ]
-    found = [Schema(tuple(columns)) for columns in groups]  # type: ignore[arg-type]
+    found = [Schema(tuple(columns)) for columns in groups]
     for number, (size, kinds) in enumerate([(6, 2), (8, 3), (12, 2), (5, 20), (7, 5), (10, 4), (4, 60), (9, 3)]):
         rng = np.random.default_rng(number)
         columns = [

@@ -29,7 +29,7 @@ from tests.federation.world import (
 )
 from tests.tables import contingency
 
-from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
+from fedsynth.errors import BudgetExceeded, DataWarning, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import EXACT
@@ -625,7 +625,9 @@ def rows_of_persons(unit: Unit) -> list[int]:
     """Return how many rows each site has for its questions."""
     schema = Schema((Categorical("sex", ("f", "m")),))
     budget, trust = Budget(1.0, 1e-6), TrustedServer()
-    federation = federate(visits(), schema, budget, trust=trust, unit=unit, person="patient", public_sizes=True)
+    with pytest.warns(DataWarning, match=r"rows are not used: at most \d of each 'patient' are") as said:
+        federation = federate(visits(), schema, budget, trust=trust, unit=unit, person="patient", public_sizes=True)
+    assert "2 of the 23 rows are not used" in str(said[-1].message) or unit.rows > 2 or unit.sites < 3
     assert federation.sizes is not None
     return list(federation.sizes.values())
 

@@ -210,10 +210,16 @@ def _of_persons(
     at = keep_sites({name: frame[person] for name, frame in frames.items()}, unit.sites, key)
     encoded = {}
     for name, frame in frames.items():
-        frame = frame[at[name]]
-        frame = frame[keep_rows(frame[person], unit.rows, key)]
-        columns = (schema.encode_column(column, frame) for column in schema.asked)
-        encoded[name] = schema.assembled(columns, identify(frame[person]))
+        used = frame[at[name]]
+        used = used[keep_rows(used[person], unit.rows, key)]
+        table = schema.assembled(
+            (schema.encode_column(column, used) for column in schema.asked), identify(used[person])
+        )
+        ignored = tuple(column for column in schema.ignored(map(str, frame.columns)) if column != person)
+        limit = f"at most {unit.rows} of each {person!r} are, at up to {unit.sites} sites, and none without one"
+        lost = len(frame) - len(used)
+        remarks = (f"{lost} of the {len(frame)} rows are not used: {limit}",) if lost else ()
+        encoded[name] = replace(table, misfits=replace(table.misfits, ignored=ignored, remarks=remarks))
     return encoded
 
 
