@@ -627,7 +627,7 @@ def rows_of_persons(unit: Unit) -> list[int]:
     budget, trust = Budget(1.0, 1e-6), TrustedServer()
     with pytest.warns(DataWarning, match=r"rows are not used: at most \d of each 'patient' are") as said:
         federation = federate(visits(), schema, budget, trust=trust, unit=unit, person="patient", public_sizes=True)
-    assert "2 of the 23 rows are not used" in str(said[-1].message) or unit.rows > 2 or unit.sites < 3
+    assert len(said) == 3  # one a site
     assert federation.sizes is not None
     return list(federation.sizes.values())
 
