@@ -627,7 +627,7 @@ def rows_of_persons(unit: Unit) -> list[int]:
     budget, trust = Budget(1.0, 1e-6), TrustedServer()
     with pytest.warns(DataWarning, match=r"rows are not used: at most \d of each 'patient' are") as said:
         federation = federate(visits(), schema, budget, trust=trust, unit=unit, person="patient", public_sizes=True)
-    assert len(said) == 3  # one a site
+    assert 2 <= len(said) <= 3  # the first site may lose none
     assert federation.sizes is not None
     return list(federation.sizes.values())
 
