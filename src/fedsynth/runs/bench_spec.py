@@ -95,7 +95,7 @@ class Dataset(SpecEntry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
     ``file`` is a CSV or Parquet file in the folder of the data (or ``demo:rand-hie``, the table of the demo extra),
-    ``records`` the kind of a CSV file (:data:`~fedsynth.rows.Records`; unset: ``lines``), and ``target`` the column to
+    ``records`` the kind of a CSV file (:data:`~fedsynth.files.Records`; unset: ``lines``), and ``target`` the column to
     predict. The columns in
     ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
     those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,

@@ -1,4 +1,4 @@
-"""CSV files of two declared kinds (:data:`~fedsynth.rows.Records`), of which neither is ever guessed from the rows.
+"""CSV files of two declared kinds (:data:`~fedsynth.files.Records`), of which neither is ever guessed from the rows.
 
 ``lines``: no cell holds a newline. A line ends in LF; a CR directly in front of it, or at the end of the file, belongs
     to that end. Each line is one record, or is malformed and left out by itself. Proof that one more line, of any bytes
