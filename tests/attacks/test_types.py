@@ -131,3 +131,14 @@ def test_a_complex_number_leaves_the_other_rows_of_a_frame_as_they_are() -> None
     assert more["number"].dtype == complex
     assert after.left_out == 1
     assert [column.tolist() for column in after.codes] == [column.tolist() for column in before.codes]
+
+
+@pytest.mark.parametrize("value", [Decimal("sNaN"), pd.Timestamp("2020-01-01"), np.clongdouble(3j)], ids=repr)
+@pytest.mark.parametrize("dtype", ["int64", "Sparse[int64]"])
+def test_no_value_makes_the_columns_of_a_frame_unreadable(value: Any, dtype: str) -> None:
+    schema = Schema((Categorical("text", ("1", "2")), Categorical("whole", (1, 2)), Numeric("number", 0, 4, bins=4)))
+    rows = pd.DataFrame({name: pd.Series([1, 2, 2, 1], dtype=dtype) for name in schema.names})
+    more = pd.concat([rows, pd.DataFrame({name: [value] for name in schema.names})], ignore_index=True)
+    assert [column.tolist() for column in schema.encode(more).codes] == [
+        column.tolist() for column in schema.encode(rows).codes
+    ]
