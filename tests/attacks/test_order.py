@@ -44,7 +44,7 @@ def test_the_rows_used_of_a_person_do_not_depend_on_the_order_of_a_database(tmp_
         {
             "person": rng.integers(0, 40, 400),
             "a": rng.choice(list("abcdefgh"), 400),
-            "b": rng.choice(["x", "y", None], 400),  # type: ignore[list-item]
+            "b": rng.choice(["x", "y", None], 400),  # type: ignore[arg-type]
         }
     )
     rows.to_parquet(tmp_path / "rows.parquet", index=False)
