@@ -30,7 +30,7 @@ from fedsynth.host.state import create_state
 from fedsynth.persons import keep_rows
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian
-from fedsynth.schema import Categorical, Schema
+from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.schema.bins import Axis
 
 ONE = Schema((Categorical("sex", ("1", "2")),))
@@ -121,3 +121,24 @@ def test_b3_no_row_changes_which_rows_of_the_others_are_kept():
     exported = pd.Series([*ids, None]).to_csv(index=False, header=False).split("\n")[:7]
     assert exported[0] == "7.0"
     np.testing.assert_array_equal(keep_rows([*exported[:6], ""], 2, bytes(32))[:6], keep_rows(ids, 2, bytes(32)))
+
+
+def test_a_complex_number_leaves_the_other_rows_of_a_frame_as_they_are() -> None:
+    schema = Schema((Categorical("text", ("1", "2")), Categorical("whole", (1, 2)), Numeric("number", 0, 4, bins=4)))
+    rows = pd.DataFrame({name: [1, 2, 2, 1] for name in schema.names})
+    more = pd.concat([rows, pd.DataFrame({name: [3j] for name in schema.names})], ignore_index=True)
+    before, after = schema.encode(rows), schema.encode(more)
+    assert more["number"].dtype == complex
+    assert after.left_out == 1
+    assert [column.tolist() for column in after.codes] == [column.tolist() for column in before.codes]
+
+
+@pytest.mark.parametrize("value", [Decimal("sNaN"), pd.Timestamp("2020-01-01"), np.clongdouble(3j)], ids=repr)
+@pytest.mark.parametrize("dtype", ["int64", "Sparse[int64]"])
+def test_no_value_makes_the_columns_of_a_frame_unreadable(value: Any, dtype: str) -> None:
+    schema = Schema((Categorical("text", ("1", "2")), Categorical("whole", (1, 2)), Numeric("number", 0, 4, bins=4)))
+    rows = pd.DataFrame({name: pd.Series([1, 2, 2, 1], dtype=dtype) for name in schema.names})
+    more = pd.concat([rows, pd.DataFrame({name: [value] for name in schema.names})], ignore_index=True)
+    assert [column.tolist() for column in schema.encode(more).codes] == [
+        column.tolist() for column in schema.encode(rows).codes
+    ]

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedsynth.data.sources import open_source
@@ -484,9 +485,15 @@ def _limited(
     else:
         batches = list(_batches(source, {**wanted, **person}, chunk_rows, bad))
         ids = [frame_of(rows.select([persons.column]))[persons.column] for rows in batches]
-    every = pd.concat(ids) if ids else pd.Series([], dtype=object)
+    every = pd.concat(ids, ignore_index=True) if ids else pd.Series([], dtype=object)
     known = identify(every)
-    kept = np.ones(len(every), bool) if persons.most is None else keep_rows(every, persons.most, persons.key)
+    kept = np.ones(len(every), bool)
+    if persons.most is not None:
+        order = np.arange(len(every))
+        if not source.keeps_order and len(every):  # by content: other rows can change the order in a database
+            held = pa.concat_tables(batches)
+            order = pc.sort_indices(held, [(name, "ascending") for name in held.column_names]).to_numpy()
+        kept[order] = keep_rows(every.iloc[order], persons.most, persons.key)
     if dropped := int(np.count_nonzero(~kept)):
         remarks.append(
             f"{dropped} of the {len(kept)} rows are not used: at most {persons.most} of each {persons.column!r} are, "

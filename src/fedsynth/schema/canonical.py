@@ -62,6 +62,7 @@ def canonical_texts(value: Any) -> tuple[str, ...]:
     """
     if isinstance(value, str):
         return (canonical_text(value),)
+    value = real_part(value)
     if isinstance(value, float | np.floating):
         return _double(float(value))
     if isinstance(value, datetime | np.datetime64):
@@ -70,6 +71,14 @@ def canonical_texts(value: Any) -> tuple[str, ...]:
         return (canonical_text(str(value)),)
     except (ValueError, NotImplementedError):
         return ()
+
+
+def real_part(value: Any) -> Any:
+    """Return the real part of a complex number without an imaginary one, and any other value unchanged.
+
+    A single complex number turns a column of numbers into complex ones.
+    """
+    return value.real if isinstance(value, complex | np.complexfloating) and value.imag == 0 else value
 
 
 def since_1970(time: datetime) -> int:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import SchemaError
 from fedsynth.schema.bins import Floats, Grid, bin_of, check_bins, equal_bins
-from fedsynth.schema.canonical import TRUTH_VALUES, canonical_text, canonical_texts, since_1970, spells_value
+from fedsynth.schema.canonical import TRUTH_VALUES, canonical_text, canonical_texts, real_part, since_1970, spells_value
 from fedsynth.schema.forms import UNITS, Computed, Identifier, Stored
 
 if TYPE_CHECKING:
@@ -656,6 +656,7 @@ def _number(value: Any) -> float:
             if text in TRUTH_VALUES:
                 return float(TRUTH_VALUES[text] == "True")
             return float(text) if _FLOAT.fullmatch(text) else math.nan
+        value = real_part(value)
         return float(value) if isinstance(value, (Real, Decimal, np.bool_)) else math.nan
     except OverflowError:
         return math.inf if value > 0 else -math.inf
@@ -680,6 +681,7 @@ def _instant(value: Any, zones: bool) -> int:
     time: datetime | None = None
     if isinstance(value, np.datetime64):
         return int(_microseconds(np.array([value]))[0])
+    value = real_part(value)
     if isinstance(value, Real | Decimal):
         value = next(iter(canonical_texts(value)), "")
     if isinstance(value, str):

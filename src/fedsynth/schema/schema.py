@@ -243,12 +243,16 @@ class Schema:
         (:class:`~fedsynth.schema.forms.Stored`) is formed later, by :meth:`assembled`. The code -1 leaves a row out.
         Raises :class:`SchemaError` if the frame lacks the column.
         """
+        import pandas as pd
+
         if column.name not in frame.columns:
             raise SchemaError(
                 f"column {column.name!r} is missing; add it to the table, or remove it from the schema "
                 f"(the table has {', '.join(map(str, frame.columns))})"
             )
         values = frame[column.name]
+        if isinstance(values.dtype, pd.SparseDtype) or values.dtype == np.clongdouble:  # pandas fails on some of these
+            values = pd.Series(list(values.array), dtype=object)
         return with_examples(column.encode(values, self._missing(column, values)), values)
 
     def problems(self, frame: pd.DataFrame) -> list[str]:
