@@ -35,9 +35,9 @@ def keep_rows(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any], most: int, key
     """
     if most < 1:
         raise InvalidParameter(f"rows per person must be at least 1, not {most}")
-    which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
+    which, texts = _identifiers(ids)
     spelled: dict[str, int] = {}
-    persons = np.array([spelled.setdefault(text, len(spelled)) for text in (*map(_identifier, distinct), "")])[which]
+    persons = np.array([spelled.setdefault(text, len(spelled)) for text in texts])[which]
     counts = np.bincount(persons, minlength=len(spelled))
     named = np.array([text != "" for text in spelled], dtype=bool)
     kept: NDArray[np.bool_] = named[persons] & (counts[persons] <= most)
@@ -64,19 +64,24 @@ def keep_sites(
     """Return for each site a mask of the rows to keep, so that each person has rows at no more than ``most`` sites.
 
     ``ids`` has the identifiers of the rows' persons by site. Of a person's sites, those with the smallest HMAC-SHA256
-    of site and person under the secret ``key`` are kept: the choice depends on that person's rows only.
+    of site and person under ``key`` are kept: the choice depends on that person's rows only. Rows without an identifier
+    are kept here; :func:`keep_rows` leaves them out.
     """
-    persons = {name: identify(of) for name, of in ids.items()}
-    sites_of: dict[int, list[str]] = {}
-    for name, known in persons.items():
-        for person in np.unique(known).tolist():
-            sites_of.setdefault(person, []).append(name)
-    left_out: dict[str, list[int]] = {name: [] for name in ids}
-    for person, names in sites_of.items():
-        ranked = sorted(names, key=lambda name: hmac.digest(key, person.to_bytes(8, "big") + name.encode(), "sha256"))
+    known = {name: _identifiers(of) for name, of in ids.items()}
+    sites_of: dict[str, list[str]] = {}
+    for name, (_, texts) in known.items():
+        for text in {*texts} - {""}:
+            sites_of.setdefault(text, []).append(name)
+    left_out: dict[str, set[str]] = {name: set() for name in ids}
+    for text, names in sites_of.items():
+        person = text.encode("utf-8", "surrogatepass")
+        ranked = sorted(names, key=lambda name: hmac.digest(key, name.encode() + b"\0" + person, "sha256"))
         for name in ranked[most:]:
-            left_out[name].append(person)
-    return {name: ~np.isin(known, np.array(left_out[name], dtype=np.uint64)) for name, known in persons.items()}
+            left_out[name].add(text)
+    return {
+        name: np.array([text not in left_out[name] for text in texts], dtype=bool)[which]
+        for name, (which, texts) in known.items()
+    }
 
 
 def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.uint64]:
@@ -86,10 +91,15 @@ def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.u
     Two of a billion persons share an integer with a probability of a few percent; they are then held out, or put at a
     site, together, which weakens no guarantee.
     """
-    which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
-    texts = (text.encode("utf-8", "surrogatepass") for text in (*map(_identifier, distinct), ""))
-    starts = b"".join(hashlib.sha256(text).digest()[:8] for text in texts)
+    which, texts = _identifiers(ids)
+    starts = b"".join(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8] for text in texts)
     return np.frombuffer(starts, dtype=np.uint64)[which]
+
+
+def _identifiers(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> tuple[NDArray[np.int64], list[str]]:
+    """Return for each row the position of its identifier in a list of texts, and this list."""
+    which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
+    return which, [*map(_identifier, distinct), ""]
 
 
 def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.persons import keep_rows
+from fedsynth.persons import keep_rows, keep_sites
 
 KEY = bytes(range(32))
 persons = st.lists(st.sampled_from(["ann", "bob", "", "a", "é", "7"]), max_size=40)
@@ -64,3 +64,17 @@ def test_rows_without_an_identifier_are_left_out():
     assert keep_rows([], 1, KEY).tolist() == []
     with pytest.raises(InvalidParameter, match="at least 1"):
         keep_rows(["a"], 0, KEY)
+
+
+@given(sites=st.lists(persons, min_size=1, max_size=5), others=persons, most=st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_a_person_keeps_the_rows_of_as_many_sites_and_displaces_nobody(sites, others, most):
+    ids = {f"s{at}": of for at, of in enumerate(sites)}
+    kept = keep_sites(ids, most, KEY)
+    for person in {one for of in sites for one in of} - {""}:
+        at = [name for name, of in ids.items() if person in of]
+        used = [name for name in at if kept[name][np.array(ids[name]) == person].all()]
+        assert len(used) == min(most, len(at))
+        assert not any(kept[name][np.array(ids[name]) == person].any() for name in set(at) - set(used))
+    more = {**ids, "s0": [*ids["s0"], *("not " + person for person in others)]}
+    np.testing.assert_array_equal(keep_sites(more, most, KEY)["s0"][: len(ids["s0"])], kept["s0"])

@@ -74,8 +74,8 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
         table = read_fitting(source, schema, persons=_persons(job, split_seed))
     if job.target:
         schema.plain().index(job.target)
-    if len(table) < job.sites:
-        raise Unsupported(f"{len(table)} rows are too few for {job.sites} sites; ask for fewer sites")
+    if table.rows_read < job.sites:  # with those left out, which a public number of rows counts, too
+        raise Unsupported(f"{table.rows_read} rows are too few for {job.sites} sites; ask for fewer sites")
     how = parse_partition(job.partition, schema, job.target)
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
