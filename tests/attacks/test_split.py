@@ -32,6 +32,9 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
 from fedsynth.runs.split import Split, load_rows
 
+# A site of few rows may have none, which is said.
+pytestmark = pytest.mark.filterwarnings("ignore:. of . sites ha(s|ve) no rows")
+
 EPSILON, DELTA = 1.0, 1e-6
 ALLOWED = (math.exp(EPSILON) + DELTA) / (1 + math.exp(EPSILON))
 """Largest probability of telling two equally likely neighbouring tables apart under (epsilon, delta): 73.1 %."""
