@@ -469,6 +469,20 @@ def test_versions_must_agree_in_major_and_minor():
     assert states(doctor.check_packages("", none)) == {"packages": "ok", "flower": "warning"}
 
 
+def test_a_flower_that_is_in_a_folder_with_a_space_is_found(tmp_path, monkeypatch):
+    """As in an environment of a copy of the repository in "My projects"."""
+    for name, expected in (("plain", ""), ("with spaces", str(tmp_path / "with spaces" / "flwr"))):
+        package = tmp_path / name / "flwr"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        assert doctor.folder_with_spaces([str(tmp_path / name)]) == expected
+    assert doctor.folder_with_spaces([str(tmp_path)]) == ""
+    monkeypatch.syspath_prepend(tmp_path / "with spaces")
+    (found,) = [one for one in doctor.check_packages() if one.name == "flower"]
+    assert found.state == "warning"
+    assert "install fedsynth in a folder without spaces" in found.mend
+
+
 def test_a_port_is_free_or_not():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

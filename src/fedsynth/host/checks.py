@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import importlib.machinery
 import importlib.metadata
 import os
 import platform
@@ -90,7 +91,7 @@ def check_packages(
     ``lockstep`` is the version of flwr at the SuperLink (Flower's server process), such as "1.41.0": its first two
     numbers must be the same here. If it is empty, they must be those that the installed fedsynth requires.
     ``installed`` returns the version of a package by its name; tests replace it. Returns the checks ``packages`` and
-    ``flower``: another version of flwr is a failure, no flwr a warning.
+    ``flower``: another version of flwr is a failure, no flwr or one whose SuperLink cannot work a warning.
     """
     core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
     checks = [PreflightCheck("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
@@ -105,7 +106,22 @@ def check_packages(
         who = f"the SuperLink has {lockstep}" if lockstep else f"this fedsynth is made for {wanted}"
         mend = f"all hosts upgrade together: pip install 'flwr=={wanted}.*'"
         return [*checks, PreflightCheck("flower", "failure", f"flwr {here} here, and {who}", mend)]
+    if folder := folder_with_spaces():
+        what = f"flwr {here} is in a folder with a space in its path, where its SuperLink makes no tables: {folder}"
+        mend = "before this host is a server, install fedsynth in a folder without spaces; a site needs nothing"
+        return [*checks, PreflightCheck("flower", "warning", what, mend)]
     return [*checks, PreflightCheck("flower", "ok", f"flwr {here}")]
+
+
+def folder_with_spaces(path: Sequence[str] | None = None) -> str:
+    """Return the folder of flwr (Flower) if there is a space in its path, else "".
+
+    The SuperLink of flwr 1.41 joins the paths of its migrations with spaces, finds none of them there, and answers
+    every request with an internal error. ``path`` lists the folders to look in, in place of ``sys.path``.
+    """
+    found = importlib.machinery.PathFinder.find_spec("flwr", path)
+    folder = str(Path(found.origin).parent) if found and found.origin else ""
+    return folder if " " in folder else ""
 
 
 def _minor(version: str) -> str:

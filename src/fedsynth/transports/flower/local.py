@@ -20,6 +20,7 @@ from typing import TypeVar
 import tomli_w
 
 from fedsynth import errors
+from fedsynth.host.checks import folder_with_spaces
 from fedsynth.host.state import NODE_SECRET
 from fedsynth.transports.flower.control import PATH, connected, finished, program
 
@@ -83,8 +84,14 @@ class LocalFlower:
         """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
 
         The SuperExec is the process that starts the server's part of each run. Raises ``TimeoutError`` if the SuperLink
-        does not listen within a minute.
+        does not listen within a minute, and :class:`~fedsynth.errors.Unsupported` where Flower's server cannot work
+        (:func:`~fedsynth.host.checks.folder_with_spaces`).
         """
+        if folder := folder_with_spaces():
+            raise errors.Unsupported(
+                f"Flower's server does not work in a folder with a space in its path ({folder}); install fedsynth in "
+                "an environment elsewhere, for example python3 -m venv ~/fed"
+            )
         self.spawn(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
