@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +32,7 @@ from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.files import write_private
 from fedsynth.host import state as site_state
 from fedsynth.host.config import load_site_config
-from fedsynth.host.state import NODE_SECRET, SECRET, make_node_key, make_node_secret
+from fedsynth.host.state import SECRET, make_node_key
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
@@ -39,9 +40,9 @@ from fedsynth.rows import Table
 from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.state import COORDINATOR
-from fedsynth.schema import Schema
+from fedsynth.schema import Categorical, Schema
 from fedsynth.transports.flower.files import toml_file
-from fedsynth.transports.flower.local import LocalFlower
+from fedsynth.transports.flower.local import SERVER_SECRET, LocalFlower
 
 SEED = 3
 RUN = f"simulation-{SEED}"
@@ -198,53 +199,56 @@ def spent(root: Path) -> dict[str, float]:
 
 
 class FlowerWorld(LocalFlower):
-    """One SuperLink and SuperNodes as real processes on the loopback interface, which serve one federation or another.
+    """SuperLink, server and sites as real processes on the loopback interface, which serve one federation or another.
 
-    A node reads ``current/sites/NAME/site.toml``: :meth:`use` makes ``current`` one laid-out federation or another.
+    All of them read the folder ``current``: :meth:`use` makes it one laid-out federation or another.
     """
 
     def __init__(self, folder: Path, sites: Sequence[str]) -> None:
-        """Make certificates and keys; start nothing yet."""
+        """Make certificates and keys, and a federation that is not complete; start nothing yet."""
         authority = Authority.create()
         server = folder / "server"
-        homes = {name: folder / "nodes" / name for name in sites}
-        for name, home in {"server": server, **homes}.items():
+        self.keys = {name: folder / "nodes" / name for name in sites}
+        for name, home in {"server": server, **self.keys}.items():
             home.mkdir(parents=True)
-            certificate, key = authority.issue_with_key(name, "site" if name in homes else "server", "localhost")
+            certificate, key = authority.issue_with_key(name, "site" if name in sites else "server", "localhost")
             (home / "ca.crt").write_text(authority.text)
             (home / f"{name}.pem").write_text(certificate)
             write_private(home / f"{name}.key", key)
-            make_node_secret(home / NODE_SECRET)
+        write_private(server / SERVER_SECRET, os.urandom(32))
+        for home in self.keys.values():
             make_node_key(home / "node-key")
-        super().__init__(folder, server, homes)
-
-    def serve(self, name: str, secret: Path | None = None) -> list[str]:
-        """Return the command that answers for a site whose SuperNode has been started."""
-        home = self.sites[name]
-        site = str(self.folder / "current" / "sites" / name)
-        options = ["--supernode", f"127.0.0.1:{self.ports[name]}", "--root-certificates", str(home / "ca.crt")]
-        return ["fedsynth", "site", "serve", site, *options, "--secret", str(secret or home / NODE_SECRET)]
+        root = folder / "current"
+        super().__init__(folder, root, server, {name: root / "sites" / name for name in sites})
+        none = folder / "none"
+        row = Table(Schema((Categorical("none", ("a", "b")),)), (np.zeros(1, dtype=np.uint8),))
+        lay_out(none, dict.fromkeys(sites, row), row.schema, "local", "oneshot", budget=Budget(1.0, 1e-6))
+        self.use(none)
 
     def use(self, root: Path) -> None:
-        """Let the nodes answer from the sites of a laid-out federation."""
+        """Let server and sites work for a laid-out federation, whose sites get this world's keys and certificates."""
+        for name, home in self.keys.items():
+            if (root / "sites" / name).is_dir():
+                shutil.copytree(home, root / "sites" / name, dirs_exist_ok=True)
         link = self.folder / "current"
         link.unlink(missing_ok=True)
         link.symlink_to(root)
 
     def submit_job(self, root: Path) -> str:
         """Start the job of a laid-out federation; return Flower's id of the run."""
-        app = self.folder / "app"
+        self.use(root)
+        return self.submit(self._app(self.folder))
+
+    def _app(self, folder: Path) -> Path:
+        app = folder / "app"
         if not app.exists():
             app.mkdir()
-            (app / "pyproject.toml").write_text(toml_file("app.toml", job="", version=__version__))
-        return self.submit(app, "--run-config", f'job="{root / "job.toml"}"')
+            (app / "pyproject.toml").write_text(toml_file("app.toml", version=__version__))
+        return app
 
     def deploy(self, command: str, root: Path, *options: str) -> subprocess.Popen[str]:
         """Start ``fedsynth deploy COMMAND`` for a laid-out federation; its output can be read."""
-        app = root / "app"
-        if not app.exists():
-            app.mkdir()
-            (app / "pyproject.toml").write_text(toml_file("app.toml", job=str(root / "job.toml"), version=__version__))
+        self._app(root)
         return subprocess.Popen(
             [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "deploy", command, str(root), *options],
             env={**os.environ, "FLWR_HOME": str(self.folder / "home-cli")},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import secrets
 import shlex
@@ -21,7 +22,6 @@ from fedsynth.cli.options import (
     Delta,
     Epsilon,
     Json,
-    JsonLines,
     JsonLog,
     MethodName,
     RowsPerPerson,
@@ -31,14 +31,16 @@ from fedsynth.cli.options import (
     SuperLink,
     TrustName,
     check_text,
+    log_to_stderr,
     say,
+    serve_until_stopped,
 )
 
 
 class _ServerCommands(CommandGroup):
     panels: ClassVar = {
         "Set up": ("init", "try", "admit"),
-        "Run": ("run", "status", "watch", "stop"),
+        "Run": ("serve", "run", "status", "watch", "stop"),
         "Maintain": ("backup", "restore", "purge"),
     }
 
@@ -194,28 +196,12 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
 @site_app.command("serve")
 def site_serve(
     folder: SiteDir,
-    supernode: Annotated[
-        str,
+    superlink: Annotated[
+        str | None,
         typer.Option(
-            "--supernode",
-            help="HOST:PORT at which the SuperNode, Flower's program on this machine, listens: what it was started "
-            "with as --host and --port.",
-        ),
-    ] = "127.0.0.1:9094",
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret",
-            help="File with the secret by which the SuperNode recognises this command: the one that it was started "
-            "with as --superexec-auth-secret-file. Default: superexec.secret in FOLDER.",
-        ),
-    ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(
-            "--root-certificates",
-            help="Certificate of the federation's certificate authority (PEM file), with which the certificate of the "
-            "SuperNode (Flower's program at a site) is verified. Default: the one that site.toml names.",
+            "--superlink",
+            help="HOST:PORT of Flower's server (SuperLink), or of a proxy in front of it. Default: the one that "
+            "site.toml names.",
         ),
     ] = None,
     exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
@@ -227,49 +213,44 @@ def site_serve(
 ) -> None:
     r"""Answer a federation's questions until stopped.
 
-    Run it next to flower-supernode, Flower's program at a site, under a supervisor such as systemd. It replaces
-    flower-superexec: code that a server sends is never unpacked, installed or run. The installed fedsynth answers,
-    within the policy (rules for what may be answered) in site.toml, a file that is read again for each message (with
-    --exchange, at each search for requests).
+    Run it under a supervisor such as systemd. It is the site's only process: it fetches messages from Flower's server
+    (SuperLink), and answers them within the policy (rules for what may be answered) in site.toml, a file that is read
+    again for each message (with --exchange, at each search for requests). Code that a server sends is not even fetched.
+    When the server comes back after a fault, the site goes on by itself.
 
     With --exchange DIR, neither Flower nor a network is needed: requests are signed files in DIR/SITE/requests, replies
     signed files in DIR/SITE/replies. The folder may be shared, copied or carried on a stick; each request is answered
     once.
 
-    Exit codes: 0 stopped by a signal or, with --once, no valid request is left without a reply; 5 the SuperNode rejects
-    the secret (--secret); docs/cli.md lists the others.
+    Exit codes: 0 stopped by a signal or, with --once, no valid request is left without a reply; docs/cli.md lists the
+    others.
 
     Examples:
 
       fedsynth site serve /etc/fedsynth
 
-      fedsynth site serve /etc/fedsynth --supernode 127.0.0.1:9095 \
-        --secret other.secret
+      fedsynth site serve /etc/fedsynth --superlink 127.0.0.1:8443
 
       fedsynth site serve /etc/fedsynth --exchange /media/stick --once
     """
-    import logging
 
     from fedsynth.host.config import load_site_config
-    from fedsynth.host.state import NODE_SECRET, node_secret
 
-    if exchange is not None and (secret or root_certificates):
-        raise click.UsageError("--secret and --root-certificates belong to Flower. Leave them out with --exchange.")
+    if exchange is not None and superlink:
+        raise click.UsageError("--superlink belongs to Flower. Leave it out with --exchange.")
     if once and exchange is None:
         raise click.UsageError("--once needs --exchange FOLDER. Without it, the command answers until it is stopped.")
-    written = logging.StreamHandler()
-    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[written])
+    log_to_stderr(json_)
     if exchange is not None:
         _serve_files(folder, exchange, once=once, json_=json_)
         return
-    from fedsynth.transports.flower.client import FlowerAnswerer
+    from fedsynth.transports.flower.node import Connection, FlowerNode
 
-    certificates = root_certificates or load_site_config(folder).root_certificates
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
-    logging.getLogger("flwr").propagate = False  # it prints by itself
-    answerer = FlowerAnswerer(folder, supernode, certificates.read_bytes(), node_secret(secret or folder / NODE_SECRET))
-    _serve_until_stopped(answerer.serve, answerer.stop)
+    connection = Connection.of(load_site_config(folder))
+    if superlink:
+        connection = dataclasses.replace(connection, superlink=superlink)
+    node = FlowerNode(folder, connection)
+    serve_until_stopped(node.serve, node.stop)
 
 
 def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> None:
@@ -281,7 +262,7 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> No
 
     if not once:
         answerer = FileAnswerer(folder, exchange)
-        _serve_until_stopped(answerer.serve, answerer.stop)
+        serve_until_stopped(answerer.serve, answerer.stop)
         return
     tell: Callable[[str], None] = logging.getLogger("fedsynth.site").info if json_ else print
     answerer = FileAnswerer(folder, exchange, tell)
@@ -291,15 +272,6 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> No
         tell(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
     else:
         tell(f"There was nothing to answer in {home / 'requests'}.")
-
-
-def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
-    """Run ``serve``, which prints what it does, and end it by a signal."""
-    import signal
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
-    serve()
 
 
 @site_app.command("account")

@@ -16,7 +16,16 @@ import click
 import typer
 
 from fedsynth import errors
-from fedsynth.cli.options import EXCHANGE_TEXT, ONCE_TEXT, Json, JsonStream, say
+from fedsynth.cli.options import (
+    EXCHANGE_TEXT,
+    ONCE_TEXT,
+    Json,
+    JsonLog,
+    JsonStream,
+    log_to_stderr,
+    say,
+    serve_until_stopped,
+)
 
 if TYPE_CHECKING:
     from fedsynth.runs.job import Job
@@ -29,6 +38,7 @@ UNHEARD = 20.0  # s without a first event until Flower is asked for the run's st
 ASKED = 10.0  # s between two such requests to Flower
 MOST_SITES = 20  # a federation of more sites lists only those that have not answered
 SETTLED = 90.0  # s that Flower has to record the end of a run
+SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
 Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
 Connection = Annotated[
@@ -47,6 +57,52 @@ Database = Annotated[
         "the one that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.",
     ),
 ]
+
+
+def deploy_serve(
+    folder: Federation,
+    superlink: Annotated[
+        str, typer.Option("--superlink", help="HOST:PORT of Flower's server (SuperLink) on this machine.")
+    ] = "127.0.0.1:9443",
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret",
+            help="File with the secret by which the SuperLink recognises this command: the one that it was started "
+            "with as --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.",
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(
+            "--root-certificates",
+            help="Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: "
+            "FOLDER/server/ca.crt.",
+        ),
+    ] = None,
+    json_: JsonLog = False,
+) -> None:
+    """Make the run of the federation whenever `deploy run` starts it, until stopped.
+
+    Run it at the server under a supervisor such as systemd, beside Flower's server (SuperLink), as the user who owns
+    the folder; the SuperLink should belong to another one, who cannot read the coordinator's key. Whatever was sent to
+    the SuperLink to start a run is ignored: the run is the one in FOLDER/job.toml, made by the installed fedsynth.
+
+    Exit codes: 0 stopped by a signal, 5 the SuperLink rejects the secret; docs/cli.md lists the others.
+
+    Example:
+
+      fedsynth deploy serve federation
+    """
+    from fedsynth.transports.flower.executor import FlowerExecutor, server_secret
+
+    _require_federation(folder)
+    log_to_stderr(json_)
+    home = folder.absolute()
+    server = home / "server"
+    certificates = (root_certificates or server / "ca.crt").read_bytes()
+    executor = FlowerExecutor(home, superlink, certificates, server_secret(secret or server / SECRET))
+    serve_until_stopped(executor.serve, executor.stop)
 
 
 def deploy_run(
@@ -217,11 +273,10 @@ def _unheard(control: FlowerControl, attempt: str) -> None:
     status, details = control.status(attempt)
     if status.startswith("finished"):
         raise errors.FedsynthError(
-            f"Flower ended the run before it began ({status}: {details}); `flwr log {attempt} {control.connection}` "
-            "shows why"
+            f"Flower ended the run before it began ({status}: {details}); the log of `fedsynth deploy serve` shows why"
         )
     if status == "pending":
-        print("Flower has not started the run yet; is the server's flower-superexec running?", file=sys.stderr)
+        print("no process has taken on the run yet; does `fedsynth deploy serve` run at the server?", file=sys.stderr)
 
 
 def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], None]) -> RunView:
@@ -247,9 +302,9 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
                     shown(event)
             if view.begun is not None and not alive and view.ended is None:
                 raise errors.FedsynthError(
-                    "the run's process at the server has disappeared: the SuperLink or its superexec ended, or the "
-                    "run was stopped. Start them and run the same command again: it resumes, and only unanswered "
-                    "rounds are charged"
+                    "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
+                    "or the run was stopped. Start them and run the same command again: it resumes, and only "
+                    "unanswered rounds are charged"
                 )
             if view.begun is None and time.monotonic() > patience:
                 unheard()
@@ -349,6 +404,8 @@ def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
         lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
         yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
+        if site["to_do"]:
+            yield f"  {'':{width}}  {site['to_do']}"
     if len(shown) > MOST_SITES:
         yield f"  and {len(shown) - MOST_SITES} more that have not answered"
     if len(shown) < len(sites):

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -435,6 +436,22 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             content["traceback"] = self.formatException(record.exc_info)
         return json.dumps(content)
+
+
+def log_to_stderr(json_: bool) -> None:
+    """Write the log of a command that serves until it is stopped to standard error, as text or as JSON lines."""
+    written = logging.StreamHandler()
+    written.setFormatter(JsonLines() if json_ else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[written])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each look for a message
+    logging.getLogger("flwr").propagate = False  # it prints by itself
+
+
+def serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Run ``serve``, which returns after ``stop``; SIGTERM and SIGINT call that."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+    serve()
 
 
 @contextmanager

@@ -27,10 +27,8 @@ from fedsynth.files import parse_toml, private_folder, write_private, write_whol
 from fedsynth.host.config import ROSTER, SiteConfig, load_site_config
 from fedsynth.host.rows import is_exposed
 from fedsynth.host.state import (
-    NODE_SECRET,
     create_state,
     make_node_key,
-    make_node_secret,
     public_part,
     site_secret,
 )
@@ -98,7 +96,6 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
     if not known:  # only once: a missing account was lost, and a new one would forget what was spent
         create_state(config)
     secret = site_secret(config)
-    make_node_secret(folder / NODE_SECRET)
     request = JoinRequest(
         invitation.site,
         terms.digest,

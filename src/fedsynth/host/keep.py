@@ -20,7 +20,7 @@ from fedsynth.backup import FORMAT, BackupContents, put, refuse_existing, set_as
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml
 from fedsynth.host.config import FILE, SiteConfig
-from fedsynth.host.state import NODE_SECRET, open_account, site_secret
+from fedsynth.host.state import open_account, site_secret
 from fedsynth.privacy.account import Account
 
 KIND = "site"
@@ -132,7 +132,7 @@ def _files(config: SiteConfig) -> tuple[dict[str, Path], tuple[Path, ...]]:
     """Return the site's files beside site.toml, by name, and the files that it needs elsewhere."""
     said = load_toml(config.folder / FILE)
     plans = said.get("policy", {}).get("plans", {})
-    named = [config.schema, config.root_certificates, config.key, config.folder / NODE_SECRET]
+    named = [config.schema, config.root_certificates, config.key]
     named += [config.folder / str(file) for file in plans.values()] if isinstance(plans, dict) else []
     named += [path for pattern in _BESIDE for path in sorted(config.folder.glob(pattern))]
     files, elsewhere = {FILE: config.folder / FILE}, []

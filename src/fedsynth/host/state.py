@@ -32,7 +32,6 @@ from fedsynth.schema import Schema
 
 SECRET = "site"  # name of the site's secret in the account's file
 _SWEEP = 3600.0  # s between two searches for idle runs
-NODE_SECRET = "superexec.secret"  # beside site.toml, named as Flower names its kind
 _log = logging.getLogger(__name__)
 
 
@@ -106,29 +105,6 @@ def require_state(config: SiteConfig) -> None:
     for path in (config.state, config.account):
         if is_exposed(path):
             raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-
-
-def make_node_secret(path: Path) -> None:
-    """Create the file of a random secret that the SuperNode and ``fedsynth site serve`` share, unless it exists.
-
-    The SuperNode is Flower's client process at a site; by this secret it recognises the process that answers.
-    """
-    if not path.exists():
-        write_private(path, os.urandom(32))
-
-
-def node_secret(path: Path) -> bytes:
-    """Return the content (bytes) of the file that :func:`make_node_secret` created.
-
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, empty or readable by others.
-    """
-    if not path.is_file() or not path.stat().st_size:
-        raise FedsynthError(
-            f"{path} is missing or empty; `fedsynth site join` creates it; give the SuperNode the same file"
-        )
-    if is_exposed(path):
-        raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-    return path.read_bytes()
 
 
 def make_node_key(path: Path) -> str:

@@ -3,7 +3,7 @@
 Rule 1: an event holds names, steps, sizes in bytes, times and codes, and the last one the result's headline and
 warnings or the error's message, but no counts, statistics or parts of answers. Rule 2: readers use the file alone, so
 that a run started elsewhere or by hand is shown like any other. Rule 3: a transport adds only what it alone knows: that
-a site is connected, away, or has answered.
+a site is connected, away, busy with another run, or has answered.
 """
 
 from __future__ import annotations
@@ -49,13 +49,20 @@ WORDS = {
     "lost": "is lost",
 }
 
-SiteState = Literal["connected", "away", "answered"]
+SiteState = Literal["connected", "away", "busy", "answered"]
 Tell = Callable[[str, SiteState], None]
-"""Callback by which a transport reports that a site (its name first) is connected, is away, or has answered."""
+"""Callback by which a transport reports a site (its name first): connected, away, busy with another run, answered."""
+TO_DO = {
+    "away": "`fedsynth site serve` must run there; its log says what is wrong",
+    "not connected": "`fedsynth site serve` must run there; its log says what is wrong",
+    "busy": "with a message of another run; it answers this one afterwards, nothing to do",
+    "late": "connected, and slower than the others; the log of its `fedsynth site serve` says what it does",
+}
+"""What the operator can do about a site in one of these states."""
 
 
 def ignore_report(site: str, state: SiteState) -> None:
-    """Ignore a transport's report that a site is connected, away or has answered, for a run that nobody watches."""
+    """Ignore a transport's report of a site, for a run that nobody watches."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,7 +99,7 @@ class RoundsExpected(_Event, frozen=True, kw_only=True, tag="expected"):
 
 
 class SiteReported(_Event, frozen=True, kw_only=True, tag="site"):
-    """Event: the transport, which carries the messages, reports that a site is connected, is away, or has answered."""
+    """Event: the transport, which carries the messages, reports a site's state."""
 
     site: str
     state: SiteState
@@ -195,7 +202,7 @@ class EventLog:
         )  # one write, so that lines of several writers do not mix
 
     def tell(self, site: str, state: SiteState) -> None:
-        """Append a transport's report that a site is connected, is away or has answered."""
+        """Append a transport's report of a site."""
         self.add(SiteReported, site=site, state=state)
 
     def progress(self, what: str, done: int, total: int) -> None:
@@ -273,7 +280,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
     """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
 
     ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
-    ``tell(site, state)`` when a site is connected, is away or has answered. ``attempt`` is a text that identifies this
+    ``tell(site, state)`` when a site's state changes. ``attempt`` is a text that identifies this
     start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
     and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
@@ -404,13 +411,13 @@ class EventReader:
 class SiteView:
     """What the events say about one site: its state in the current round, and how often it was lost.
 
-    ``connected`` is ``None`` if the transport has reported nothing. ``asked`` says whether the current round asks the
-    site, ``code`` how it ended there (a key of :data:`WORDS`, empty while the round waits for it), ``seconds`` how long
-    that took. ``lost`` counts the rounds in which the site was lost.
+    ``heard`` is what the transport reported last, ``None`` if it has reported nothing. ``asked`` says whether the
+    current round asks the site, ``code`` how it ended there (a key of :data:`WORDS`, empty while the round waits for
+    it), ``seconds`` how long that took. ``lost`` counts the rounds in which the site was lost.
     """
 
     name: str
-    connected: bool | None = None
+    heard: SiteState | None = None
     asked: bool = False
     code: str = ""
     seconds: float = 0.0
@@ -467,7 +474,7 @@ class RunView:
         return self.sites.setdefault(name, SiteView(name))
 
     def _hear_of(self, site: SiteView, event: SiteReported) -> None:
-        site.connected = event.state != "away"
+        site.heard = event.state
         if event.state == "answered" and self.asked is not None:
             site.code, site.seconds = "answered", event.time - self.asked.time
 
@@ -478,7 +485,7 @@ class RunView:
         if event.code == "lost":
             site.lost += 1
         else:
-            site.connected = True
+            site.heard = "answered"
         if self.asked is not None and not self.missing:
             if self._timed == self.asked.round:  # replies of sites that the transport had reported before
                 self.rounds.pop()
@@ -567,10 +574,10 @@ class RunView:
 
     @property
     def _unconnected(self) -> list[SiteView]:
-        return [site for site in self.sites.values() if not site.connected]
+        return [site for site in self.sites.values() if site.heard in (None, "away")]
 
     def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
-        """Return a site's state, the seconds that it took, and those until the run stops waiting for it."""
+        """Return a site's state, what to do about it, its seconds, and those until the run gives it up."""
         assert self.begun is not None
         seconds, gives_up = site.seconds, None
         if site.code:
@@ -580,12 +587,15 @@ class RunView:
             gives_up = max(self.begun.deadline - seconds, 0.0)
             others = [one.seconds for one in self.sites.values() if one.asked and one.code == "answered"]
             late = bool(others) and seconds > 2 * max(others) + 10
-            word = "away" if site.connected is False else "late" if late else "waiting"
+            word = "answering" if site.heard else "waiting"  # nobody reports where files are carried
+            word = site.heard if site.heard in ("away", "busy") else "late" if late else word
         elif self.asked is not None:
             word = "not asked" if not site.asked else "no answer"
         else:
-            word = "connected" if site.connected else "not connected"
-        return {"name": site.name, "state": word, "seconds": seconds, "gives_up_in": gives_up, "lost": site.lost}
+            word = "not connected" if site.heard in (None, "away") else "connected"
+        to_do = TO_DO.get(word, "") if state in ("connecting", "asking") else ""
+        told = {"name": site.name, "state": word, "to_do": to_do, "seconds": seconds, "gives_up_in": gives_up}
+        return {**told, "lost": site.lost}
 
 
 STATES = {

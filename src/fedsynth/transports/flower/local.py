@@ -1,4 +1,4 @@
-"""Flower's server (SuperLink) and nodes (SuperNodes) as processes of this machine, over TLS on its loopback interface.
+"""A deployment's processes on this machine: Flower's server (SuperLink), the server's own, and the sites', over TLS.
 
 Rule 1: every process leads a session of its own, has its own FLWR_HOME, and is ended by its id. Rule 2: what a process
 prints goes to a file, never to this process's output.
@@ -21,14 +21,13 @@ import tomli_w
 
 from fedsynth import errors
 from fedsynth.host.checks import folder_with_spaces
-from fedsynth.host.state import NODE_SECRET
 from fedsynth.transports.flower.control import PATH, connected, finished, program
 
 CONNECTION = "federation"  # what the `flwr` command calls the SuperLink
+SERVER_SECRET = "superexec.secret"  # by which the SuperLink recognises the server's own process
 _QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
     "OMP_NUM_THREADS": "1",
     "NO_COLOR": "1",
     "PATH": PATH,
@@ -37,29 +36,31 @@ _Found = TypeVar("_Found")
 
 
 class LocalFlower:
-    """Flower's server (SuperLink) and the nodes (SuperNodes) of some sites as processes of this machine, to try a run.
+    """A deployment's processes on this machine, to try a run: Flower's server (SuperLink), the server's, the sites'.
 
-    Everything listens on the loopback interface: the SuperLink at ``port``, each node at ``ports[site]``. ``processes``
-    are those that were started, by names such as ``superlink``, ``superlink-exec``, ``node-SITE`` and ``serve-SITE``.
+    The SuperLink listens on the loopback interface at ``port``. ``processes`` are those that were started, by the names
+    ``superlink``, ``server`` and ``node-SITE``.
 
     Parameters
     ----------
     folder
         Where logs, Flower's home folders (FLWR_HOME) and the SuperLink's ``database`` go.
+    root
+        Folder of the federation, with ``job.toml``.
     server
         Folder of ``ca.crt``, ``server.pem``, ``server.key`` and ``superexec.secret``.
     sites
-        Each site's folder by name, with its certificate, keys and ``superexec.secret``.
+        Each site's folder by name, with its configuration, certificate and keys.
     """
 
-    def __init__(self, folder: Path, server: Path, sites: Mapping[str, Path]) -> None:
+    def __init__(self, folder: Path, root: Path, server: Path, sites: Mapping[str, Path]) -> None:
         """Start nothing yet."""
         self.folder = folder
+        self.root = root
         self.server = server
         self.sites = dict(sites)
         self.database = folder / "state.db"
         self.port = free_port()
-        self.ports: dict[str, int] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         home = folder / "home-cli"
         home.mkdir()
@@ -68,12 +69,13 @@ class LocalFlower:
         (home / "config.toml").write_text(tomli_w.dumps(content))
 
     def start(self) -> None:
-        """Start the SuperLink, register the sites' nodes by name, start them, and wait until all are connected.
+        """Start the SuperLink and the server, register the sites' nodes by name, start them, and wait for them all.
 
         Raises ``TimeoutError`` if the SuperLink does not listen within a minute, or the nodes do not connect within two
         minutes after that, and :class:`~fedsynth.errors.FedsynthError` if a command of Flower fails.
         """
         self.start_superlink()
+        self.start_server()
         for name, home in self.sites.items():
             self.flwr("supernode", "register", str(home / "node-key.pub"), CONNECTION, "--name", name)
         for name in self.sites:
@@ -81,11 +83,10 @@ class LocalFlower:
         wait_for("the nodes' connection", lambda: self.online() == len(self.sites), 120)
 
     def start_superlink(self) -> None:
-        """Start Flower's server (SuperLink) on its old database, if there is one, and its SuperExec unless that runs.
+        """Start Flower's server (SuperLink) on its old database, if there is one.
 
-        The SuperExec is the process that starts the server's part of each run. Raises ``TimeoutError`` if the SuperLink
-        does not listen within a minute, and :class:`~fedsynth.errors.Unsupported` where Flower's server cannot work
-        (:func:`~fedsynth.host.checks.folder_with_spaces`).
+        Raises ``TimeoutError`` if it does not listen within a minute, and :class:`~fedsynth.errors.Unsupported` where
+        Flower's server cannot work (:func:`~fedsynth.host.checks.folder_with_spaces`).
         """
         if folder := folder_with_spaces():
             raise errors.Unsupported(
@@ -95,52 +96,28 @@ class LocalFlower:
         self.spawn(
             "superlink",
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), *_tls(self.server, "server")),
-            *("--isolation", "process", "--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
+            *("--isolation", "process", "--superexec-auth-secret-file", str(self.server / SERVER_SECRET)),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--database", str(self.database)),
         )
-        if "superlink-exec" not in self.processes:
-            self.start_superexec()
         wait_for("the SuperLink's start", lambda: listens(self.port), 60)
 
-    def start_superexec(self) -> None:
-        """Start the SuperExec, Flower's process that starts the server's part of each run."""
-        self.spawn(
-            "superlink-exec",
-            *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{self.port}"),
-            *("--root-certificates", str(self.server / "ca.crt")),
-            *("--superexec-auth-secret-file", str(self.server / NODE_SECRET)),
-        )
+    def start_server(self) -> None:
+        """Start the process that makes the federation's runs when they are started at the SuperLink."""
+        self.spawn("server", *self.server_command())
+
+    def server_command(self) -> list[str]:
+        """Return the command, as words, that makes the federation's runs."""
+        options = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(self.server / "ca.crt")]
+        return ["fedsynth", "deploy", "serve", str(self.root), *options, "--secret", str(self.server / SERVER_SECRET)]
 
     def start_node(self, name: str) -> None:
-        """Start the Flower node (SuperNode) of the site ``name``, and the process that answers for it."""
-        self.start_supernode(name)
-        self.spawn(f"serve-{name}", *self.serve(name))
-
-    def start_supernode(self, name: str) -> None:
-        """Start the Flower node (SuperNode) of the site ``name`` alone, at the same port each time."""
-        home = self.sites[name]
-        port = self.ports.setdefault(name, free_port())
-        self.spawn(
-            f"node-{name}",
-            *self.supernode(home / "ca.crt", home / "node-key"),
-            *("--port", str(port), *_tls(home, name), "--isolation", "process"),
-            *("--superexec-auth-secret-file", str(home / NODE_SECRET)),
-        )
+        """Start the process that fetches and answers the messages of the site ``name``."""
+        self.spawn(f"node-{name}", *self.serve(name))
 
     def serve(self, name: str) -> list[str]:
-        """Return the command, as words, that answers for the site ``name``, whose Flower node has been started."""
-        return ["fedsynth", "site", "serve", str(self.sites[name]), "--supernode", f"127.0.0.1:{self.ports[name]}"]
-
-    def supernode(self, ca: Path, key: Path | None) -> list[str]:
-        """Return the first words of the command that starts a Flower node; the caller adds its port and other options.
-
-        ``ca`` is the file of the certificate authority that vouches for the SuperLink, ``key`` the node's private key
-        file, or ``None`` for a node that does not authenticate itself.
-        """
-        auth = [] if key is None else ["--auth-supernode-private-key", str(key)]
-        server = ["--superlink", f"127.0.0.1:{self.port}", "--root-certificates", str(ca)]
-        return ["flower-supernode", *server, *auth, "--host", "127.0.0.1"]
+        """Return the command, as words, that answers for the site ``name``."""
+        return ["fedsynth", "site", "serve", str(self.sites[name]), "--superlink", f"127.0.0.1:{self.port}"]
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
         """Start a process from the words of its ``command``; what it prints is added to ``NAME.log``.

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from fedsynth.errors import FedsynthError
 
 ASK = "query"  # Flower's type of all messages to sites, which do not look at it
+NO_APP = "server and sites run the fedsynth that they have installed"  # what the app that Flower wants names as code
+BUSY = 4001  # a site's error while it answers a message of another run, beside Flower's own error codes
 
 
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:

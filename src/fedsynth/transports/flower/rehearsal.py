@@ -28,7 +28,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.progress import events_file, last_attempt
 from fedsynth.schema import Schema
 from fedsynth.transports.flower.files import site_files
-from fedsynth.transports.flower.local import CONNECTION, LocalFlower
+from fedsynth.transports.flower.local import LocalFlower
 from fedsynth.transports.flower.setup import write_federation
 
 RUN = "rehearsal"
@@ -79,7 +79,7 @@ def rehearse(
     tell(f"{len(homes)} sites with throw-away keys are enrolled, in {place}.")
     processes = place / "processes"
     processes.mkdir()
-    local = LocalFlower(processes, root / "server", homes)
+    local = LocalFlower(processes, root, root / "server", homes)
     try:
         began = time.monotonic()
         local.start()
@@ -90,7 +90,7 @@ def rehearse(
         ended = local.finish(run_id)
         seconds = time.monotonic() - began
         if ended != "finished:completed":
-            raise _failure(root, local.flwr("log", run_id, CONNECTION, "--show"))
+            raise _failure(root, local.log("server"))
     finally:
         local.stop()
     result = root / "runs" / RUN

@@ -1,4 +1,4 @@
-"""The Flower server app, which makes a federation's run, and the transport to Flower's nodes.
+"""The transport to a federation's sites over Flower's server (SuperLink).
 
 Rule 1: the transport carries bytes; only Federation and Site interpret them. Rule 2: a node is identified by the key
 that it was registered with; its own claims are only checked against that. Rule 3: a node that fails for any reason
@@ -12,40 +12,36 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
 
 import httpx
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord
 from flwr.app import Message as FlowerMessage
-from flwr.app.exception import AppExitException
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.run import RunNotRunningException
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
-from fedsynth.runs.job import Job
-from fedsynth.runs.progress import Tell, ignore_report, run_watched
-from fedsynth.transports.flower.records import ASK, pack, unpack
+from fedsynth.runs.progress import SiteState, Tell, ignore_report
+from fedsynth.transports.flower.records import ASK, BUSY, pack, unpack
 
 LARGEST_BATCH = 1 << 26  # bytes of requests in one message, at most; Flower splits arrays into objects of 5 MiB itself
 POLL = 0.5  # s between two polls for replies
 LOOKS = 4  # polls for replies per poll for nodes
 GRACE = 30.0  # s that a reconnected site has after it missed a deadline
-# Flower's errors for an unreachable node, a lost message and a dead answerer: none is final.
+LONGEST_PAUSE = 8.0  # s between two attempts at a site that is busy
+# Errors for an unreachable node, a lost message and a busy site: none is final.
 NOT_YET = {
     ErrorCode.MESSAGE_UNAVAILABLE: "Flower lost the message",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "Flower lost the reply",
     ErrorCode.NODE_UNAVAILABLE: "its node is not connected",
-    ErrorCode.CLIENT_APP_CRASHED: "its `fedsynth site serve` ended",
+    BUSY: "it answers a message of another run",
 }
-_log = logging.getLogger("flwr.fedsynth")  # Flower's own log: `flwr log` shows it
-
-server = ServerApp()
+_log = logging.getLogger("fedsynth.server")
 
 
 @dataclass
@@ -54,7 +50,7 @@ class _Batch:
 
     ``positions`` are their indices in the exchange. ``sent`` is Flower's message id, empty while none is in transit.
     ``connected`` is the node's connection time when it was sent, ``why`` the reason why the last one failed, and
-    ``away`` whether the site was reported as away. It is not sent again before ``due``, and ``pause`` doubles each
+    ``told`` what was reported of the site since. It is not sent again before ``due``, and ``pause`` doubles each
     time: a node that reconnects forever would otherwise fill the SuperLink's disk with copies.
     """
 
@@ -66,7 +62,7 @@ class _Batch:
     sent: str = ""
     connected: str = ""
     why: str = "not connected"
-    away: bool = False
+    told: SiteState | None = None
 
 
 @dataclass
@@ -90,10 +86,11 @@ class FlowerTransport:
     seconds. When it is back, it gets its messages again; to those that it has already answered it sends its stored
     replies, which costs it no privacy budget. A site that has missed a deadline is passed over while it is not
     connected. When it is back, it has :data:`GRACE` seconds to answer; once it has answered, the deadline applies
-    again. A site that stays away therefore delays a run by one deadline.
+    again. A site that stays away therefore delays a run by one deadline. A site that answers a message of another run
+    says so, and is asked again every few seconds.
 
     ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
-    ``connected``, ``away`` or has ``answered``.
+    ``connected``, ``away``, ``busy`` or has ``answered``.
     """
 
     def __init__(
@@ -193,6 +190,9 @@ class FlowerTransport:
         exchange.looks += 1
         self._receive(exchange)
         now = time.monotonic()
+        for batch in exchange.batches:
+            if batch.told == "busy" and batch.sent and now >= batch.due:  # this time it was not turned away
+                self._report(batch, "connected")
         for batch in [batch for batch in exchange.batches if batch.end <= now]:
             self._late.add(batch.site)
             waited = "" if batch.sent else f" ({batch.why})"
@@ -202,7 +202,7 @@ class FlowerTransport:
         """Give up the sites that missed a deadline and are still away."""
         for batch in list(exchange.batches):
             if batch.site not in nodes:
-                self._told_away(batch)
+                self._report(batch, "away")
                 if batch.site in self._late:
                     self._lose(exchange, batch, "not connected since it missed a deadline")
 
@@ -216,9 +216,8 @@ class FlowerTransport:
             batch.due, batch.pause = now + batch.pause, 2 * batch.pause
             if batch.connected:
                 _log.info("site %s is sent its message again: %s", batch.site, batch.why)
-            if batch.connected or batch.away:
-                self._tell(batch.site, "connected")
-                batch.away = False
+            if batch.told != "busy" and (batch.connected or batch.told):
+                self._report(batch, "connected")
             batch.connected = node.last_activated_at
             content = pack("requests", [exchange.asked[at].data for at in batch.positions])
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": batch.site})
@@ -247,15 +246,18 @@ class FlowerTransport:
                 continue
             if message.has_error() and message.error.code in NOT_YET:
                 batch.sent, batch.why = "", NOT_YET[message.error.code]
-                self._told_away(batch)
+                busy = message.error.code == BUSY
+                batch.pause = min(batch.pause, LONGEST_PAUSE) if busy else batch.pause
+                self._report(batch, "busy" if busy else "away")
             elif message.has_error():
                 self._lose(exchange, batch, f"Flower's error {message.error.code}")
             else:
                 self._take(exchange, batch, message)
 
-    def _told_away(self, batch: _Batch) -> None:
-        batch.away = True
-        self._tell(batch.site, "away")
+    def _report(self, batch: _Batch, state: SiteState) -> None:
+        if state != batch.told:
+            batch.told = state
+            self._tell(batch.site, state)
 
     def _take(self, exchange: _Exchange, batch: _Batch, message: FlowerMessage) -> None:
         """Take a site's replies out of its message, which may hold anything at all."""
@@ -289,7 +291,7 @@ def _reached() -> Iterator[None]:
     """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
     try:
         yield
-    except (httpx.HTTPError, ObjectPushError, ObjectPullError) as error:
+    except (httpx.HTTPError, ObjectPushError, ObjectPullError, RunNotRunningException) as error:
         raise FedsynthError(
             f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
             "stopped; start the run again to resume it"
@@ -307,41 +309,3 @@ def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[in
         batch.append(position)
         used += size
     yield batch
-
-
-class RunEnded(AppExitException):
-    """Ends Flower's process after a run without a result: Flower marks the run as failed with this error's text.
-
-    ``exit_code`` is the exit code of that process.
-    """
-
-    exit_code = 0  # of Flower's process; it prints a page of help for any other
-
-
-@server.main()
-def _serve(grid: Grid, context: Context) -> None:
-    """Run the job whose file the run configuration names; everything that it makes lies beside that file."""
-    try:
-        outcome = run_watched(Path(str(context.run_config["job"])), str(context.run_id), partial(_connected, grid))
-    except FedsynthError as error:
-        _log.error("the run ended without a result: %s", error)
-        logging.getLogger("flwr").addFilter(_without_traceback)
-        raise RunEnded(str(error)) from None
-    _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
-    for warning in outcome.statement.warnings():
-        _log.warning("%s", warning)
-    _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
-
-
-@contextmanager
-def _connected(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
-    """Give the transport to a job's sites, once enough of them are there."""
-    assert job.deployment is not None
-    transport = FlowerTransport(grid, job.deployment.sites, job.deployment.deadline, tell=tell)
-    transport.wait(job.deployment.least)
-    yield transport
-
-
-def _without_traceback(record: logging.LogRecord) -> bool:
-    """Leave Flower's own line about a :class:`RunEnded` out of its log, which has the sentence already."""
-    return not (record.exc_info and isinstance(record.exc_info[1], RunEnded))

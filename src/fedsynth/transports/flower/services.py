@@ -12,9 +12,8 @@ NO_UNITS = (
     "No systemd units and no compose file were written: the folder's path has characters with another meaning there. "
     "Letters, digits, '/', '.', '_' and '-' mean themselves."
 )
-_SERVER = {name: name for name in ("flower-superlink.service", "flower-superexec.service", "compose.yaml")}
+_SERVER = {name: name for name in ("flower-superlink.service", "fedsynth-server.service", "compose.yaml")}
 _SITE = {
-    "flower-supernode.service": "flower-supernode.service",
     "fedsynth-site.service": "fedsynth-site.service",
     "site-compose.yaml": "compose.yaml",
 }

@@ -49,7 +49,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     contents: dict[str, str | bytes] = {
         COORDINATOR: coordinator.secret.hex(),
         AUTHORITY: authority.key,
-        "app/pyproject.toml": toml_file("app.toml", job=str(root / "job.toml"), version=__version__),
+        "app/pyproject.toml": toml_file("app.toml", version=__version__),
         "job.toml": job.to_file(),
         "schema.toml": terms.schema,
         "server/ca.crt": terms.authority,
