@@ -21,7 +21,7 @@ help:
 	@echo "make test       set up, and run the tests"
 	@echo "make matrix     the tests of data frames with pandas 2.2 and 3, each in an environment of its own"
 	@echo "make test-slow  the tests that take minutes"
-	@echo "make test-deployment  a Flower SuperLink and four SuperNodes as real processes"
+	@echo "make test-deployment  a Flower SuperLink, a server and four sites as real processes"
 	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"

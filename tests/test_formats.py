@@ -28,7 +28,7 @@ from fedsynth.federation.wire import AuditPosition
 from fedsynth.host.config import load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.rows import load_rows
-from fedsynth.host.state import make_node_secret, node_secret, open_account, open_site, site_secret
+from fedsynth.host.state import open_account, open_site, site_secret
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.runs.folder import RunFolder
@@ -47,7 +47,6 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = deployed(root / "site", frame())
     ask_deployed(site, question())
     load_rows(site, SCHEMA, site_secret(site))
-    make_node_secret(site.folder / "superexec.secret")
     back_up_site(site, root / "site.backup")
     (root / "coordinator.key").write_text("ab" * 32)
     (root / "coordinator.key").chmod(0o600)
@@ -275,14 +274,6 @@ def test_keys_that_are_damaged_are_refused_with_what_to_do_next(root):
         (root / "coordinator.key").write_text(content)
         with pytest.raises(FedsynthError, match="restore it from the backup"):
             load_coordinator(root)
-    secret = root / "site" / "superexec.secret"
-    secret.write_bytes(b"")
-    with pytest.raises(FedsynthError, match="`fedsynth site join` creates it"):
-        node_secret(secret)
-    secret.chmod(0o644)
-    secret.write_bytes(bytes(32))
-    with pytest.raises(FedsynthError, match="run chmod go-rwx"):
-        node_secret(secret)
 
 
 def test_an_account_of_other_tables_is_refused(root):

@@ -9,6 +9,7 @@ import re
 import subprocess
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ from fedsynth.privacy.account_file import AccountFile, RunRecord
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
+from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -503,9 +505,12 @@ def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.Monkey
         return
     if transport == "flower":
         pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
-        from fedsynth.transports.flower.client import FlowerAnswerer
+        from fedsynth.transports.flower.node import Connection, FlowerNode
 
-        answerer: Any = FlowerAnswerer(config.folder, "127.0.0.1:9", None, KEY)
+        make_node_key(config.key)
+        config.root_certificates.write_text(Authority.create().text)
+        connection = replace(Connection.of(config), superlink="127.0.0.1:9")
+        answerer: Any = FlowerNode(config.folder, connection)
     else:
         answerer = FileAnswerer(config.folder, config.folder)
     monkeypatch.setattr(answerer._stopped, "wait", lambda timeout: answerer.stop())
@@ -710,7 +715,7 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
     assert (job.deployment.sites, job.method, job.trust, job.epsilon) == (("north", "south"), "auto", "local", 1.0)
     app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     assert app["project"]["dependencies"] == []
-    assert app["tool"]["flwr"]["app"]["config"]["job"] == str(folder / "job.toml")
+    assert set(app["tool"]["flwr"]["app"]["components"].values()) == {"fedsynth.transports.flower.records:NO_APP"}
     assert {path.name for path in (folder / "app").iterdir()} == {"pyproject.toml"}  # all that travels to the sites
     written = [path for path in folder.rglob("*") if path.is_file()]
     assert not [path for path in written if re.search(rb"@[A-Z]+@", path.read_bytes())]
@@ -786,8 +791,6 @@ def test_a_federation_is_its_owners_alone_and_written_in_each_files_own_language
     for name in ("north", "south"):
         invitation = folder / "invitations" / f"{name}.toml"
         assert fedsynth("site", "join", invitation, tmp_path / name, "--fingerprint", told).returncode == 0
-    app = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
-    assert app["tool"]["flwr"]["app"]["config"] == {"job": str(folder / "job.toml")}
     connection = tomllib.loads((folder / "server" / "config.toml").read_text())["superlink"]["federation"]
     assert connection["root-certificates"] == str(folder / "server" / "ca.crt")
     site = tomllib.loads((tmp_path / "north" / "site.toml").read_text())

@@ -46,7 +46,7 @@ from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.transports.flower import client, records, server
-from fedsynth.transports.flower.client import reply
+from fedsynth.transports.flower.node import reply
 from fedsynth.transports.flower.server import FlowerTransport
 
 BUDGET = Budget(2.0, 1e-6)

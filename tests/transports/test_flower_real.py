@@ -1,4 +1,4 @@
-"""A SuperLink and four SuperNodes as real processes: TLS, registered keys, process isolation, and what goes wrong.
+"""A SuperLink, a server and four sites as real processes: TLS, registered keys, and what goes wrong.
 
 One world serves all tests of this file, in their order; the last one breaks it.
 """
@@ -6,6 +6,7 @@ One world serves all tests of this file, in their order; the last one breaks it.
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,13 +26,12 @@ from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.federation.transport import InProcess, Message, records
 from fedsynth.federation.trust.secure.session import MASKED
 from fedsynth.federation.wire import Reply, Request
-from fedsynth.host.state import NODE_SECRET, make_node_key
+from fedsynth.host.state import make_node_key
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.certificates import Authority
 from fedsynth.schema import Categorical, Schema
-from fedsynth.transports.flower.client import FlowerAnswerer
-from fedsynth.transports.flower.local import free_port, wait_for
+from fedsynth.transports.flower.local import wait_for
 
 BUDGET = Budget(1.0, 1e-6)
 SITES = ("north", "south", "east", "west")
@@ -108,54 +108,50 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
 
 
-def test_strangers_are_refused(tmp_path, world):
-    """A node without a key, one whose key is not registered, and one that does not trust this server's CA."""
-    make_node_key(world.folder / "key-stranger")
+def test_strangers_are_told_why_and_get_no_message(tmp_path, world):
+    """A node whose key is not registered, one that does not trust this server's CA, and one that is no node at all."""
     other = tmp_path / "ca.crt"
     other.write_text(Authority.create().text)
     before = world.online()
-    strangers = {
-        "no-key": (world.server / "ca.crt", None, "2001"),
-        "unknown-key": (world.server / "ca.crt", world.folder / "key-stranger", "2004"),
-        "wrong-ca": (other, world.sites["north"] / "node-key", "certificate"),
-    }
-    for name, (ca, key, _) in strangers.items():
-        world.spawn(name, *world.supernode(ca, key), "--port", str(free_port()))
-    for name, (_, _, says) in strangers.items():
-        process = world.processes[name]
-        assert process.wait(60) != 0
-        assert says.lower() in world.log(name).lower(), world.log(name)
+    strangers = {"unknown-key": ("node-key", "is not registered"), "wrong-ca": ("ca.crt", "certificate")}
+    for name, (file, says) in strangers.items():
+        home = tmp_path / name
+        shutil.copytree(world.sites["north"], home)
+        (home / file).unlink()
+        if file == "node-key":
+            make_node_key(home / file)
+        else:
+            shutil.copy(other, home / file)
+        process = world.spawn(name, "fedsynth", "site", "serve", str(home), "--superlink", f"127.0.0.1:{world.port}")
+        wait_for("a complaint", lambda name=name, says=says: says in world.log(name).lower(), 60)
+        assert process.poll() is None  # a key can be registered, a clock be set: it tries again
+        process.terminate()
+        assert process.wait(60) == 0
         world.kill(name)
     assert world.online() == before
 
 
-def test_an_answerer_with_another_secret_gets_no_message_and_says_so(tmp_path, world):
+def test_a_server_with_another_secret_gets_no_run_and_says_so(tmp_path, world):
     other = tmp_path / "other"
     other.write_bytes(b"0" * 32)
     other.chmod(0o600)
-    process = world.spawn("other-secret", *world.serve("north", other))
+    process = world.spawn("other-secret", *world.server_command()[:-1], str(other))
     assert process.wait(60) == 5
     assert "does not accept this secret" in world.log("other-secret")
     world.kill("other-secret")
 
 
-def test_a_message_that_the_supernode_takes_back_does_not_end_the_answerer(world):
-    """A run that was stopped is refused like a wrong secret: it ends the message, not the process."""
-    secret, certificates = ((world.sites["north"] / name).read_bytes() for name in (NODE_SECRET, "ca.crt"))
-    site = world.folder / "current" / "sites" / "north"
-    FlowerAnswerer(site, f"127.0.0.1:{world.ports['north']}", certificates, secret)._answer("no such message")
-
-
-def test_an_answerer_outlives_its_supernode_and_ends_when_asked(world):
-    process = world.processes["serve-west"]
-    world.kill("node-west")
-    wait_for("a complaint", lambda: "trying again" in world.log("serve-west"), 60)
+def test_a_site_outlives_the_superlink_and_ends_when_asked(world):
+    world.kill("superlink")
+    wait_for("a complaint", lambda: "no SuperLink answers" in world.log("node-west"), 60)
+    process = world.processes["node-west"]
     assert process.poll() is None
     process.terminate()
     assert process.wait(60) == 0
-    world.kill("serve-west")
+    world.kill("node-west")
+    world.start_superlink()
     world.start_node("west")
-    wait_for("west's return", lambda: world.online() == len(SITES), 180)
+    wait_for("everybody's return", lambda: world.online() == len(SITES), 60)
 
 
 @pytest.mark.chaos
@@ -163,11 +159,12 @@ def test_a_killed_server_resumes_and_sites_are_charged_once(tmp_path, world, adu
     root = tmp_path / "federation"
     begin(world, root, adult, "local", "oneshot")
     wait_for("the first answers", lambda: answers(root), 120)
-    world.kill("superlink", "superlink-exec")
+    world.kill("superlink", "server")
     kept = (root / "state" / RUN / "transcript").read_bytes()
     assert not (root / "runs").exists()
 
     world.start_superlink()
+    world.start_server()
     wait_for("the nodes' return", lambda: world.online() == len(SITES), 120)
     run_id = world.submit_job(root)
     assert world.finish(run_id) == "finished:completed"
@@ -199,13 +196,13 @@ def test_a_node_killed_between_masking_and_unmasking_stays_in_that_sum_and_in_no
     run_id = begin(world, root, adult, "secure", "adafedprivsyn", deadline=45.0)
     # A first answer of the turn after: the server holds everybody's masked answer, and cannot read the sum yet.
     wait_for("the masked answers", lambda: turns(root) > MASKED, 240, pause=0.05)
-    world.kill("node-east", "serve-east")
+    world.kill("node-east")
     assert world.finish(run_id) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again", SilentAfterMasking)
     assert lost(root) == ["east"]
     left = spent(root)
     assert 0 < left["east"] < min(left[name] for name in SITES if name != "east")
-    assert "lost site east" in world.flwr("log", run_id, "federation", "--show")
+    assert "lost site east" in world.log("server")
 
 
 def turns(root: Path) -> int:

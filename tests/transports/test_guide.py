@@ -31,8 +31,8 @@ BIN = Path(sys.executable).parent
 SITES = ("north", "south", "east")
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 LONG = (  # go on until ended
-    *("nginx", "flower-superlink", "flower-superexec", "flower-supernode"),
-    *("fedsynth site serve", "fedsynth compute-server serve"),
+    *("nginx", "flower-superlink"),
+    *("fedsynth deploy serve", "fedsynth site serve", "fedsynth compute-server serve"),
 )
 
 pytestmark = [pytest.mark.deployment, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -165,8 +165,6 @@ def words(home: Path, ports: Mapping[str, int], name: str) -> dict[str, str]:
         "/etc/fedsynth": str(home / "here" / "etc"),
         "fed.example.org:443": f"localhost:{ports['proxy']}",
         "127.0.0.1:8443": f"127.0.0.1:{ports[f'forwarder {name}']}" if name else "",
-        "--port 9094": f"--port {ports[f'node {name}']}" if name else "",
-        "fedsynth site serve .": f"fedsynth site serve . --supernode 127.0.0.1:{ports[f'node {name}']}" if name else "",
         "9443": str(ports["superlink"]),
     }
     if name:
@@ -177,7 +175,7 @@ def words(home: Path, ports: Mapping[str, int], name: str) -> dict[str, str]:
 @pytest.fixture(params=["oneshot", pytest.param("auto", marks=pytest.mark.chaos)])
 def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Federation]:
     rows = rand_hie()
-    names = ["proxy", "admin", "superlink", *(f"{what} {name}" for name in SITES for what in ("forwarder", "node"))]
+    names = ["proxy", "admin", "superlink", *(f"forwarder {name}" for name in SITES)]
     ports: dict[str, int] = {}
     for name in names:
         while (port := free_port()) in ports.values():

@@ -77,7 +77,7 @@ def status(port: int, folder: Path, path: str) -> int:
     return refused.value.code
 
 
-def test_a_heartbeat_that_the_superlink_could_not_write_down_can_be_sent_again(tmp_path, proxy):
-    assert status(proxy, tmp_path, "/v1/fleet/send-node-heartbeat") == 503
+def test_a_site_reaches_what_is_for_sites_and_nothing_else(tmp_path, proxy):
     assert status(proxy, tmp_path, "/v1/fleet/pull-messages") == 500
+    assert status(proxy, tmp_path, "/v1/control/start-run") == 403
     assert status(proxy, tmp_path, "/v1/runtime/acquire-task") == 403

@@ -52,7 +52,7 @@ def test_enrolled_sites_make_a_secure_sum_over_tls(enrolled, tmp_path):
     try:
         local.start()
         run_id = local.submit(enrolled.root / "app")
-        assert local.finish(run_id) == "finished:completed", local.flwr("log", run_id, "federation", "--show")
+        assert local.finish(run_id) == "finished:completed", local.log("server")
     finally:
         local.stop()
     job = Job.load(enrolled.root / "job.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 
@@ -15,22 +16,33 @@ pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 from fedsynth.cli.app import app
 from fedsynth.cli.options import JsonLines
 from fedsynth.errors import FedsynthError
-from fedsynth.host.state import NODE_SECRET, make_node_secret, node_secret
 from fedsynth.privacy.cost import Budget
+from fedsynth.runs.certificates import Authority
+from fedsynth.transports.flower.executor import server_secret
 
 
-def test_a_secret_that_others_can_read_is_not_used(tmp_path):
-    file = tmp_path / NODE_SECRET
-    with pytest.raises(FedsynthError, match="site join"):
-        node_secret(file)
-    make_node_secret(file)
-    secret = node_secret(file)
-    assert len(secret) == 32
-    make_node_secret(file)
-    assert node_secret(file) == secret
+def test_a_secret_that_everybody_can_read_is_not_used(tmp_path):
+    """Those of the group may: the SuperLink and the server's process can be two users."""
+    file = tmp_path / "superexec.secret"
+    with pytest.raises(FedsynthError, match="deploy init"):
+        server_secret(file)
+    file.write_bytes(bytes(32))
     file.chmod(0o644)
-    with pytest.raises(FedsynthError, match="chmod"):
-        node_secret(file)
+    with pytest.raises(FedsynthError, match="chmod o-rwx"):
+        server_secret(file)
+    file.chmod(0o640)
+    assert server_secret(file) == bytes(32)
+
+
+def test_two_processes_do_not_answer_with_one_key(tmp_path):
+    root = tmp_path / "federation"
+    lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
+    home = root / "sites" / "north"
+    (home / "ca.crt").write_text(Authority.create().text)
+    with (home / "node-key").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = CliRunner().invoke(app, ["site", "serve", str(home)])
+    assert "another `fedsynth site serve`" in str(second.exception)
 
 
 def test_a_site_without_its_files_is_told_which(tmp_path):
@@ -41,7 +53,7 @@ def test_a_site_without_its_files_is_told_which(tmp_path):
     lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
     bare = CliRunner().invoke(app, ["site", "serve", str(root / "sites" / "north")])
     assert bare.exit_code
-    assert "ca.crt" in str(bare.exception) or NODE_SECRET in str(bare.exception)
+    assert "`fedsynth site check` names the file" in str(bare.exception)
 
 
 def test_a_log_in_json_has_a_line_for_each_record_with_its_traceback():

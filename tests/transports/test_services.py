@@ -20,10 +20,10 @@ from fedsynth.transports.flower.services import server_services, site_services
 ROOT = Path(__file__).parents[2]
 BIN = "/opt/fedsynth/bin/"
 UNITS = {
-    "server": ("flower-superlink.service", "flower-superexec.service"),
-    "site": ("flower-supernode.service", "fedsynth-site.service"),
+    "server": ("flower-superlink.service", "fedsynth-server.service"),
+    "site": ("fedsynth-site.service",),
 }
-COMMANDS = ("flower-superlink", "flower-superexec", "flower-supernode", "fedsynth site serve")
+COMMANDS = ("flower-superlink", "fedsynth deploy serve", "fedsynth site serve")
 HARDENING = {
     "UMask": "0077",
     "Restart": "on-failure",
@@ -65,7 +65,7 @@ def units() -> dict[str, dict[str, list[str]]]:
 
 def test_every_command_of_the_page_has_a_unit_and_a_service_that_run_it():
     commands = documented()
-    assert len(commands) == 4
+    assert len(commands) == 3
     assert [shlex.split(unit["ExecStart"][0].removeprefix(BIN)) for unit in units().values()] == commands
     files = (server_services(Path("/srv/federation"), 443), site_services("north", "/etc/fedsynth"))
     composed = [words for texts in files for words in services_of(texts["compose.yaml"])]
@@ -82,19 +82,18 @@ def test_units_shut_out_what_a_process_does_not_need():
     exported = (ROOT / "docs" / "deploy.md").read_text()
     for name, unit in units().items():
         for entry, value in HARDENING.items():
-            assert unit[entry] == [value], (name, entry)
+            expected = [value, "0007"] if (entry, name) == ("UMask", "flower-superlink.service") else [value]
+            assert unit[entry] == expected, (name, entry)
         environment = dict(word.split("=", 1) for line in unit["Environment"] for word in line.split())
         assert environment.pop("FLWR_HOME") == f"%S/{unit['StateDirectory'][0]}"
         environment.pop("PATH", None)
         assert environment == {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
         assert all(f"{key}={value}" in exported for key, value in environment.items())
-        assert unit["StartLimitIntervalSec"] == ["0"]  # Flower refuses a node for up to two minutes
+        assert unit["StartLimitIntervalSec"] == ["0"]
     homes = [unit["StateDirectory"][0] for unit in units().values()]
     assert len(set(homes)) == len(homes)
     assert "/srv/federation/coordinator.key" in units()["flower-superlink.service"]["InaccessiblePaths"][0]
-    hidden = units()["flower-supernode.service"]["InaccessiblePaths"][0].split()
-    assert hidden == ["-/etc/fedsynth/state", "-/etc/fedsynth/rows.csv"]
-    assert "ReadWritePaths" not in units()["flower-supernode.service"]
+    assert units()["flower-superlink.service"]["User"] != units()["fedsynth-server.service"]["User"]
 
 
 def test_init_and_join_write_them(tmp_path):
@@ -157,7 +156,7 @@ def test_compose_reads_the_files(tmp_path):
     for texts in (server_services(Path("/srv/federation"), 443), site_services("north", "/etc/fedsynth")):
         (tmp_path / "compose.yaml").write_text(texts["compose.yaml"])
         command = ["docker-compose", "-f", str(tmp_path / "compose.yaml"), "config"]
-        environment = {"PATH": "/usr/bin:/bin", "OWNER": "1000:1000"}
+        environment = {"PATH": "/usr/bin:/bin", "OWNER": "1000:1001", "LINK": "1001:1001"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         assert "network_mode: service:nginx" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import sys
 import threading
@@ -98,7 +99,7 @@ def deploy_serve(
 
     _require_federation(folder)
     log_to_stderr(json_)
-    home = folder.absolute()
+    home = Path(os.path.abspath(folder))
     server = home / "server"
     certificates = (root_certificates or server / "ca.crt").read_bytes()
     executor = FlowerExecutor(home, superlink, certificates, server_secret(secret or server / SECRET))
