@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -184,7 +186,11 @@ def _over_flower(
     attempt = control.start()
     if not json_:
         print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
-    threading.Thread(target=_quietly(estimate), args=(job, schema, reader.file, attempt), daemon=True).start()
+    # In a process: a thread that computes while the interpreter ends can crash it.
+    aside = multiprocessing.get_context("fork").Process(
+        target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
+    )
+    aside.start()
     try:
         view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
     except KeyboardInterrupt:
@@ -267,6 +273,12 @@ def _quietly(work: Callable[..., object]) -> Callable[..., None]:
             work(*arguments)
 
     return run
+
+
+def _uninterrupted(work: Callable[..., None], *arguments: Any) -> None:
+    """Do ``work`` in a process that Ctrl-C, meant for its parent, does not end with a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _quietly(work)(*arguments)
 
 
 def _unheard(control: FlowerControl, attempt: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -13,11 +14,18 @@ from fedsynth.errors import FedsynthError
 ASK = "query"  # Flower's type of all messages to sites, which do not look at it
 NO_APP = "server and sites run the fedsynth that they have installed"  # what the app that Flower wants names as code
 BUSY = 4001  # a site's error while it answers a message of another run, beside Flower's own error codes
+_FRESH = 16  # random bytes before each part
 
 
 def pack(name: str, parts: Sequence[bytes]) -> RecordDict:
-    """Return a Flower record with the byte strings ``parts`` under ``name``, in order, as arrays of bytes."""
-    arrays = {f"{at:06d}": Array(np.frombuffer(part, dtype=np.uint8)) for at, part in enumerate(parts)}
+    """Return a Flower record with the byte strings ``parts`` under ``name``, in order, as arrays of bytes.
+
+    Random bytes precede each part. Flower knows an object by its hash alone: what a run that has ended sent before
+    would otherwise be deleted from under another run that sends the same.
+    """
+    arrays = {
+        f"{at:06d}": Array(np.frombuffer(os.urandom(_FRESH) + part, dtype=np.uint8)) for at, part in enumerate(parts)
+    }
     return RecordDict({name: ArrayRecord(arrays)})
 
 
@@ -29,9 +37,9 @@ def unpack(name: str, content: RecordDict) -> Iterator[bytes]:
     record = content.array_records[name]
     for key in sorted(record):
         part: NDArray[np.uint8] = record[key].numpy()
-        if part.dtype != np.uint8 or part.ndim != 1:
+        if part.dtype != np.uint8 or part.ndim != 1 or len(part) < _FRESH:
             raise FedsynthError(
                 f"a part of {name} is not bytes ({part.dtype}, {part.ndim} dimensions); install the same fedsynth "
                 "everywhere"
             )
-        yield part.tobytes()
+        yield part[_FRESH:].tobytes()

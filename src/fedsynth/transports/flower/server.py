@@ -228,7 +228,13 @@ class FlowerTransport:
         if not pushed:
             return
         with _reached():
-            ids = list(self._grid.push_messages(pushed))  # empty if it takes none
+            try:
+                ids = list(self._grid.push_messages(pushed))  # empty if it takes none
+            except (
+                ObjectPushError
+            ) as error:  # if the run has ended, the next call says so
+                _log.info("%s", error)
+                ids = []
         for batch, sent in zip(batches, [*ids, *[""] * (len(batches) - len(ids))], strict=True):
             batch.sent = sent or ""
             batch.why = "its node connected anew" if sent else "Flower did not take the message"
@@ -291,7 +297,7 @@ def _reached() -> Iterator[None]:
     """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
     try:
         yield
-    except (httpx.HTTPError, ObjectPushError, ObjectPullError, RunNotRunningException) as error:
+    except (httpx.HTTPError, ObjectPullError, RunNotRunningException) as error:
         raise FedsynthError(
             f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
             "stopped; start the run again to resume it"
