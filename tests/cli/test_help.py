@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import click
+import pandas as pd
 import pytest
 import typer
 from tests.cli.golden.make import FOLDER, MISTAKES, answer, answers, call, contexts, examples, helps, world
@@ -153,6 +154,9 @@ def test_all_examples_of_the_main_commands_run_as_they_stand(tmp_path):
     for line in [line for path in paths for line in examples()[f"fedsynth {path}"]]:
         code, _, complaints = call(tmp_path, line.removeprefix("fedsynth "))
         assert code == 0, f"{line}: {complaints}"
+    for name in ("train.csv", "test.csv"):  # the example of several rows a person has a column that tells them apart
+        rows = pd.read_csv(tmp_path / name)
+        rows.assign(patient=[f"{name} {at // 2}" for at in rows.index]).to_csv(tmp_path / name, index=False)
     for line in examples()["fedsynth evaluate"]:
         code, _, complaints = call(tmp_path, f"{line.removeprefix('fedsynth ')} --force")
         assert code == 0, f"{line}: {complaints}"

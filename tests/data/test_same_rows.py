@@ -145,11 +145,15 @@ def is_long(value: Any) -> bool:
 
 
 def arrow(column: pd.Series[Any] | pa.ChunkedArray) -> pa.ChunkedArray:
-    """An Arrow column, of text if it would hold values of several types (of a day and a number, Arrow makes days)."""
+    """An Arrow column, of text if it would hold values of several types.
+
+    Of a day and a number, Arrow would make days, and of times with and without a zone, times without one.
+    """
     if isinstance(column, pa.ChunkedArray):
         return column
     gone = column.isna()
-    if column.dtype != object or (column[~gone].map(type).nunique() <= 1 and not any(map(is_long, column[~gone]))):
+    kinds = {(type(value), getattr(value, "tzinfo", None) is None) for value in column[~gone]}
+    if column.dtype != object or (len(kinds) <= 1 and not any(map(is_long, column[~gone]))):
         return pa.chunked_array([pa.array(column, from_pandas=True)])
     return pa.chunked_array([pa.array(column.astype(object).map(str).mask(gone, None), pa.string())])
 
