@@ -40,6 +40,7 @@ def repository(tmp_path: Path) -> Path:
     (tmp_path / "suite").mkdir()
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = suite\naddopts = -p no:cacheprovider\n")
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
     (tmp_path / "suite" / "test_suite.py").write_text(SUITE)
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
@@ -54,7 +55,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 def run(repository: Path, *options: str) -> tuple[int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-    environment |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "FEDSYNTH_DATA": str(repository / "none")}
+    environment |= {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "", "FEDSYNTH_DATA": str(repository / "none")}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take longer to load than the suite to run
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.record", *options]
     done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True, timeout=120)
