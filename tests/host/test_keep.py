@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.attacks.world import COORDINATOR, deployed, frame, question, sealed
+from tests.attacks.world import ask_deployed as ask
+from tests.attacks.world import deployed, frame, question, sealed
 
 from fedsynth.backup import BackupContents
 from fedsynth.cli.app import main
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.state import answer, make_node_key, open_account, site_secret
@@ -36,12 +36,6 @@ def config(tmp_path: Path) -> SiteConfig:
     config = deployed(tmp_path / "north", frame())
     make_node_key(config.key)
     return config
-
-
-def ask(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
-    """Send one message to a deployed site, and return what comes back."""
-    (data,) = answer(config, [sealed(request, seen)]).replies
-    return read_reply(data, request, config.name, COORDINATOR.unseal)
 
 
 def command(*arguments: object) -> int:
@@ -113,7 +107,7 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
     assert (facts["row"], facts["name"]) == (1, "north")
     assert ask(config, question(step=2), lost.seen).code == "refused"
     assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(Norms(1, 1)).rho)
-    assert command("site", "account", config.folder, "--restored", lost.seen.row) == 0
+    assert command("site", "account", config.folder, "--restored", lost.seen) == 0
     account = open_account(config)
     assert config.policy.budget.price(account.spent()) >= config.policy.budget.rho * (1 - 1e-9)
     assert account.verify().wrong == ""
@@ -127,8 +121,8 @@ def test_restore_says_the_next_command(config, tmp_path, capsys):
     capsys.readouterr()
     assert command("site", "restore", tmp_path / "backup", tmp_path / "new") == 0
     said = capsys.readouterr().out
-    assert f"fedsynth site account {tmp_path / 'new'} --restored NUMBER --began RUN" in said
-    assert "Up to 1, nothing is missing" in said
+    assert f"fedsynth site account {tmp_path / 'new'} --restored ENTRY --began RUN" in said
+    assert "not above 1, nothing is missing" in said
 
 
 def _asks(config: SiteConfig, steps: range) -> None:

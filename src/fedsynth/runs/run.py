@@ -137,8 +137,8 @@ def run_deployed(
     sees only messages that are really sent, none that a resumed run takes from the transcript.
 
     Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
-    :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere, and any error of the
-    run itself, after which it can be resumed.
+    :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere and for a job without
+    the identity key of a site, and any error of the run itself, after which it can be resumed.
     """
     deployment = job.deployment
     if deployment is None:
@@ -149,7 +149,7 @@ def run_deployed(
             f"the run {deployment.run!r} is complete, in {out}; to run the job anew, set another run = ... under "
             "[deployment] in job.toml"
         )
-    schema, coordinator = Schema.load(Path(job.schema)), load_coordinator(folder)
+    schema, coordinator, identities = Schema.load(Path(job.schema)), load_coordinator(folder), deployment.identities
     method, trust = job.build_method(schema), job.build_trust()
     with claimed(state), connected(trust, folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
@@ -165,6 +165,7 @@ def run_deployed(
             deployment.run,
             secret,
             coordinator,
+            identities,
             unit=job.unit,
             neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=deployment.least,
