@@ -45,7 +45,7 @@ from fedsynth.host.state import (
     wait_until_due,
 )
 from fedsynth.privacy.account import Account, Charge
-from fedsynth.privacy.account_file import AccountFile, RunRecord
+from fedsynth.privacy.account_file import AccountFile, ClockRecord, RunRecord
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -465,13 +465,13 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
 
 
 def grow_old(config: SiteConfig, run: str, days: float) -> None:
-    """Let the last question of a run, and all copies of rows, be so many days old."""
+    """Let the last question of a run be so many days old, as the account counts them."""
     with AccountFile(str(config.account)).transaction() as records:
         found = records.one(RunRecord, "run = ?", run)
         assert found is not None
-        records.put(found._replace(used=time.time() - days * 86400))
-    for copy in config.copies.glob("*.rows"):
-        os.utime(copy, (1, 1))
+        now = records.one(ClockRecord)
+        assert now is not None
+        records.put(found._replace(used=now.age - days * 86400))
 
 
 def open_runs(config: SiteConfig) -> list[str]:

@@ -72,6 +72,13 @@ class Clock:
         return self.moment
 
 
+def pass_days(account: Account, clock: Clock, days: int) -> None:
+    """Let days pass, in which the account is looked at once a day, as by a site that waits."""
+    for _ in range(days):
+        clock.moment += timedelta(days=1)
+        account.expire(math.inf)
+
+
 def rows(account: Account) -> list[dict[str, Any]]:
     return [json.loads(line) for line in account.export()]
 
@@ -639,20 +646,60 @@ def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
     assert sound(account)
 
 
-def test_runs_that_nobody_uses_expire():
+def test_runs_that_nobody_uses_expire(caplog):
     clock = Clock()
     account = Account(clock=clock)
     account.begin(charge(0))
     account.store(key(0), 0, b"reply")
     account.begin(charge(1, run="run 2"))
-    began = clock.moment
-    clock.moment += timedelta(days=20)
+    pass_days(account, clock, 20)
     account.stored(key(0), 0)  # a repetition is use
-    assert account.open_runs() == [("run 2", began), ("run", clock.moment)]
-    clock.moment += timedelta(days=20)
+    assert account.open_runs() == [("run 2", 20.0), ("run", 0.0)]
+    pass_days(account, clock, 20)
     assert account.expire(30) == ["run 2"]
     assert account.expire(30) == []
-    assert [run for run, _ in account.open_runs()] == ["run"]
+    assert account.open_runs() == [("run", 20.0)]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_a_clock_that_is_wrong_for_a_while_closes_no_run(path, days, caplog):
+    """While it was held to be the time, each of the four uses below closed the run, at once or when it was right again.
+
+    The account grows older by one day for each forward jump, whoever reads the clock; it goes back for none.
+    """
+    clock = Clock()
+    Account(path, clock=clock).begin(charge(0))
+    Account(path, clock=clock).store(key(0), 0, b"reply")
+    uses: list[Callable[[Account], object]] = [
+        lambda account: account.expire(14),
+        lambda account: account.stored(key(0), 0),
+        lambda account: account.begin(charge(account.head()[0], cost=Cost(math.inf, 1e-6))),
+        lambda account: account.begin(charge(account.head()[0], run="other", cost=Cost(math.inf, 1e-6))),
+    ]
+    for use in uses:
+        for shift in (timedelta(days=days), -timedelta(days=days)):
+            clock.moment += shift
+            clock.moment += timedelta(minutes=1)
+            use(Account(path, clock=clock))
+            assert Account(path, clock=clock).expire(14, keep="other") == []
+            assert "run" in dict(Account(path, clock=clock).open_runs())
+    idle = dict(Account(path, clock=clock).open_runs())["run"]
+    assert idle <= 2
+    assert sum("400.0 days ahead of" in record.message for record in caplog.records) == len(uses)
+    assert sum("400.0 days behind" in record.message for record in caplog.records) == len(uses)
+    assert sound(Account(path))
+
+
+def test_a_clock_that_is_set_right_by_seconds_is_not_worth_a_warning(caplog):
+    clock = Clock()
+    account = Account(clock=clock)
+    account.begin(charge(0))
+    clock.moment -= timedelta(seconds=30)
+    account.begin(charge(1))
+    clock.moment += timedelta(days=1)
+    assert account.expire(0.5) == ["run"]
+    assert caplog.text == ""
 
 
 # Backups

@@ -376,11 +376,11 @@ def site_account(
     runs = [
         {
             "run": run,
-            "last_used": used.isoformat(timespec="seconds"),
+            "idle_days": round(idle, 3),
             "spent": to_json(account.spent(run)),
             **to_json(account.change_of(run)),
         }
-        for run, used in account.open_runs()
+        for run, idle in account.open_runs()
     ]
     repriced = None
     with contextlib.suppress(errors.Refused):
@@ -398,8 +398,9 @@ def site_account(
     }
     lines = [f"{config.name}: {account_text(config, account)}"]
     lines += [
-        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, last used {used:%Y-%m-%d %H:%M}"
-        for run, used in account.open_runs()
+        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, idle for {idle:.1f} of "
+        f"{config.policy.keep_runs_days:g} days"
+        for run, idle in account.open_runs()
     ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
 

@@ -39,7 +39,6 @@ _KIND = b"fedsynth rows "
 _MAGIC = _KIND + b"1\n"
 _CHECKSUM = 32  # bytes of SHA-256, after the magic
 _REST = 2 * 10**9  # ns; a file that changed this shortly before it was read may change again with the same stamp
-_ORPHAN = 3600.0  # s after which a copy that belongs to no run is deleted: its run never began
 _log = logging.getLogger(__name__)
 
 
@@ -147,14 +146,15 @@ class RunRows:
 def delete_copies(config: SiteConfig, account: Account) -> int:
     """Delete the copies of rows that no open run reads; return how many were deleted.
 
-    ``account``, the site's record of spent budget, also knows the open runs and their copies. Copies of the last hour
-    are kept, since they may belong to a run that is just starting.
+    ``account``, the site's record of spent budget, also knows the open runs and their copies. The caller holds the lock
+    of the copies' folder, under which a new copy is written and becomes a run's: so none belongs to a run that is just
+    starting.
     """
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
     for path in config.copies.glob("*.rows"):
         with contextlib.suppress(FileNotFoundError):  # deleted by another process
-            if path.stem not in kept and time.time() - path.stat().st_mtime > _ORPHAN:
+            if path.stem not in kept:
                 path.unlink()
                 gone += 1
     return gone

@@ -16,6 +16,10 @@ Rule 4: the totals are the costs to one person of the account's unit, under its 
 Rule 5: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
     without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
     of theirs. Audit rows form a hash chain (`audit`).
+Rule 6: nothing that cannot be undone follows from the clock alone, which may be wrong by years for one answer. Runs age
+    by at most a day between two readings of it (:class:`~fedsynth.privacy.account_file.ClockRecord`). The times in
+    audit rows are for people; the hour in which messages without cost are counted only decides how many of them get
+    audit rows of their own.
 
 A charge at audit row r means that an answer *may* have left the site since then.
 """
@@ -23,6 +27,7 @@ A charge at audit row r means that an answer *may* have left the site since then
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import sqlite3
@@ -39,6 +44,7 @@ from fedsynth.backup import copy_database
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
 from fedsynth.privacy.account_file import (
     AccountFile,
+    ClockRecord,
     PartRecord,
     QuestionRecord,
     Records,
@@ -52,8 +58,12 @@ from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
+_DAY = 86400.0  # s; by no more does an account age between two readings of the clock
+_TICK = 600.0  # s that may pass until a reading of the clock is stored
+_BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _PART = "key = ? AND part = ?"
 _read_change = msgspec.json.Decoder(ProtectedChange).decode
+_log = logging.getLogger(__name__)
 
 
 def now() -> datetime:
@@ -147,7 +157,8 @@ class Account:
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
-    operating system. ``clock()`` returns the time, with a time zone. Messages without cost are those that the site
+    operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
+    log has a warning. Messages without cost are those that the site
     does not answer, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them
     in each hour of the clock get an audit row each. After that, unanswered messages share one row, and the other
     messages without cost are refused, too. A reply of more than ``largest_kept`` bytes is not stored; use this only if
@@ -245,8 +256,8 @@ class Account:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
-            limit, used = charge.per_run, self._clock().timestamp()
-            if run is not None:  # a narrower limit, or a clock set back, does not undo what the run may have used
+            limit, used = charge.per_run, self._age(records)
+            if run is not None:  # a narrower limit does not undo what the run may have used
                 limit, used = _wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
             change = msgspec.json.encode(head.change).decode()
@@ -269,7 +280,7 @@ class Account:
             run = None if question is None else records.one(RunRecord, "run = ?", question.run)
             if question is not None and run is not None:
                 records.put(question._replace(replays=question.replays + 1))
-                records.put(run._replace(used=self._clock().timestamp()))
+                records.put(run._replace(used=max(run.used, self._age(records))))
         return reply.value
 
     def store(self, key: str, turn: int, reply: bytes) -> bytes:
@@ -492,14 +503,16 @@ class Account:
 
     # Runs
 
-    def open_runs(self) -> list[tuple[str, datetime]]:
-        """Return the names of the runs that are not closed, with the time (UTC) of their last use, oldest first.
+    def open_runs(self) -> list[tuple[str, float]]:
+        """Return the names of the runs that are not closed, and for how many days each was idle; the longest first.
 
-        A run is used when a question is charged or its session opened, and when a stored reply is sent again.
+        A run is used when a question is charged or its session opened, and when a stored reply is sent again. Days
+        count as for :meth:`expire`.
         """
         with self._file.open() as records:
+            now, _ = self._passed(records)
             runs = records.all(RunRecord, "NOT closed ORDER BY used, run")
-        return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
+        return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
     def close(self, run: str) -> int:
         """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
@@ -516,17 +529,21 @@ class Account:
         return closed
 
     def expire(self, days: float, keep: str = "") -> list[str]:
-        """Close all runs last used more than ``days`` days ago, except the run named ``keep``; return their names."""
-        oldest = self._clock().timestamp() - days * 86400
-        idle = ("NOT closed AND used < ? AND run != ? ORDER BY used, run", oldest, keep)
-        with self._file.open() as records:  # called for each question: nothing is locked if no run is idle
-            if not records.all(RunRecord, *idle):
+        """Close all runs that were idle for more than ``days`` days, except the run named ``keep``; return their names.
+
+        Days are those that the account has seen pass: at most one between two readings of the clock.
+        """
+        idle = "NOT closed AND used < ? AND run != ? ORDER BY used, run"
+        with self._file.open() as records:  # called for each question: nothing is locked if there is nothing to do
+            now, due = self._passed(records)
+            if not due and not records.all(RunRecord, idle, now.age - days * _DAY, keep):
                 return []
         with self._file.transaction() as records:
-            expired = records.all(RunRecord, *idle)
+            expired = records.all(RunRecord, idle, self._age(records) - days * _DAY, keep)
             for run in expired:
                 self._close(records, run)
-        self._file.clear()
+        if expired:
+            self._file.clear()
         return [run.run for run in expired]
 
     def restored(
@@ -581,6 +598,37 @@ class Account:
         self._file.clear()
 
     # Inside a transaction
+
+    def _passed(self, records: Records) -> tuple[ClockRecord, bool]:
+        """Return the account's time now, and whether this reading of the clock is to be stored."""
+        reading = self._clock().timestamp()
+        known = records.one(ClockRecord)
+        if known is None:
+            return ClockRecord(reading, 0.0), True
+        passed = reading - known.reading
+        return ClockRecord(reading, known.age + min(max(passed, 0.0), _DAY)), not 0 <= passed < _TICK
+
+    def _age(self, records: Records) -> float:
+        """Return the account's age, in seconds; store the reading of the clock, and warn of one that cannot be right.
+
+        Only every so often is it stored, to write less: the days between two stored readings count as one at most.
+        """
+        now, due = self._passed(records)
+        if due:
+            known = records.one(ClockRecord) or now
+            records.execute("DELETE FROM clock")
+            records.put(now)
+            if not -_BACK <= (passed := now.reading - known.reading) <= _DAY:
+                ahead = "ahead of" if passed > 0 else "behind"
+                _log.warning(
+                    "the clock is %.1f days %s the last time that the account %s was used; if it is wrong, set it "
+                    "(chrony or systemd-timesyncd), and if it is right, nothing is to be done: runs have aged by %s",
+                    abs(passed) / _DAY,
+                    ahead,
+                    self._file.path,
+                    "one day" if passed > 0 else "nothing",
+                )
+        return now.age
 
     def _random(self, key: str) -> bytes:
         return os.urandom(32) if self._entropy is None else self._entropy(key)
