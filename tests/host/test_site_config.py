@@ -61,7 +61,12 @@ CONTENT: dict[str, dict[str, Any]] = {
     "site": {"name": "north"},
     "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
     "coordinator": {"key": COORDINATOR.public.hex()},
-    "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
+    "policy": {
+        "budget": {"epsilon": 1, "delta": 1e-6},
+        "per_run": {"epsilon": 1, "delta": 1e-6},
+        "trusts": {"local": {}},
+        "plans": "any",
+    },
     "flower": {"superlink": "127.0.0.1:9"},
 }
 KEY = bytes(32)
@@ -456,7 +461,7 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
     config = ready_site(tmp_path / "site")
     assert ask(config, "first").code == "answered"
     (copy,) = config.copies.glob("*.rows")
-    grow_old(config, "first", 91)
+    grow_old(config, "first", 15)
     rows(config.folder, 50, seed=1)
     assert ask(config, "second").code == "answered"
     assert [run for run, _ in open_account(config).open_runs()] == ["second"]
@@ -484,11 +489,11 @@ def test_every_question_closes_the_other_runs_that_are_idle(tmp_path, way):
     config = ready_site(tmp_path / "site", source={**CONTENT["source"], **way})
     for run in ("old", "young", "asking"):
         assert ask(config, run).code == "answered"
-    for run, days in (("old", 91), ("young", 89), ("asking", 91)):
+    for run, days in (("old", 15), ("young", 13), ("asking", 15)):
         grow_old(config, run, days)
     assert ask(config, "asking").code == "answered"  # a repetition is no new question
     assert open_runs(config) == ["old", "young", "asking"]
-    grow_old(config, "asking", 92)
+    grow_old(config, "asking", 16)
     assert ask(config, "asking", step=1).code == "answered"
     assert open_runs(config) == ["young", "asking"]
     assert ask(config, "old").code == "refused"
@@ -520,7 +525,7 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
     rows(config.folder, 50, seed=1)
     assert ask(config, "young").code == "answered"
     kept = open_account(config).pinned("young")
-    grow_old(config, "old", 91)
+    grow_old(config, "old", 15)
     assert len(list(config.copies.glob("*.rows"))) == 2 * (not way)
     serve_nothing(config, transport, monkeypatch)
     assert open_runs(config) == ["young"]
@@ -533,7 +538,7 @@ def test_idle_runs_are_looked_for_once_an_hour_and_errors_end_nothing(tmp_path, 
     now = [0.0]
     idle = IdleRuns(config.folder, lambda: now[0])
     idle.close()
-    grow_old(config, "old", 91)
+    grow_old(config, "old", 15)
     now[0] = 3599.0
     idle.close()
     assert open_runs(config) == ["old"]

@@ -416,7 +416,7 @@ def site_close(
     Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
     rows, unless another open run uses the same copy. What the run has spent of the privacy budget stays spent. A closed
     run gets no more answers and cannot resume. While `fedsynth site serve` runs, it closes the runs that have asked
-    nothing for keep_runs_days (in [policy] of site.toml, default 90).
+    nothing for keep_runs_days (in [policy] of site.toml, default 14).
 
     Example:
 

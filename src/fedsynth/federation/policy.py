@@ -104,7 +104,7 @@ class Policy:
     largest_answer: int = MOST_CELLS
     answer_every: float = 1.0
     timed_rows: int = 2**17
-    keep_runs_days: float = 90.0
+    keep_runs_days: float = 14.0
     coordinator_sees_exact_counts: bool = False
 
     def __post_init__(self) -> None:
