@@ -955,7 +955,9 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
 def test_a_restored_backup_is_written_off_by_command(ready):
     config = load_site_config(ready)
     assert ask(config, "known").code == "answered"
-    done = json.loads(fedsynth("site", "account", ready, "--restored", 9, "--began", "unknown", "--json").stdout)
+    written = ("site", "account", ready, "--restored", 9, "--began", "unknown", "--json")
+    assert fedsynth(*written).returncode == 9
+    done = json.loads(fedsynth(*written, "--yes").stdout)
     assert done["row"] >= 10
     spent, limit = open_account(config).spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho

@@ -6,9 +6,10 @@ import contextlib
 import datetime
 import secrets
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import click
 import typer
@@ -33,6 +34,10 @@ from fedsynth.cli.options import (
     check_text,
     say,
 )
+
+if TYPE_CHECKING:
+    from fedsynth.host.config import SiteConfig
+    from fedsynth.privacy.account import LostCharges
 
 
 class _ServerCommands(CommandGroup):
@@ -311,7 +316,8 @@ def site_account(
             "--restored",
             min=1,
             help="After `fedsynth site restore`: number of the last audit row that the coordinator has seen of this "
-            "site. Every open run is charged the rest of its budget and closed. Without it, nothing is charged.",
+            "site. Says what is lost and, once that is confirmed, charges every open run up to its limit and closes "
+            "it. Without it, nothing is charged.",
         ),
     ] = None,
     began: Annotated[
@@ -322,6 +328,10 @@ def site_account(
             "in [policy] of site.toml or, without that, the site's whole budget. Repeat it for several.",
         ),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="With --restored: charge without asking, as a script needs."),
+    ] = False,
     extract: Annotated[
         str,
         typer.Option(
@@ -339,7 +349,9 @@ def site_account(
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
     last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and every run given by
-    --began, is charged the rest of its budget and closed.
+    --began, is charged the rest of its limit and closed. The command first prints these charges, their sum and the
+    account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit code 9, unless
+    --yes is given.
 
     Examples:
 
@@ -359,6 +371,8 @@ def site_account(
 
     if began and restored is None:
         raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
+    if yes and restored is None:
+        raise click.UsageError("--yes needs --restored: nothing else is asked.")
     if extract and restored is not None:
         raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
     config = load_site_config(folder)
@@ -370,7 +384,10 @@ def site_account(
     if restored is not None:
         policy = config.policy
         most = Budget.none() if policy.exact else policy.per_run or policy.budget
-        account.restored(restored, dict.fromkeys(began or (), most), sampled=policy.samples)
+        begun = dict.fromkeys(began or (), most)
+        lost = account.lost(begun, sampled=policy.samples)
+        _announce(config, lost, json_, asks=not yes)
+        account.restored(restored, begun, sampled=policy.samples, announced=lost)
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [
@@ -403,6 +420,36 @@ def site_account(
         for run, idle in account.open_runs()
     ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
+
+
+def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
+    """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
+    from fedsynth.privacy.cost import ROUNDING, to_json
+
+    limit = config.policy.budget
+    unit = "epsilon" if limit.pure else "rho"
+    costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
+    before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
+    lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
+    for one, known, rest in costs:
+        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
+        lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
+    if not limit.exact and any(rest > limit.price(one.limit_rest) * ROUNDING for one, _, rest in costs):
+        lines.append(
+            "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
+            "this site's budget it counts for more than the limit (docs/policy.md)"
+        )
+    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
+    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
+    if asks and json_:
+        runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
+        facts = {"name": config.name, "charged": False, "runs": runs}
+        say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
+        raise typer.Exit(9)
+    if not json_:
+        print("\n".join(lines))
+    if asks and not (sys.stdin.isatty() and click.confirm("Charge this?")):
+        raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")
 
 
 @site_app.command("close")

@@ -111,7 +111,8 @@ def site_restore(
         "",
         f"Next: ask the coordinator for the number of {contents.name!r} in state/seen.json. Up to {contents.row}, "
         "nothing is missing.",
-        "If it is larger, charges are missing. Add them, with --began for each run that began after the backup:",
+        "If it is larger, charges are missing. Add them, with --began for each run that began after the backup;",
+        "the command says first what that costs, and asks:",
         f"  fedsynth site account {where} --restored NUMBER --began RUN",
         f"  fedsynth site check {where}",
     ]

@@ -32,9 +32,9 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
     ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
     folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
-    contradiction to the rest (and for ``plans = "any"`` without ``per_run``), :class:`Unsupported` for an unknown trust model, and the errors of :meth:`Plan.load
-    <fedsynth.federation.plan.Plan.load>`. A budget without limit (``epsilon = inf``) is refused unless ``exact = true``
-    is written beside it.
+    contradiction to the rest, and for ``plans = "any"`` without ``per_run``; :class:`Unsupported` for an unknown trust
+    model; and the errors of :meth:`Plan.load <fedsynth.federation.plan.Plan.load>`. A budget without limit
+    (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
     """
     _known("[policy]", section, _KEYS)
     for required in ("budget", "trusts"):

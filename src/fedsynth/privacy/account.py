@@ -31,17 +31,16 @@ import logging
 import math
 import os
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from fedsynth.backup import copy_database
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account_file import (
     AccountFile,
     ClockRecord,
@@ -52,8 +51,20 @@ from fedsynth.privacy.account_file import (
     RunRecord,
     SecretRecord,
 )
-from fedsynth.privacy.audit import START, AuditHead, AuditResult, ChainCheck, short
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
+from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
+from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
+from fedsynth.privacy.limits import (
+    cost_for,
+    free_slot,
+    read_change,
+    refuse_other_change,
+    refuse_other_currency,
+    refuse_other_rows,
+    refuse_other_terms,
+    refuse_overdraft,
+    repriced,
+    wider,
+)
 
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
@@ -62,7 +73,6 @@ _DAY = 86400.0  # s; by no more does an account age between two readings of the 
 _TICK = 600.0  # s that may pass until a reading of the clock is stored
 _BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _PART = "key = ? AND part = ?"
-_read_change = msgspec.json.Decoder(ProtectedChange).decode
 _log = logging.getLogger(__name__)
 
 
@@ -147,6 +157,42 @@ class OpenedQuestion:
     charged: bool
 
 
+class LostRun(NamedTuple):
+    """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
+
+    ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
+    :meth:`Account.restored` charges.
+    """
+
+    run: str
+    limit: Budget
+    spent: Cost
+    rest: Cost
+
+    @property
+    def limit_rest(self) -> Cost:
+        """What is left of the limit, if nothing of it is spent on random samples of rows."""
+        pure, left = self.limit.pure, self.limit.price(self.spent)
+        rest = max(0.0, (self.limit.epsilon if pure else self.limit.rho) - left)
+        return Cost(rest, rest**2 / 2) if pure else Cost(math.inf, rest)
+
+
+@dataclass(frozen=True)
+class LostCharges:
+    """What :meth:`Account.restored` charges for all that a restored backup lacks: for each run, up to its limit.
+
+    ``before`` is the site's total as the backup knows it, ``after`` the total once the rest of every run is charged.
+    """
+
+    runs: tuple[LostRun, ...]
+    before: Cost
+
+    @property
+    def after(self) -> Cost:
+        """The site's total after :meth:`Account.restored`."""
+        return sum((lost.rest for lost in self.runs), self.before)
+
+
 class Account:
     """One site's privacy account, durable and safe under concurrent requests from threads and processes.
 
@@ -222,10 +268,10 @@ class Account:
         with self._file.transaction() as records:
             run = records.one(RunRecord, "run = ?", charge.run)
             if run is not None:
-                _refuse_other_rows(run, charge)
+                refuse_other_rows(run, charge)
             known = records.one(QuestionRecord, "key = ?", charge.key)
             if known is not None:
-                _refuse_other_terms(known, charge)
+                refuse_other_terms(known, charge)
                 if known.paid or not pay:
                     return OpenedQuestion(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
@@ -234,12 +280,12 @@ class Account:
                 self._count_free(records, charge.key)
             spent = Cost() if run is None else run.spent
             before = records.head()
-            head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
+            head, cost = repriced(before, charge.least), cost_for(charge, before.change.covering(charge.least))
             if run is not None:
-                _refuse_other_change(run, head.change)
-            _refuse_overdraft(charge, cost, head.total, spent)
+                refuse_other_change(run, head.change)
+            refuse_overdraft(charge, cost, head.total, spent)
             if run is not None:
-                _refuse_other_currency(run, charge)
+                refuse_other_currency(run, charge)
             slot = self._slot(records, charge)
             if head.change != before.change:
                 facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
@@ -258,7 +304,7 @@ class Account:
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
             limit, used = charge.per_run, self._age(records)
             if run is not None:  # a narrower limit does not undo what the run may have used
-                limit, used = _wider(run.limit, limit), max(run.used, used)
+                limit, used = wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
             change = msgspec.json.encode(head.change).decode()
             record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change)
@@ -467,7 +513,7 @@ class Account:
         """Return whom a run's total is for: what :attr:`change` was when it began, and is, if it is unknown."""
         with self._file.open() as records:
             found = records.one(RunRecord, "run = ?", run)
-            return records.head().change if found is None else _read_change(found.change)
+            return records.head().change if found is None else read_change(found.change)
 
     def spent_under(self, least: ProtectedChange) -> Cost:
         """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
@@ -475,7 +521,7 @@ class Account:
         Raises :class:`Refused` if the account has charges without a bound for it; each charge is then refused as well.
         """
         with self._file.open() as records:
-            return _repriced(records.head(), least).total
+            return repriced(records.head(), least).total
 
     @property
     def exact(self) -> int:
@@ -546,20 +592,27 @@ class Account:
             self._file.clear()
         return [run.run for run in expired]
 
+    def lost(self, began: Mapping[str, Budget] | None = None, *, sampled: bool = True) -> LostCharges:
+        """Return what :meth:`restored` charges when it is given the same arguments, and charge nothing."""
+        with self._file.open() as records:
+            return self._lost(records, began or {}, sampled)[1]
+
     def restored(
         self,
         row: int,
         began: Mapping[str, Budget] | None = None,
         *,
         sampled: bool = True,
+        announced: LostCharges | None = None,
     ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
         The lost charges are unknown, so each open run is charged up to its limit (:meth:`RunRecord.rest
         <fedsynth.privacy.account_file.RunRecord.rest>`) and closed. ``began`` gives the limits, by run name, of runs
         that began after the backup was made, which the account does not know. Later audit rows get numbers above
-        ``row``, and :meth:`holds` accepts what servers have seen up to there. Raises :class:`InvalidParameter` for a
-        row number that cannot exist.
+        ``row``, and :meth:`holds` accepts what servers have seen up to there. ``announced`` is what :meth:`lost`
+        returned, for a person to agree to: nothing else is then charged. Raises :class:`InvalidParameter` for a row
+        number that cannot exist, and :class:`Refused` if something else than what was announced would be charged.
 
         Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
         and the account has no such charge. The unspent rest of a run's limit is then charged as the bound that it sets
@@ -576,28 +629,37 @@ class Account:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
             self._close_hour(records, self._clock())  # it may append a row, which would take the number chosen here
+            runs, charges = self._lost(records, began or {}, sampled)
+            if announced not in (None, charges):
+                raise Refused("the account has changed since these charges were announced; give the command again")
             head = records.head()
             number = max(row, head.row) + 1
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
             records.execute("INSERT INTO restores VALUES (?)", number)
-            runs = records.all(RunRecord, "NOT closed ORDER BY run")
-            here = msgspec.json.encode(head.change).decode()
-            for name, most in (began or {}).items():
-                if records.one(RunRecord, "run = ?", name) is None:
-                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
-            sampled = sampled or bool(head.total.curve)
-            for run in runs:
-                if run.change != here:
-                    self._close(records, run)
-                    continue
-                rest = run.rest(sampled=sampled)
-                total = run.spent + rest
-                facts = {"run": run.run, "cost": rest, "run_total": total}
-                self._append(records, "written off", facts, rest)
+            for run, lost in zip(runs, charges.runs, strict=True):
+                total = lost.spent + lost.rest
+                facts = {"run": run.run, "cost": lost.rest, "run_total": total}
+                self._append(records, "written off", facts, lost.rest)
                 self._close(records, run.with_spent(total))
+            for run in records.all(RunRecord, "NOT closed ORDER BY run"):
+                self._close(records, run)
         self._file.clear()
 
     # Inside a transaction
+
+    def _lost(
+        self, records: Records, began: Mapping[str, Budget], sampled: bool
+    ) -> tuple[list[RunRecord], LostCharges]:
+        """Return the runs that a restored backup may lack charges of, and these charges."""
+        head = records.head()
+        here = msgspec.json.encode(head.change).decode()
+        runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == here]
+        for name, most in began.items():
+            if records.one(RunRecord, "run = ?", name) is None:
+                runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
+        sampled = sampled or bool(head.total.curve)
+        charged = (LostRun(run.run, run.limit, run.spent, run.rest(sampled=sampled)) for run in runs)
+        return runs, LostCharges(tuple(charged), head.total)
 
     def _passed(self, records: Records) -> tuple[ClockRecord, bool]:
         """Return the account's time now, and whether this reading of the clock is to be stored."""
@@ -692,7 +754,7 @@ class Account:
             charge.run,
             charge.group,
         ).fetchall()
-        slot = _free_slot(charge.slots, used, charge.price)
+        slot = free_slot(charge.slots, used, charge.price)
         if slot is None:
             raise Refused(
                 f"the approved plan has no free slot for {charge.group!r} at {charge.price:.6g}; this run has used "
@@ -728,122 +790,6 @@ class Account:
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
-
-
-def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
-    if run.closed:
-        raise Refused(f"run {charge.run} is closed at this site; start another run")
-    if charge.rows and run.rows and charge.rows != run.rows:
-        raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
-
-
-def _refuse_other_currency(run: RunRecord, charge: Charge) -> None:
-    """Refuse a plan whose prices are in another currency than the run's.
-
-    Slots of one run are counted by their prices: in epsilon if the run's limit is pure, otherwise in rho. For sampled
-    releases, prices in rho refer to one order, that of the limit.
-    """
-    limit = run.limit
-    pure = limit.pure
-    if charge.slots is not None and (
-        pure != charge.per_run.pure or (run.curve and limit.order != charge.per_run.order)
-    ):
-        before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
-        if pure == charge.per_run.pure:
-            before, now = (f"rho at order {order:.4g}" for order in (limit.order, charge.per_run.order))
-        raise Refused(
-            f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
-            "currency: continue under the plan that it began with, or start another run"
-        )
-
-
-def _refuse_other_change(run: RunRecord, change: ProtectedChange) -> None:
-    began = _read_change(run.change)
-    if began != change:
-        raise Refused(
-            f"start another run: {run.run} began when this account counted for {began}, and now it counts for {change}"
-        )
-
-
-def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
-    """Return the end of an audit with its total for the account's unit and relation and for ``least`` as well."""
-    change = head.change.covering(least)
-    try:
-        return head.repriced(change)
-    except Unsupported as error:
-        raise Refused(
-            "undo the change of unit or size_is_public in [policy]: this account has training on random samples of "
-            f"rows, whose cost is proved for {head.change} and has no bound for {change}"
-        ) from error
-
-
-def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
-    """Return the cost of a charge to the persons for whom the account counts."""
-    steps = charge.change.steps_to(change)
-    if steps > 1 and charge.slots is not None:
-        raise Refused(
-            "plan again with --rows-per-person and --sites-per-person as in `fedsynth site account`, and have the plan "
-            f"approved: it is for {charge.change}, and this account counts for {change}"
-        )
-    try:
-        return charge.cost.grouped(steps)
-    except Unsupported as error:
-        raise Refused(
-            "run with --rows-per-person and --sites-per-person as in `fedsynth site account`, or a method that samples "
-            f"no rows: noise on samples is proved for {charge.change}, and this account counts for {change}"
-        ) from error
-
-
-def _wider(one: Budget, other: Budget) -> Budget:
-    """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
-    return max(other, one, key=lambda limit: (not limit.pure, limit.epsilon if limit.pure else limit.rho))
-
-
-def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
-    if (known.run, known.terms) != (charge.run, charge.terms):
-        raise Refused(
-            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
-            "the change of policy or version, or let the run ask a new question"
-        )
-
-
-def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
-    if cost == Cost():
-        return  # public facts cost nothing, and are answered even if the budget is used up
-    limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
-    if charge.own is not None:
-        limits.append(("in this run, by this site's own limit", charge.own, in_run))
-    for scope, limit, before in limits:
-        if not limit.covers(before + cost):
-            unit = "epsilon" if limit.pure else "rho"
-            raise BudgetExceeded(
-                f"the question costs {unit} = {limit.price(cost):.6g}, and {unit} = {limit.price(before):.6g} "
-                f"of {getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
-                "steward to raise the limit"
-            )
-
-
-def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, int]], price: float) -> float | None:
-    """Return the price of the cheapest slot that covers ``price`` after ``used`` ones are taken; ``None`` if none does.
-
-    Taking the cheapest covering slot is optimal: of two slots that cover a charge, the dearer one covers everything
-    that the cheaper one covers. Used slots are reassigned each time, so a run may continue under a plan with other
-    prices.
-    """
-    free: Counter[float] = Counter()
-    for slot, times in slots:
-        free[slot] += times
-    place: float | None = None
-    for taken, times in [*used, (price, 1)]:
-        for place in sorted(slot for slot, left in free.items() if left and slot * ROUNDING >= taken):
-            here = min(times, free[place])
-            free[place] -= here
-            times -= here
-            if not times:
-                break
-        if times:
-            return None
-    return place
 
 
 def _facts(charge: Charge) -> dict[str, object]:
