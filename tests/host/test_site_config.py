@@ -44,8 +44,9 @@ from fedsynth.host.state import (
     site_secret,
     wait_until_due,
 )
-from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import AccountFile, ClockRecord, RunRecord
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table

@@ -26,8 +26,9 @@ import msgspec
 import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.account import LARGEST_KEPT, Account
 from fedsynth.privacy.audit import START, verify_export
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 
@@ -121,6 +122,41 @@ def test_the_first_reply_is_the_reply(account):
     assert account.stored(key(0), 0) == b"first"
     assert account.stored(key(0), 0) == b"first"
     assert account.charges()[0]["replays"] == 2
+    assert sound(account)
+
+
+def test_of_a_large_reply_that_can_be_made_again_a_hash_is_stored_and_no_other_is_sent(path):
+    account = Account(path)
+    account.begin(charge())
+    reply = b"r" * (LARGEST_KEPT + 1)
+    for _ in range(3):
+        assert account.store(key(0), 0, reply, again=True) == reply
+    assert account.stored(key(0), 0) is None
+    assert account.charges()[0]["replays"] == 2
+    with pytest.raises(FedsynthError, match="cannot be made again"):
+        account.store(key(0), 0, b"s" * len(reply), again=True)
+    assert account.hashed(key(0), 0) == hashlib.sha256(reply).digest()
+    assert account.hashed(key(0), 1) is None
+    assert path.stat().st_size < len(reply)
+    account.close("run")
+    with pytest.raises(Refused, match="ended"):
+        account.store(key(0), 0, reply, again=True)
+
+
+def test_what_a_run_may_make_the_site_store_is_bounded(account):
+    limits = {"stored": 40, "most_stored": 100}
+    account.begin(charge(0, **limits))
+    account.begin(charge(0, **limits))  # again, so nothing more
+    account.begin(charge(1, **limits), pay=False)
+    account.begin(charge(1, **limits))
+    with pytest.raises(Refused, match="may make the site store 120 bytes, and largest_stored"):
+        account.begin(charge(2, **limits))
+    for number in range(19):
+        account.begin(charge(100 + number, run=f"run {number}", stored=80, most_stored=100, cost=Cost(math.inf, 1e-6)))
+    with pytest.raises(Refused, match="all open runs together"):
+        account.begin(charge(3, run="one more", **limits))
+    account.close("run 0")
+    account.begin(charge(3, run="one more", **limits))
     assert sound(account)
 
 
@@ -944,7 +980,7 @@ def test_processes_that_ask_at_once_hear_the_same(path):
 
 DIES = """
     import os, signal, sqlite3, sys
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.account import LARGEST_KEPT, Account
     from tests.privacy.test_account import charge, key
 
     commits, when = int(sys.argv[2]), sys.argv[3]
@@ -1001,7 +1037,7 @@ def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged,
 
 ASKS = """
     import sys
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.account import LARGEST_KEPT, Account
     from tests.privacy.test_account import charge, key
     from fedsynth.privacy.cost import Cost
 

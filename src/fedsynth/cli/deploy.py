@@ -37,7 +37,7 @@ from fedsynth.cli.options import (
 
 if TYPE_CHECKING:
     from fedsynth.host.config import SiteConfig
-    from fedsynth.privacy.account import LostCharges
+    from fedsynth.privacy.charge import LostCharges
 
 
 class _ServerCommands(CommandGroup):

@@ -19,10 +19,10 @@ from fedsynth.privacy.cost import Budget, Unit
 ANY = "any"
 _KEYS = (
     *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
-    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "timed_rows"),
-    *("keep_runs_days", "coordinator_sees_exact_counts"),
+    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "largest_stored"),
+    *("answer_every", "timed_rows", "keep_runs_days", "coordinator_sees_exact_counts"),
 )
-_SIZES = ("largest_message", "largest_answer", "timed_rows")
+_SIZES = ("largest_message", "largest_answer", "largest_stored", "timed_rows")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

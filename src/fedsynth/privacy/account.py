@@ -32,10 +32,9 @@ import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -52,8 +51,11 @@ from fedsynth.privacy.account_file import (
     SecretRecord,
 )
 from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
-from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
-from fedsynth.privacy.limits import (
+from fedsynth.privacy.charge import (
+    Charge,
+    LostCharges,
+    LostRun,
+    OpenedQuestion,
     cost_for,
     free_slot,
     read_change,
@@ -65,12 +67,16 @@ from fedsynth.privacy.limits import (
     repriced,
     wider,
 )
+from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
 
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
 _DAY = 86400.0  # s; by no more does an account age between two readings of the clock
 _TICK = 600.0  # s that may pass until a reading of the clock is stored
+LARGEST_KEPT = 2**16
+"""Largest reply that is stored, in bytes, if the site can make the same one again from salt, terms and rows."""
+_RUNS_STORED = 16  # times what one run may store is what all open runs may store together
 _BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _PART = "key = ? AND part = ?"
 _log = logging.getLogger(__name__)
@@ -79,118 +85,6 @@ _log = logging.getLogger(__name__)
 def now() -> datetime:
     """Return the current time, in UTC, as a time with a time zone; the default clock of an :class:`Account`."""
     return datetime.now(UTC)
-
-
-@dataclass(frozen=True)
-class Charge:
-    """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
-
-    A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
-    identifies it: a hash of the question and of the public key of the server that asks. ``step`` is its number in the
-    run. ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy
-    cost, as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
-    :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
-    ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
-    the unit of protection, the neighbouring relation, the trust model's settings and the version of fedsynth. ``rows``
-    is the keyed digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if
-    :meth:`Account.pin` stores it only after the first charge.
-
-    ``cost`` is to one person of the request's unit under its neighbour relation, ``change``, and the site's policy
-    demands at least ``least``. The account charges at least this cost: if it counts for more (:attr:`Account.change`),
-    as much as its own persons may pay.
-
-    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
-    if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
-    orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
-
-    ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
-    class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
-    if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
-    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the
-    cheapest of the remaining slots that cover its cost. Raises :class:`InvalidParameter` for a negative or undefined
-    cost.
-    """
-
-    key: str
-    run: str
-    step: int
-    verb: str
-    kind: str
-    release: str
-    trust: str
-    plan: str
-    cost: Cost
-    terms: str
-    rows: str
-    total: Budget
-    per_run: Budget
-    change: ProtectedChange
-    least: ProtectedChange
-    own: Budget | None = None
-    group: str = ""
-    slots: tuple[tuple[float, int], ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for negative or undefined costs."""
-        if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
-            raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
-
-    @property
-    def price(self) -> float:
-        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
-        return self.per_run.price(self.cost)
-
-
-@dataclass(frozen=True)
-class OpenedQuestion:
-    """A question's entry in the site's privacy account, from :meth:`Account.begin`; the question may now be answered.
-
-    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
-    the hash of its audit row, the account's record of the charge (before it: of the opening). ``charged`` says whether
-    the question has been charged. It is false at the start of a secure sum, which takes several messages: the message
-    that makes the site read its rows charges it.
-    """
-
-    salt: bytes
-    row: int
-    chain: bytes
-    charged: bool
-
-
-class LostRun(NamedTuple):
-    """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
-
-    ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
-    :meth:`Account.restored` charges.
-    """
-
-    run: str
-    limit: Budget
-    spent: Cost
-    rest: Cost
-
-    @property
-    def limit_rest(self) -> Cost:
-        """What is left of the limit, if nothing of it is spent on random samples of rows."""
-        pure, left = self.limit.pure, self.limit.price(self.spent)
-        rest = max(0.0, (self.limit.epsilon if pure else self.limit.rho) - left)
-        return Cost(rest, rest**2 / 2) if pure else Cost(math.inf, rest)
-
-
-@dataclass(frozen=True)
-class LostCharges:
-    """What :meth:`Account.restored` charges for all that a restored backup lacks: for each run, up to its limit.
-
-    ``before`` is the site's total as the backup knows it, ``after`` the total once the rest of every run is charged.
-    """
-
-    runs: tuple[LostRun, ...]
-    before: Cost
-
-    @property
-    def after(self) -> Cost:
-        """The site's total after :meth:`Account.restored`."""
-        return sum((lost.rest for lost in self.runs), self.before)
 
 
 class Account:
@@ -207,8 +101,8 @@ class Account:
     log has a warning. Messages without cost are those that the site
     does not answer, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them
     in each hour of the clock get an audit row each. After that, unanswered messages share one row, and the other
-    messages without cost are refused, too. A reply of more than ``largest_kept`` bytes is not stored; use this only if
-    the rows cannot change, as in a simulation, where the same question gives the same bytes again.
+    messages without cost are refused, too. Nothing is kept of a reply of more than ``largest_kept`` bytes; use this
+    only in a simulation, where the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
     returns the fault.
@@ -252,18 +146,19 @@ class Account:
         This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
         session of a secure sum (its state between messages) is opened: its salt, its terms, the digest of its rows and
         an audit row are stored, and the limits are checked, but nothing is charged until a call with the same
-        :attr:`Charge.key <Charge>` and ``pay=True``. At most 64 sessions may be open uncharged; opening another one
-        deletes the oldest completely. Set ``resume`` for the later messages of a session: if the session was deleted,
-        the call is then refused, and no new one is begun with another salt.
+        :attr:`Charge.key <fedsynth.privacy.charge.Charge>` and ``pay=True``. At most 64 sessions may be open uncharged;
+        opening another one deletes the oldest completely. Set ``resume`` for the later messages of a session: if the
+        session was deleted, the call is then refused, and no new one is begun with another salt.
 
-        Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
-        :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a run that began when
-        the account counted for smaller units, for a charge or a total without a bound for the account's unit (noise on
-        random samples of rows), for a plan whose unit is smaller than the account's, for a plan with costs in
-        another measure (epsilon, rho, or for sampled rows rho at another order) than the run's, if the approved plan
-        has no unused question left that covers this cost, if a session to be resumed does not exist, and for too many
-        questions without cost in one hour. Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these
-        cases.
+        Raises :class:`Refused` if :attr:`Charge.terms <fedsynth.privacy.charge.Charge>` differ from the question's
+        stored ones or :attr:`Charge.rows <fedsynth.privacy.charge.Charge>` from the run's, for a run that :meth:`close`
+        has closed, for a run that began when the account counted for smaller units, for a charge or a total without a
+        bound for the account's unit (noise on random samples of rows), for a plan whose unit is smaller than the
+        account's, for a plan with costs in another measure (epsilon, rho, or for sampled rows rho at another order)
+        than the run's, if the approved plan has no unused question left that covers this cost, if a session to be
+        resumed does not exist, and for too many questions without cost in one hour, and for a question for which the
+        account would store more than the run, or all open runs together, may make it store. Raises
+        :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.one(RunRecord, "run = ?", charge.run)
@@ -287,6 +182,9 @@ class Account:
             if run is not None:
                 refuse_other_currency(run, charge)
             slot = self._slot(records, charge)
+            stored = (0 if run is None else run.stored) + (charge.stored if known is None else 0)
+            if known is None:
+                self._refuse_storage(records, charge, stored)
             if head.change != before.change:
                 facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
                 self._append(records, "re-priced", facts, change=head.change)
@@ -294,10 +192,10 @@ class Account:
                 spent += cost
                 facts = {"quoted": charge.cost} if cost != charge.cost else {}
                 facts |= {"cost": cost, "slot": slot, "run_total": spent}
-                row, chain = self._append(records, "charged", {**_facts(charge), **facts}, cost)
+                row, chain = self._append(records, "charged", {**charge.facts, **facts}, cost)
             else:
                 self._forget_sessions(records)
-                row, chain = self._append(records, "opened", _facts(charge))
+                row, chain = self._append(records, "opened", charge.facts)
             if known is None:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
@@ -307,51 +205,69 @@ class Account:
                 limit, used = wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
             change = msgspec.json.encode(head.change).decode()
-            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change)
+            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change, stored=stored)
             records.put(record.with_spent(spent))
         return OpenedQuestion(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
-        0. A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
+        messages of its protocol from 0. A reply that is found is counted as sent again (``replays`` in
+        :meth:`charges`).
         """
         with self._file.open() as records:
             reply = records.one(PartRecord, _PART, key, f"turn {turn}")
         if reply is None:
             return None
-        with self._file.transaction() as records:
-            question = records.one(QuestionRecord, "key = ?", key)
-            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
-            if question is not None and run is not None:
-                records.put(question._replace(replays=question.replays + 1))
-                records.put(run._replace(used=max(run.used, self._age(records))))
+        self._count_replay(key)
         return reply.value
 
-    def store(self, key: str, turn: int, reply: bytes) -> bytes:
+    def store(self, key: str, turn: int, reply: bytes, *, again: bool = False) -> bytes:
         """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
-        0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
-        stored. Raises :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
+        messages of its protocol from 0. Only the returned bytes may leave the site. Set ``again`` if the site makes the
+        same reply from the question's salt, its terms and the run's rows whenever the message comes: then only a hash
+        is stored of one larger than :data:`LARGEST_KEPT`, and no other reply can take its place. Raises
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed, and
+        :class:`FedsynthError` for a reply that differs from the first one.
         """
-        return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
+        if len(reply) > self.largest_kept:
+            return reply
+        if not again or len(reply) <= LARGEST_KEPT:
+            return self._keep(key, f"turn {turn}", reply)
+        digest, known = hashlib.sha256(reply).digest(), self.hashed(key, turn)
+        if known is not None:
+            self._count_replay(key)
+        if (known or self.first(key, f"hash {turn}", digest)) != digest:
+            raise FedsynthError(
+                "the site's first reply to this message cannot be made again; was fedsynth, or a package that it uses, "
+                "upgraded during the run? Go back to the version that began it, or have another run started"
+            )
+        return reply
+
+    def hashed(self, key: str, turn: int) -> bytes | None:
+        """Return the hash (SHA-256) of a reply of which :meth:`store` kept only that; ``None`` if there is none.
+
+        ``key`` is the question's, and ``turn`` numbers its messages, as for :meth:`store`.
+        """
+        return self.said(key, f"hash {turn}")
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
         """Store ``value`` under a name in a question's session unless a value is stored; return the stored value.
 
         The session is what the site remembers between the messages of one question; ``key`` is the question's
-        (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
-        that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
-        question was never begun, its session was deleted, or its run is closed.
+        (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``part`` a name that the caller chooses. The value is
+        durable on return, so that a site that starts a new process for every message never contradicts itself. Raises
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
         """Return the value that :meth:`first` stored under the name ``part`` in a question's session; ``None`` if none.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`).
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`).
         """
         with self._file.open() as records:
             found = records.one(PartRecord, _PART, key, f"session {part}")
@@ -532,10 +448,11 @@ class Account:
     def charges(self) -> list[dict[str, Any]]:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
-        Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
-        and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how often the reply
-        was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored`
-        makes for lost audit rows are included; these describe no question, but name the run.
+        Each has the fields of :class:`~fedsynth.privacy.charge.Charge` that describe the question, its cost, and the
+        running totals of the run and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays``
+        counts how often the reply was sent again. If the request stated less, ``quoted`` is the cost for that. The
+        charges that :meth:`restored` makes for lost audit rows are included; these describe no question, but name the
+        run.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -745,6 +662,32 @@ class Account:
             facts = {"hour": start, "count": over.number - self.free_an_hour, "digest": over.digest.hex()}
             self._append(records, "rejected", facts)
 
+    def _count_replay(self, key: str) -> None:
+        """Count a reply that is sent again, which is a use of its run."""
+        with self._file.transaction() as records:
+            question = records.one(QuestionRecord, "key = ?", key)
+            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
+            if question is not None and run is not None:
+                records.put(question._replace(replays=question.replays + 1))
+                records.put(run._replace(used=max(run.used, self._age(records))))
+
+    def _refuse_storage(self, records: Records, charge: Charge, stored: int) -> None:
+        """Raise :class:`Refused` if a question would make the account store more than its run, or all runs, may."""
+        if stored > charge.most_stored:
+            raise Refused(
+                f"with this question, run {charge.run} may make the site store {stored} bytes, and largest_stored in "
+                f"[policy] is {charge.most_stored:g}; ask for smaller tables, or raise it (fedsynth plan says how much "
+                "a run needs)"
+            )
+        (others,) = records.execute(
+            "SELECT total(stored) FROM runs WHERE NOT closed AND run != ?", charge.run
+        ).fetchone()
+        if others + stored > _RUNS_STORED * charge.most_stored:
+            raise Refused(
+                f"all open runs together may make the site store {_RUNS_STORED} times largest_stored in [policy]; "
+                "close those that are finished (fedsynth site close)"
+            )
+
     def _slot(self, records: Records, charge: Charge) -> float | None:
         """Return the price of the plan's slot that a charge uses; ``None`` without a plan."""
         if charge.slots is None:
@@ -790,11 +733,6 @@ class Account:
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
-
-
-def _facts(charge: Charge) -> dict[str, object]:
-    names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
-    return {name: getattr(charge, name) for name in names} | {"release": msgspec.json.decode(charge.release)}
 
 
 def _hour(moment: datetime) -> int:

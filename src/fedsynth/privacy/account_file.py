@@ -48,7 +48,7 @@ CREATE TABLE restores (row INTEGER PRIMARY KEY);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
     limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, change TEXT NOT NULL, curve TEXT NOT NULL,
-    seal BLOB NOT NULL) WITHOUT ROWID;
+    stored NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE questions (
     key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
     slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
@@ -73,6 +73,7 @@ class RunRecord(NamedTuple):
     * ``used``: the account's age (:class:`ClockRecord`, in seconds) at its last use.
     * ``change``: whom its cost and its limit are for, as JSON (:class:`~fedsynth.privacy.cost.ProtectedChange`): the
       account's when the run began.
+    * ``stored``: the most bytes that its questions make the account store.
     """
 
     run: str
@@ -85,6 +86,7 @@ class RunRecord(NamedTuple):
     used: float
     change: str
     curve: str = ""
+    stored: int = 0
 
     @property
     def limit(self) -> Budget:
@@ -132,7 +134,7 @@ class RunRecord(NamedTuple):
 class QuestionRecord(NamedTuple):
     """The account's record of a question (one request of a run) that is charged or has an open session.
 
-    * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.account.Charge>`); ``run``: the name of its
+    * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`); ``run``: the name of its
       run.
     * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 if only its session, the state between its
       messages, is open.

@@ -1,26 +1,150 @@
-"""The rules by which a site's privacy account refuses a charge; none of them changes anything.
+"""Charges of a site's privacy account, and the rules by which it refuses them.
 
-They depend on the charge and the account alone, hence on what the site was asked, and never on its rows.
+The rules depend on the charge and the account alone, hence on what the site was asked, and never on its rows.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
-from fedsynth.errors import BudgetExceeded, Refused, Unsupported
+from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, Unsupported
 from fedsynth.privacy.account_file import QuestionRecord, RunRecord
 from fedsynth.privacy.audit import AuditHead
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
 
-if TYPE_CHECKING:
-    from fedsynth.privacy.account import Charge
-
 read_change = msgspec.json.Decoder(ProtectedChange).decode
 """Parses :attr:`RunRecord.change <fedsynth.privacy.account_file.RunRecord>`, which is JSON."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
+
+    A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
+    identifies it: a hash of the question and of the public key of the server that asks. ``step`` is its number in the
+    run. ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy
+    cost, as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
+    :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
+    ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
+    the unit of protection, the neighbouring relation, the trust model's settings and the version of fedsynth. ``rows``
+    is the keyed digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if
+    :meth:`Account.pin <fedsynth.privacy.account.Account.pin>` stores it only after the first charge.
+
+    ``cost`` is to one person of the request's unit under its neighbour relation, ``change``, and the site's policy
+    demands at least ``least``. The account charges at least this cost: if it counts for more (:attr:`Account.change
+    <fedsynth.privacy.account.Account.change>`), as much as its own persons may pay.
+
+    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
+    if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
+    orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
+
+    ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
+    class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
+    if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
+    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the
+    cheapest of the remaining slots that cover its cost. ``stored`` is the most bytes that the account will store for
+    the question, from public facts alone, and ``most_stored`` how many it may store for the run's questions. Raises
+    :class:`InvalidParameter` for a negative or undefined cost.
+    """
+
+    key: str
+    run: str
+    step: int
+    verb: str
+    kind: str
+    release: str
+    trust: str
+    plan: str
+    cost: Cost
+    terms: str
+    rows: str
+    total: Budget
+    per_run: Budget
+    change: ProtectedChange
+    least: ProtectedChange
+    own: Budget | None = None
+    group: str = ""
+    slots: tuple[tuple[float, int], ...] | None = None
+    stored: int = 0
+    most_stored: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidParameter` for negative or undefined costs."""
+        if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
+            raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What an audit row says of the question, beside its cost."""
+        names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
+        return {name: getattr(self, name) for name in names} | {"release": msgspec.json.decode(self.release)}
+
+    @property
+    def price(self) -> float:
+        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
+        return self.per_run.price(self.cost)
+
+
+@dataclass(frozen=True)
+class OpenedQuestion:
+    """A question's entry in the site's privacy account: the question may now be answered.
+
+    It comes from :meth:`Account.begin <fedsynth.privacy.account.Account.begin>`.
+
+    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
+    the hash of its audit row, the account's record of the charge (before it: of the opening). ``charged`` says whether
+    the question has been charged. It is false at the start of a secure sum, which takes several messages: the message
+    that makes the site read its rows charges it.
+    """
+
+    salt: bytes
+    row: int
+    chain: bytes
+    charged: bool
+
+
+class LostRun(NamedTuple):
+    """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
+
+    ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
+    :meth:`Account.restored <fedsynth.privacy.account.Account.restored>` charges.
+    """
+
+    run: str
+    limit: Budget
+    spent: Cost
+    rest: Cost
+
+    @property
+    def limit_rest(self) -> Cost:
+        """What is left of the limit, if nothing of it is spent on random samples of rows."""
+        pure, left = self.limit.pure, self.limit.price(self.spent)
+        rest = max(0.0, (self.limit.epsilon if pure else self.limit.rho) - left)
+        return Cost(rest, rest**2 / 2) if pure else Cost(math.inf, rest)
+
+
+@dataclass(frozen=True)
+class LostCharges:
+    """What is charged for all that a restored backup lacks: for each run, the rest of its limit.
+
+    :meth:`Account.restored <fedsynth.privacy.account.Account.restored>` charges it.
+
+    ``before`` is the site's total as the backup knows it, ``after`` the total once the rest of every run is charged.
+    """
+
+    runs: tuple[LostRun, ...]
+    before: Cost
+
+    @property
+    def after(self) -> Cost:
+        """The site's total after :meth:`Account.restored <fedsynth.privacy.account.Account.restored>`."""
+        return sum((lost.rest for lost in self.runs), self.before)
 
 
 def refuse_other_rows(run: RunRecord, charge: Charge) -> None:
