@@ -32,17 +32,20 @@ from fedsynth import __version__
 from fedsynth.cli.prove import prove_run
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.ending import is_end, write_acknowledgement, write_end
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.extract import extract
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message as Asked
+from fedsynth.federation.trust.secure.masking import identity_seed
 from fedsynth.federation.wire import AuditPosition, Request, encode, open_envelope, write_reply
 from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
+from fedsynth.runs.ending import PATIENCE, unacknowledged
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.transports.flower import client, records, server
@@ -321,6 +324,51 @@ def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
     run(job, root, grid)
     with pytest.raises(FedsynthError, match="complete"):
         run(job, root, grid)
+
+
+def test_the_end_of_a_run_reaches_the_sites_that_are_there_and_the_others_with_the_next_run(tmp_path, clock):
+    """A site that is away, and one that never answers, hold up the result by 15 s at most."""
+    job, root, grid = world(tmp_path, site_budget=Budget(9.0, 1e-6))
+    run(job, root, grid)
+    assert [account.open_runs() for account in accounts(root).values()] == [[]] * 3
+    assert unacknowledged(root) == {}
+    second = replace(job, deployment=of(job, run="second", min_sites=1))
+    asked = len(grid.pushes)
+
+    def ends_alone(message: Message) -> Message | None:
+        parts = list(records.unpack("requests", message.content))
+        return None if is_end(parts[0]) else answer(root / "sites" / "south", message)
+
+    grid.faults["south"] = ends_alone
+    began = clock.now
+    run_deployed(second, root, to(second, grid))
+    assert PATIENCE <= clock.now - began < PATIENCE + 1
+    assert len(grid.pushes) > asked
+    assert unacknowledged(root) == {"second": ("south",)}
+    grid.faults, grid.offline = {}, frozenset({"north"})
+    third = replace(job, deployment=of(job, run="third", min_sites=1, deadline=0.1))
+    began = clock.now
+    run_deployed(third, root, to(third, grid))
+    assert clock.now - began < 1  # nobody waits for a site that is not connected
+    assert unacknowledged(root) == {"third": ("north",)}
+    assert [run for run, _ in accounts(root)["south"].open_runs()] == []
+
+
+@pytest.mark.parametrize("what", ["nonsense", "another end", "nothing"])
+def test_what_is_no_acknowledgement_leaves_the_site_to_be_told_again(tmp_path, clock, what):
+    job, root, grid = world(tmp_path)
+
+    def wrong(message: Message) -> Message | None:
+        parts = list(records.unpack("requests", message.content))
+        if not is_end(parts[0]):
+            return answer(root / "sites" / "south", message)
+        said = write_acknowledgement(identity_seed(_secret(SEED, "south")), "south", write_end(COORDINATOR, "other"))
+        content = {"nonsense": [bytes(100)], "another end": [said], "nothing": []}[what]
+        return Message(records.pack("replies", content), reply_to=message)
+
+    grid.faults["south"] = wrong
+    run(job, root, grid)
+    assert unacknowledged(root) == {RUN: ("south",)}
 
 
 def test_a_resumed_run_keeps_the_servers_secret_to_itself(tmp_path):

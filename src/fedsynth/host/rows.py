@@ -160,17 +160,18 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
     return gone
 
 
-def close_run(config: SiteConfig, account: Account, run: str) -> int:
+def close_run(config: SiteConfig, account: Account, run: str, by: str = "steward") -> int:
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
-    another open run uses the same copy. ``run`` is its name, and ``account`` the site's record of spent budget. What
-    the run has spent stays charged; a run that was closed before gives 0. Raises
+    another open run uses the same copy. ``run`` is its name, ``account`` the site's record of spent budget, whose audit
+    says by whom the run was closed (``by``). What the run has spent stays charged; a run that was closed before gives
+    0. Raises
     :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
-        questions = account.close(run)
+        questions = account.close(run, by)
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
             _copy(config, copy).unlink(missing_ok=True)
     return questions

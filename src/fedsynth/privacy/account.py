@@ -477,17 +477,19 @@ class Account:
             runs = records.all(RunRecord, "NOT closed ORDER BY used, run")
         return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
-    def close(self, run: str) -> int:
+    def close(self, run: str, by: str = "steward") -> int:
         """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
 
-        The number is 0 if the run was closed before. Its questions are refused from then on; its charges remain. Raises
-        :class:`InvalidParameter` for an unknown run.
+        The number is 0 if the run was closed before, when nothing changes. Its questions are refused from then on; its
+        charges remain. The audit row says by whom it was closed. Raises :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
             found = records.one(RunRecord, "run = ?", run)
             if found is None:
                 raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
-            closed = 0 if found.closed else self._close(records, found)
+            if found.closed:
+                return 0
+            closed = self._close(records, found, by)
         self._file.clear()
         return closed
 
@@ -504,7 +506,7 @@ class Account:
         with self._file.transaction() as records:
             expired = records.all(RunRecord, idle, self._age(records) - days * _DAY, keep)
             for run in expired:
-                self._close(records, run)
+                self._close(records, run, "age")
         if expired:
             self._file.clear()
         return [run.run for run in expired]
@@ -557,9 +559,9 @@ class Account:
                 total = lost.spent + lost.rest
                 facts = {"run": run.run, "cost": lost.rest, "run_total": total}
                 self._append(records, "written off", facts, lost.rest)
-                self._close(records, run.with_spent(total))
+                self._close(records, run.with_spent(total), "restoration")
             for run in records.all(RunRecord, "NOT closed ORDER BY run"):
-                self._close(records, run)
+                self._close(records, run, "restoration")
         self._file.clear()
 
     # Inside a transaction
@@ -712,7 +714,7 @@ class Account:
         for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
             records.forget(key)
 
-    def _close(self, records: Records, run: RunRecord) -> int:
+    def _close(self, records: Records, run: RunRecord, by: str) -> int:
         """Delete everything about a run's questions except their charges; return their number."""
         questions = records.all(QuestionRecord, "run = ?", run.run)
         for question in questions:
@@ -721,7 +723,7 @@ class Account:
                 records.put(question._replace(salt=b""))
         records.forget(f"run {run.run}")
         records.put(run._replace(closed=1))
-        self._append(records, "closed", {"run": run.run, "questions": len(questions)})
+        self._append(records, "closed", {"run": run.run, "questions": len(questions), "by": by})
         return len(questions)
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:

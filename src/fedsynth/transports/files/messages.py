@@ -10,6 +10,8 @@ Rule 2: the content is a signature and the encoded struct that it signs. The coo
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
     no request is ever overwritten, and an old refusal cannot come back. A site replaces only replies in the folder that
     are incomplete or not its own.
+Rule 4: that a run has ended is told in the file RUN.end among the requests, and acknowledged in RUN.ended among the
+    replies (:mod:`~fedsynth.federation.ending`); both are frames as well, and carry signatures of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ OVERHEAD = 4096
 """Largest number of bytes by which a file exceeds the message in it."""
 _REQUEST = b"fedsynth request file 1\n"  # unlike the start of a request's body, whose bytes 4 to 7 are zero
 _REPLY = b"fedsynth reply   file 1\n"
+_NOTICE = b"fedsynth notice file  1\n"
 _FRAME = struct.Struct("<24sQ32s")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME = re.compile(
     r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,63})\.(?P<step>[0-9]{6,10})\.(?P<turn>[0-9]{1,4})"
     r"\.(?P<digest>[0-9a-f]{32})\.(?P<attempt>[0-9a-f]{16})"
@@ -133,6 +137,12 @@ def named(file: str) -> MessageName | None:
     return MessageName.parse(stem) if kind in ("request", "reply") else None
 
 
+def run_of(file: str) -> str:
+    """Return the run whose end a file among the requests tells, by its name; empty for any other name."""
+    run, _, kind = file.rpartition(".")
+    return run if kind == "end" and _RUN.fullmatch(run) else ""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Contents
 
@@ -184,6 +194,17 @@ def read_reply_file(data: bytes, key: bytes) -> ReplyFile:
         raise WireError("it is not signed by the site's identity key in [deployment.peers]")
     content: ReplyFile = decode(body, ReplyFile)
     return content
+
+
+def write_notice(data: bytes) -> bytes:
+    """Return the bytes of a file with the end of a run, or with a site's acknowledgement of it (``data``)."""
+    return _frame(_NOTICE, b"", data)
+
+
+def read_notice(file: bytes) -> bytes:
+    """Return what :func:`write_notice` put into a file; raises :class:`Unfinished` for an incomplete or other file."""
+    signature, body = _unframe(_NOTICE, file)
+    return signature + body
 
 
 def _digest(body: bytes) -> bytes:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import httpx
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.app.exception import AppExitException
 from flwr.common.constant import ErrorCode
@@ -28,6 +28,7 @@ import fedsynth
 from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
+from fedsynth.runs.ending import EndNotice
 from fedsynth.runs.job import Job
 from fedsynth.runs.progress import Tell, ignore_report, run_watched
 from fedsynth.transports.flower.records import ASK, pack, unpack
@@ -183,6 +184,38 @@ class FlowerTransport:
             for batch in _batches(positions, [len(asked[at].data) for at in positions]):
                 yield _Batch(name, batch, now + patience, self._poll * LOOKS)
 
+    def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
+        """Send notices to the sites that are connected, and pass what they reply within ``patience`` s to ``accept``.
+
+        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`. All notices to a site go in one message.
+        """
+        nodes, sent = self.nodes(), dict[str, list[EndNotice]]()
+        by_site = {site: [notice for notice in notices if notice.site == site] for site in self._sites}
+        for site, told in by_site.items():
+            if told and site in nodes:
+                content = self._packed(site, [notice.data for notice in told])
+                message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
+                with _reached():
+                    sent |= dict.fromkeys(self._grid.push_messages([message]), told)
+        end = time.monotonic() + patience
+        while sent and time.monotonic() < end:
+            time.sleep(self._poll)
+            with _reached():
+                replies = list(self._grid.pull_messages(list(sent)))
+            for reply in replies:
+                told = sent.pop(reply.metadata.reply_to_message_id, [])
+                try:
+                    for notice, part in zip(told, unpack("replies", reply.content), strict=True):
+                        accept(notice, part)
+                except Exception as error:  # a reply may hold anything, or an error in place of content
+                    _log.warning("a site's acknowledgement cannot be read: %s", error)
+
+    def _packed(self, site: str, messages: Sequence[bytes]) -> RecordDict:
+        """Return the content of a Flower message with messages to a site."""
+        content = pack("requests", messages)
+        content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": site})
+        return content
+
     def _step(self, exchange: _Exchange) -> None:
         """Send due messages, receive replies, and give up overdue ones."""
         if exchange.looks % LOOKS == 0:
@@ -220,8 +253,7 @@ class FlowerTransport:
                 self._tell(batch.site, "connected")
                 batch.away = False
             batch.connected = node.last_activated_at
-            content = pack("requests", [exchange.asked[at].data for at in batch.positions])
-            content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": batch.site})
+            content = self._packed(batch.site, [exchange.asked[at].data for at in batch.positions])
             group = str(exchange.asked[batch.positions[0]].request.head.step)
             ttl = max(batch.end - now, self._poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
