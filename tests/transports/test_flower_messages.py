@@ -311,7 +311,8 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_is_charged_once(tmp_pat
     assert product(run(job, root, again)) == expected
     assert spent(root) == pytest.approx(once)
     if trust == "local":  # a trusted server's exact answers are not written down, and asked again for free
-        assert sum(map(len, again.pushes)) < sum(map(len, grid.pushes)) + 2 * len(TABLES)
+        ends = len(TABLES)
+        assert sum(map(len, again.pushes)) < sum(map(len, grid.pushes)) + 2 * len(TABLES) + ends
 
 
 def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
@@ -385,6 +386,8 @@ def test_two_servers_do_not_run_one_run(tmp_path):
     job, root, grid = world(tmp_path)
 
     def second(message: Message) -> Message | None:
+        if is_end(next(records.unpack("requests", message.content))):
+            return answer(root / "sites" / "north", message)
         with pytest.raises(FedsynthError, match="another process"):
             run(job, root, LocalGrid(root / "sites", tuple(TABLES)))
         return answer(root / "sites" / "north", message)
