@@ -109,7 +109,7 @@ def question(folder: Path) -> list[str]:
         policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()}, any_plan=True)
         site = Site("north", rows, policy, Account(path), os.urandom(32), coordinator.public)
         messages = [
-            Message.of("north", request(schema, step), coordinator, AuditPosition()).data
+            Message.of("north", bytes(32), request(schema, step), coordinator, AuditPosition()).data
             for step in range(1, QUESTIONS + 1)
         ]
         taken = cpu(partial(_answer_next, site, iter(messages)), QUESTIONS)
@@ -123,7 +123,7 @@ def messages() -> list[str]:
     """Return the table of messages: encoding, and decoding with every check that a receiver makes."""
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
     coordinator = Coordinator(os.urandom(32))
-    small = Message.of("north", request(schema, 1), coordinator, AuditPosition()).data
+    small = Message.of("north", bytes(32), request(schema, 1), coordinator, AuditPosition()).data
     values = PlainAnswer(np.random.default_rng(0).integers(-(2**40), 2**40, LARGE))
     large = encode(values)
 

@@ -149,17 +149,17 @@ KEPT = {
     ),
     "what was seen": Kept(
         "state/seen.json",
-        swapped(b'"format":1', b'"format":2'),
+        swapped(b'"format":2', b'"format":3'),
         lambda root: WitnessTransport(InProcess([]), root / "state" / "seen.json"),
     ),
     "transcript": Kept(
         "state/transcript",
-        swapped(b"fedsynth transcript 3", b"fedsynth transcript 4"),
+        swapped(b"fedsynth transcript 4", b"fedsynth transcript 5"),
         lambda root: Recorded(InProcess([]), root / "state" / "transcript"),
     ),
     "transcript of a complete run": Kept(
         "run/transcript",
-        swapped(b"fedsynth transcript 3", b"fedsynth transcript 1"),
+        swapped(b"fedsynth transcript 4", b"fedsynth transcript 1"),
         lambda root: list(records(root / "run" / "transcript")),
     ),
     "run.toml": Kept(

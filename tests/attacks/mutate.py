@@ -43,17 +43,20 @@ from fedsynth.federation.query import AnyQuery, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import OneMessageSum
+from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import (
     CODES,
+    NO_ROW,
+    SIGNATURE,
     AuditPosition,
-    ReplyHead,
     Request,
-    decode,
     encode,
     open_envelope,
+    open_reply,
     parts_of,
     write_reply,
 )
@@ -286,12 +289,11 @@ def check_site(target: Target, data: bytes, seen: Counter[str], asked: dict[str,
     before = target.site.account.spent()
     reply = target.site.answer(data)
     after = target.site.account.spent()
-    length = int.from_bytes(reply[:8], "little")
-    head = decode(reply[8 : 8 + length], ReplyHead)
+    head, body = open_reply(reply, target.site.name, identity(target.site.secret))
     code = CODES[head.code]
     seen[code] += 1
     if code != "answered":
-        assert len(reply) == 8 + length
+        assert not len(body)
         if code != "failed":
             assert after == before, "a message was charged and not answered"
         return
@@ -368,7 +370,7 @@ class Heard:
     """A reply that a server of a sum has yet to hear, and the sum as it stands before."""
 
     message: Request
-    site: str
+    site: Site
     data: bytes
     session: Any
 
@@ -380,7 +382,7 @@ def replies() -> list[Heard]:
         for message in target.messages:
             server = OneMessageSum((target.site.name,), lambda total: total, lambda heard: 1.0)
             server.ask()
-            found.append(Heard(message, target.site.name, target.site.answer(sealed(message)), server))
+            found.append(Heard(message, target.site, target.site.answer(sealed(message)), server))
     members = secure_sites(4, SecureSum(min_honest=3, dropouts=1))
     asked = question(counts((SEX,), (AGE,)), trust="secure")
     doors, session = {of.name: of for of in members}, aggregator(members, asked)
@@ -395,21 +397,33 @@ def replies() -> list[Heard]:
             assert reply.answer is not None
             if name != first:
                 rest.receive(name, reply.answer)
-        found.append(Heard(told[first][0], first, told[first][1].data, rest))
+        found.append(Heard(told[first][0], doors[first], told[first][1].data, rest))
         for name, (_, reply) in told.items():
             assert reply.answer is not None
             session.receive(name, reply.answer)
     return found
 
 
+def resigned(data: bytes, seed: bytes) -> bytes:
+    """Return a changed reply with the signature that the site would have put there."""
+    length = int.from_bytes(data[:8], "little")
+    head, body = data[8 : 8 + length], data[8 + length + SIGNATURE :]
+    return data[:8] + head + masking.sign(seed, "reply", head, hashlib.sha256(body).digest()) + body
+
+
 def mutate_replies(seed: int, number: int) -> Counter[str]:
-    """Let servers hear mutated replies: each is an answer, a code or a loss, and the sum goes on or fails by name."""
+    """Let servers hear mutated replies: each is an answer, a code or a loss, and the sum goes on or fails by name.
+
+    What was changed after the site signed it is lost, whatever it says.
+    """
     mutator, valid = Mutator(seed), replies()
     seen: Counter[str] = Counter()
     for _ in range(number):
         heard, other = (valid[mutator.below(len(valid))] for _ in range(2))
-        message = Message(heard.site, heard.message, b"", COORDINATOR)
+        name, own = heard.site.name, identity_seed(heard.site.secret)
+        message = Message(name, identity(heard.site.secret), heard.message, b"", COORDINATOR)
         whole = message.reply(heard.data)
+        foreign = bool(mutator.below(2))
         match mutator.below(3):
             case 0:
                 data = mutator.blind(heard.data, other.data)
@@ -424,17 +438,22 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
                     else mutator.blind(encode(whole.answer), b"")
                 )
                 if whole.sealed:
-                    body = b"".join(seal(COORDINATOR.public, bytes(31) + b"s", body, heard.site, heard.message.digest))
-                data = write_reply(
-                    heard.site, heard.message.digest, "answered", AuditPosition(), body, sealed=whole.sealed
-                )
+                    body = b"".join(seal(COORDINATOR.public, bytes(31) + b"s", body, name, heard.message.digest))
+                by = bytes(32) if foreign else own
+                digest = heard.message.digest
+                data = write_reply(by, name, digest, "answered", NO_ROW, body, sealed=whole.sealed)
+        if not foreign:
+            data = resigned(data, own)
+        elif data != heard.data:
+            told = message.reply(data)
+            assert (told.code, told.answer, told.seen) == ("lost", None, AuditPosition())
         reply = message.reply(data)
         seen[reply.code] += 1
         if reply.answer is None:
             continue
         session = copy.deepcopy(heard.session)
         try:
-            session.receive(heard.site, reply.answer)
+            session.receive(name, reply.answer)
             seen["heard"] += 1
         except FedsynthError:
             seen["not heard"] += 1

@@ -17,12 +17,12 @@ import pytest
 from tests.attacks.world import (
     AGE,
     BUDGET,
-    COORDINATOR,
     SEX,
     aggregator,
     ask,
     counts,
     question,
+    read,
     rows_of,
     sealed,
     secure_sites,
@@ -34,7 +34,7 @@ from tests.attacks.world import (
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust.secure.session import TURNS
 from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.wire import Reply, Request, read_reply
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import PartRecord, QuestionRecord, Records
 from fedsynth.privacy.cost import Budget, Cost, Norms
@@ -94,7 +94,7 @@ def written(kind: type) -> Callable[[Any], None]:
 def telling(pipe: Any) -> None:
     """Tell what would have been stored, and be killed before it is."""
 
-    def store(account: Account, key: str, turn: int, reply: bytes) -> None:
+    def store(account: Account, key: str, turn: int, reply: bytes, **_: Any) -> None:
         pipe.send_bytes(reply)
         killed()
 
@@ -164,11 +164,6 @@ def anew(of: Site) -> Site:
 def answered(of: Site, message: Request) -> bytes:
     """Return the reply of a site that another process opens."""
     return anew(of).answer(sealed(message))
-
-
-def read(of: Site, message: Request, data: bytes) -> Reply:
-    """Return a reply."""
-    return read_reply(data, message, of.name, COORDINATOR.unseal)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site,
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, KeysAnswer, PlainAnswer, SharesAnswer
 from fedsynth.federation.federation import Federation
-from fedsynth.federation.simulate import federate
+from fedsynth.federation.simulate import _secret, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
@@ -24,7 +24,7 @@ from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import AuditPosition, Reply, encode, write_reply
+from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, Reply, encode, write_reply
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.privacy.account import Account
@@ -34,6 +34,7 @@ ROWS = 100  # of each of five sites
 FAULTY = "site-002"
 SECURE = SecureSum(min_honest=5, dropouts=2)
 TRUSTS: dict[str, Trust] = {"local": LocalNoise(), "trusted": TrustedServer(), "secure": SECURE}
+SEED = 1
 Fault = Callable[[Site, Message, Reply], bytes]
 
 
@@ -60,7 +61,7 @@ class Faulty(InProcess):
 def five(trust: Trust, fault: Fault, **options: Any) -> Federation:
     """Return a federation of five sites, one of them faulty."""
     tables = [table(ROWS, seed) for seed in range(5)]
-    options = {"transport": partial(Faulty, fault=fault), "seed": 1, **options}
+    options = {"transport": partial(Faulty, fault=fault), "seed": SEED, **options}
     return federate(tables, SCHEMA, Budget(20.0, 1e-6), trust=trust, **options)
 
 
@@ -69,9 +70,15 @@ def honest(of: Site, message: Message, reply: Reply) -> bytes:
     return reply.data
 
 
+def replied(digest: str, code: Code, *body: bytes, site: str = FAULTY, sealed: bool = False) -> bytes:
+    """Return bytes that the faulty site signs."""
+    seed = masking.identity_seed(_secret(SEED, FAULTY))
+    return write_reply(seed, site, digest, code, NO_ROW, *body, sealed=sealed)
+
+
 def instead(message: Message, answer: Answer) -> bytes:
     """Return another answer in an honest form."""
-    return write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), encode(answer))
+    return replied(message.request.digest, "answered", encode(answer))
 
 
 def in_first_cell(number: int) -> Fault:
@@ -110,21 +117,15 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
     yield "zeros", bytes(1000)
     yield "half of it", reply.data[: len(reply.data) // 2]
     yield "one byte more", reply.data + b"\0"
-    yield (
-        "another site's",
-        write_reply("site-001", message.request.digest, "answered", AuditPosition(), encode(reply.answer)),
-    )
-    yield "to another question", write_reply(FAULTY, "0" * 64, "answered", AuditPosition(), encode(reply.answer))
-    yield "no answer", write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), b"")
-    yield (
-        "a box of zeros",
-        write_reply(FAULTY, message.request.digest, "answered", AuditPosition(), bytes(90), sealed=True),
-    )
-    yield (
-        "an error with an answer",
-        write_reply(FAULTY, message.request.digest, "failed", AuditPosition(), encode(reply.answer)),
-    )
-    yield "a failure", write_reply(FAULTY, message.request.digest, "failed", AuditPosition())
+    digest, body = message.request.digest, encode(reply.answer)
+    yield "another site's", replied(digest, "answered", body, site="site-001")
+    yield "to another question", replied("1" * 64, "answered", body)
+    yield "to no message", replied(NO_MESSAGE, "refused")
+    yield "signed by another", write_reply(bytes(32), FAULTY, digest, "refused", NO_ROW)
+    yield "no answer", replied(digest, "answered", b"")
+    yield "a box of zeros", replied(digest, "answered", bytes(90), sealed=True)
+    yield "an error with an answer", replied(digest, "failed", body)
+    yield "a failure", replied(digest, "failed")
     for shape in ((0,), (1,), (10**6,), (2, 2), (0, 2**31), ()):
         yield (
             f"the shape {shape}",
@@ -144,6 +145,7 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
 
 KINDS = [
     "nothing", "zeros", "half of it", "one byte more", "another site's", "to another question", "no answer",
+    "to no message", "signed by another",
     "a box of zeros", "an error with an answer", "a failure", "the shape (0,)", "the shape (1,)",
     "the shape (1000000,)", "the shape (2, 2)", "keys", "boxes", "an approval", "shares",
 ]  # fmt: skip

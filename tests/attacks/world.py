@@ -31,7 +31,7 @@ from fedsynth.federation.trust.secure.server import Aggregator
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, create_state
+from fedsynth.host.state import answer, create_state, site_secret
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
@@ -171,15 +171,20 @@ def sealed(request: Request, seen: AuditPosition | None = None) -> bytes:
     return seal_envelope(COORDINATOR.sign(request.body), seen or AuditPosition(), request.body, request.weights)
 
 
+def read(of: Site, request: Request, data: bytes) -> Reply:
+    """Return the reply in bytes that a site signed."""
+    return read_reply(data, request, of.name, identity(of.secret), COORDINATOR.unseal)
+
+
 def ask(of: Site, request: Request) -> Reply:
     """Send one message to a site as bytes, and return what comes back as bytes."""
-    return read_reply(of.answer(sealed(request)), request, of.name, COORDINATOR.unseal)
+    return read(of, request, of.answer(sealed(request)))
 
 
-def ask_deployed(config: SiteConfig, request: Request) -> Reply:
+def ask_deployed(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
     """Send one message to a deployed site, and return what its transport carries back."""
-    (data,) = answer(config, [sealed(request)]).replies
-    return read_reply(data, request, config.name, COORDINATOR.unseal)
+    (data,) = answer(config, [sealed(request, seen)]).replies
+    return read_reply(data, request, config.name, identity(site_secret(config)), COORDINATOR.unseal)
 
 
 def values(reply: Reply) -> NDArray[np.int64]:
@@ -264,3 +269,30 @@ def converse(
             if said.reply.answer is not None:
                 session.receive(name, said.reply.answer)
     return turns
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Replies that a relay rewrites
+
+PARTS = ("length", "site", "message", "code", "row", "chain", "head's signature", "sealed", "signature", "body", "end")
+"""The parts of a reply in which a relay can change a byte."""
+
+
+def rewritten(data: bytes, part: str) -> bytes:
+    """Return a reply with another byte in one of its :data:`PARTS`."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    names = {
+        "site": b"\xa4site",
+        "message": b"\xa7message",
+        "code": b"\xa4code",
+        "row": b"\xa3row",
+        "chain": b"\xa5chain",
+        "head's signature": b"\xa9signature",
+        "sealed": b"\xa6sealed",
+    }
+    if part in names:
+        at = data.index(names[part], 8, start) + len(names[part])
+        at += {"site": 1, "message": 9, "chain": 9, "head's signature": 9}.get(part, 0)  # behind the length
+    else:
+        at = {"length": 0, "signature": start + 7, "body": start + 64, "end": len(data) - 1}[part]
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]

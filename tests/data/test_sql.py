@@ -27,6 +27,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import Records
 from fedsynth.privacy.account import Account
@@ -236,7 +237,7 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
             unit=ONE_ROW,
             neighbours="add-remove",
         )
-        message = Message.of("a", request, coordinator, AuditPosition())
+        message = Message.of("a", identity(bytes(32)), request, coordinator, AuditPosition())
         rows = Counted(visits) if counted else read_table(visits, VISITS)
         site = Site("a", rows, policy, account, bytes(32), coordinator.public)
         return message.reply(site.answer(message.data))

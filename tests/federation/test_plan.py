@@ -34,6 +34,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.methods import all_methods, find_method
@@ -93,7 +94,8 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }
-    message = Message.of("a", Request.of(query or RecordCount(), **{**fields, **changes}), COORDINATOR, AuditPosition())
+    request = Request.of(query or RecordCount(), **{**fields, **changes})
+    message = Message.of("a", identity(of.secret), request, COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 

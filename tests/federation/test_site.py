@@ -24,6 +24,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.privacy.account import Account
@@ -59,7 +60,8 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }
-    message = Message.of("a", Request.of(query or RecordCount(), **{**fields, **changes}), COORDINATOR, AuditPosition())
+    request = Request.of(query or RecordCount(), **{**fields, **changes})
+    message = Message.of("a", identity(of.secret), request, COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 
@@ -130,8 +132,10 @@ def test_a_public_size_counts_the_rows_that_do_not_fit_too():
 def test_questions_that_cannot_be_are_refused_and_not_read():
     asked = site()
     assert ask(asked, Counts.of(9, [(8,)])).code == "refused"
-    stranger = Message.of("a", Request.of(RecordCount(), **_fields()), Coordinator(bytes(31) + b"1"), AuditPosition())
-    assert stranger.reply(asked.answer(stranger.data)).code == "refused"
+    request, other = Request.of(RecordCount(), **_fields()), Coordinator(bytes(31) + b"1")
+    stranger = Message.of("a", identity(asked.secret), request, other, AuditPosition())
+    reply = stranger.reply(asked.answer(stranger.data))
+    assert (reply.code, "its coordinator did not sign" in reply.lost) == ("lost", True)
     assert asked.account.head()[0] == 1  # strangers leave no row
     for data in (b"", b"garbage", stranger.data[:50], bytes(10**4)):
         asked.answer(data)

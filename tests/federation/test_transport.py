@@ -34,10 +34,11 @@ from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity_seed
 from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.federation.wire import encode, write_reply
+from fedsynth.federation.wire import NO_ROW, encode, write_reply
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
 
@@ -252,7 +253,8 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
         assert isinstance(reply.answer, PlainAnswer)
         numbers = reply.answer.values.copy()
         numbers[0] = 2**61
-        return write_reply(message.site, reply.digest, "answered", reply.seen, encode(PlainAnswer(numbers)))
+        seed = identity_seed(network.doors[message.site].secret)
+        return write_reply(seed, message.site, reply.digest, "answered", NO_ROW, encode(PlainAnswer(numbers)))
 
     class Stops(Network):
         def exchange(self, messages: Any) -> Any:

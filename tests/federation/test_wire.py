@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,9 +14,12 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
+from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import (
     CODES,
+    NO_ROW,
     AuditPosition,
+    ForeignReply,
     Request,
     WireError,
     decode,
@@ -42,6 +46,8 @@ HEAD: dict[str, Any] = {
     "unit": Unit(),
     "neighbours": "add-remove",
 }
+SEED, KEYS = identity_seed(b"a" * 32), {name: identity(name.encode() * 32) for name in "ab"}
+PUBLIC = KEYS["a"]
 QUERY = Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 1, 1])), Axis(1)), ((0,), (0, 1)), (1, 3))
 
 
@@ -186,9 +192,10 @@ def test_unknown_kinds_are_refused():
 def test_an_envelope_and_its_body_come_apart_again():
     coordinator, asked = Coordinator(bytes(32)), request().at(2, None)
     signature = coordinator.sign(asked.body)
-    data = seal_envelope(signature, AuditPosition(7, b"c" * 32), asked.body)
+    last = AuditPosition(7, b"c" * 32, b"s" * 64)
+    data = seal_envelope(signature, last, asked.body)
     found, seen, body, _ = open_envelope(data)
-    assert (found, seen, bytes(body)) == (signature, AuditPosition(7, b"c" * 32), asked.body)
+    assert (found, seen, bytes(body)) == (signature, last, asked.body)
     frame, turn, event = parts_of(body)
     assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")
     for cut in (0, 50, 104, 110, len(data) - 9):
@@ -201,12 +208,12 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
     body = encode(PlainAnswer(np.arange(5)))
     box = b"".join(seal(coordinator.public, b"s" * 32, body, "a", asked.digest))
     assert len(box) == len(body) + 48
-    data = write_reply("a", asked.digest, "answered", AuditPosition(), box, sealed=True)
-    answer = read_reply(data, asked, "a", coordinator.unseal).answer
+    data = write_reply(SEED, "a", asked.digest, "answered", NO_ROW, box, sealed=True)
+    answer = read_reply(data, asked, "a", PUBLIC, coordinator.unseal).answer
     assert isinstance(answer, PlainAnswer)
     np.testing.assert_array_equal(answer.values, np.arange(5))
     with pytest.raises(FedsynthError):
-        read_reply(data, asked, "a", Coordinator(b"x" * 32).unseal)
+        read_reply(data, asked, "a", PUBLIC, Coordinator(b"x" * 32).unseal)
     with pytest.raises(FedsynthError):
         coordinator.unseal(box[:-1] + bytes([box[-1] ^ 1]), "a", asked.digest)
     with pytest.raises(FedsynthError):
@@ -219,13 +226,40 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
     asked, unseal = request(), Coordinator(bytes(32)).unseal
-    errors = {code: write_reply("a", asked.digest, code, AuditPosition()) for code in CODES[1:]}
+    errors = {code: write_reply(SEED, "a", asked.digest, code, NO_ROW) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
-        assert read_reply(data, asked, "a", unseal).code == code
-        with pytest.raises(WireError):
-            read_reply(data, asked, "b", unseal)
-        with pytest.raises(WireError):
-            read_reply(data, request(RecordCount()), "a", unseal)
-        with pytest.raises(WireError):
-            read_reply(data + encode(PlainAnswer(np.arange(2))), asked, "a", unseal)
+        assert read_reply(data, asked, "a", PUBLIC, unseal).code == code
+        for other in (("b", PUBLIC), ("a", bytes(32)), ("a", KEYS["b"])):
+            with pytest.raises(ForeignReply):
+                read_reply(data, asked, *other, unseal)
+        with pytest.raises(ForeignReply):
+            read_reply(data, request(RecordCount()), "a", PUBLIC, unseal)
+        with pytest.raises(ForeignReply):
+            read_reply(data + encode(PlainAnswer(np.arange(2))), asked, "a", PUBLIC, unseal)
+    wrong = write_reply(SEED, "a", asked.digest, "failed", NO_ROW, encode(PlainAnswer(np.arange(2))))
+    with pytest.raises(WireError, match="must not hold an answer"):
+        read_reply(wrong, asked, "a", PUBLIC, unseal)
+
+
+def test_a_signed_position_of_an_audit_is_a_text_and_comes_back():
+    signed = AuditPosition.signed(SEED, "a", 2**53, b"c" * 32)
+    assert AuditPosition.parse(f" {signed}\n") == signed
+    assert len(str(signed)) < 200  # an audit row keeps it whole
+    assert signed.verified("a", PUBLIC)
+    for other in (replace(signed, row=1), replace(signed, chain=bytes(32)), replace(signed, signature=bytes(64))):
+        assert not other.verified("a", PUBLIC)
+    assert not signed.verified("b", PUBLIC)
+    assert not signed.verified("a", KEYS["b"])
+    assert AuditPosition.signed(SEED, "a", 0, bytes(32)) == AuditPosition()
+    for text in (
+        "",
+        "7",
+        "7:a:b",
+        str(signed)[:-1],
+        f"0{signed}",
+        str(signed).replace(":", ":=", 1),
+        str(AuditPosition()),
+    ):
+        with pytest.raises(InvalidParameter, match="ROW:CHAIN:SIGNATURE"):
+            AuditPosition.parse(text)

@@ -15,12 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 from tests.attacks import world
-from tests.attacks.world import COORDINATOR, deployed, frame, question, sealed
+from tests.attacks.world import ask_deployed as ask
+from tests.attacks.world import deployed, frame, question, sealed
 
 from fedsynth.backup import BackupContents
 from fedsynth.cli.app import main
 from fedsynth.errors import FedsynthError, Refused
-from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply
+from fedsynth.federation.trust.secure.masking import identity_seed
+from fedsynth.federation.wire import AuditPosition
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
 from fedsynth.host.rows import close_run
@@ -39,12 +41,6 @@ def config(tmp_path: Path) -> SiteConfig:
     config = deployed(tmp_path / "north", frame())
     make_node_key(config.key)
     return config
-
-
-def ask(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
-    """Send one message to a deployed site, and return what comes back."""
-    (data,) = answer(config, [sealed(request, seen)]).replies
-    return read_reply(data, request, config.name, COORDINATOR.unseal)
 
 
 def command(*arguments: object) -> int:
@@ -116,7 +112,7 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
     assert (facts["row"], facts["name"]) == (1, "north")
     assert ask(config, question(step=2), lost.seen).code == "refused"
     assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(Norms(1, 1)).rho)
-    assert command("site", "account", config.folder, "--restored", lost.seen.row, "--yes") == 0
+    assert command("site", "account", config.folder, "--restored", lost.seen, "--yes") == 0
     account = open_account(config)
     assert config.policy.budget.price(account.spent()) >= config.policy.budget.rho * (1 - 1e-9)
     assert account.verify().wrong == ""
@@ -139,7 +135,7 @@ def test_what_a_restored_backup_is_charged_is_said_first_and_no_more_is_charged(
     assert command("site", "restore", tmp_path / "backup", config.folder, "--replace") == 0
     assert ask(config, question(run="two", step=2), last).code == "refused"
     before = open_account(config).head()
-    written = ("site", "account", config.folder, "--restored", last.row, "--began", "later")
+    written = ("site", "account", config.folder, "--restored", last, "--began", "later")
     capsys.readouterr()
     assert command(*written) == 9  # nobody can be asked here
     told = capsys.readouterr()
@@ -167,9 +163,10 @@ def test_a_write_off_that_may_be_of_training_rises_as_announced_too(tmp_path, ca
     limits = {"budget": {"epsilon": 4.0, "delta": 1e-6}, "per_run": {"epsilon": 0.5, "delta": 1e-6}}
     config = deployed(tmp_path / "north", frame(), **limits)
     ask(config, question())
-    assert command("site", "account", config.folder, "--restored", 9, "--json") == 9
+    lost = str(AuditPosition.signed(identity_seed(site_secret(config)), "north", 9, bytes(32)))
+    assert command("site", "account", config.folder, "--restored", lost, "--json") == 9
     after = json.loads(capsys.readouterr().out)["after"]
-    assert command("site", "account", config.folder, "--restored", 9, "--yes") == 0
+    assert command("site", "account", config.folder, "--restored", lost, "--yes") == 0
     said, spent = capsys.readouterr().out, open_account(config).spent()
     assert after["curve"] == list(spent.curve)
     assert "what is lost may be training" in said
@@ -194,8 +191,8 @@ def test_restore_says_the_next_command(config, tmp_path, capsys):
     capsys.readouterr()
     assert command("site", "restore", tmp_path / "backup", tmp_path / "new") == 0
     said = capsys.readouterr().out
-    assert f"fedsynth site account {tmp_path / 'new'} --restored NUMBER --began RUN" in said
-    assert "Up to 1, nothing is missing" in said
+    assert f"fedsynth site account {tmp_path / 'new'} --restored ENTRY --began RUN" in said
+    assert "not above 1, nothing is missing" in said
 
 
 def _asks(config: SiteConfig, steps: range) -> None:

@@ -27,7 +27,7 @@ from fedsynth.federation.enrolment import Member, Roster, to_text
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import private_folder
 from fedsynth.host import rows as site_rows
@@ -125,7 +125,7 @@ def ask(
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", request, COORDINATOR, AuditPosition())
+    message = Message.of("north", identity(site_secret(config)), request, COORDINATOR, AuditPosition())
     (data,) = answer(config, [message.data]).replies
     return message.reply(data)
 
@@ -402,10 +402,11 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
     for k in range(5):
         assert ask(config, f"run-{k}").code == "answered"
     assert len(list(config.copies.glob("*.rows"))) == 1
-    stranger = Message.of("north", ask_request("stranger"), Coordinator(KEY), AuditPosition())
+    key = identity(site_secret(config))
+    stranger = Message.of("north", key, ask_request("stranger"), Coordinator(KEY), AuditPosition())
     before = sorted(config.copies.iterdir())
     (data,) = answer(config, [stranger.data]).replies
-    assert stranger.reply(data).code == "refused"
+    assert stranger.reply(data).code == "lost"
     assert sorted(config.copies.iterdir()) == before
 
 
@@ -956,17 +957,42 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
 def test_a_restored_backup_is_written_off_by_command(ready):
     config = load_site_config(ready)
     assert ask(config, "known").code == "answered"
-    written = ("site", "account", ready, "--restored", 9, "--began", "unknown", "--json")
+    account, seed = open_account(config), identity_seed(site_secret(config))
+    lost = str(AuditPosition.signed(seed, "north", 9, bytes(32)))
+    written = ("site", "account", ready, "--restored", lost, "--began", "unknown", "--json")
     assert fedsynth(*written).returncode == 9
     done = json.loads(fedsynth(*written, "--yes").stdout)
     assert done["row"] >= 10
-    spent, limit = open_account(config).spent(), config.policy.budget
+    spent, limit = account.spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho
     assert limit.price(spent) >= 2 * limit.rho * (1 - 1e-9)
     assert ask(config, "known", step=1).code == "refused"
     assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
-    both = fedsynth("site", "account", ready, "--restored", 99, "--extract", "known")
+    both = fedsynth("site", "account", ready, "--restored", lost, "--extract", "known")
     assert (both.returncode, "give --restored first" in both.stderr) == (2, True)
+
+
+def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
+    """A number alone, or another's signature, once charged every open run to its limit."""
+    config = load_site_config(ready)
+    held = ask(config, "known").seen
+    account, before = open_account(config), list(open_account(config).export())
+    whole = str(AuditPosition.signed(identity_seed(site_secret(config)), "north", 9, bytes(32)))
+    for head, says in (
+        ("9", "is not the signed head of an audit"),
+        (whole[:-1], "is not the signed head of an audit"),
+        (whole + "A", "is not the signed head of an audit"),
+        (whole.replace("9:", "10:", 1), "did not sign this head"),
+        (str(AuditPosition.signed(bytes(32), "north", 9, bytes(32))), "did not sign this head"),
+        (
+            str(AuditPosition.signed(identity_seed(site_secret(config)), "south", 9, bytes(32))),
+            "did not sign this head",
+        ),
+        (str(held), "nothing is charged"),
+    ):
+        done = fedsynth("site", "account", ready, "--restored", head)
+        assert (done.returncode != 0, says in done.stderr.replace("\n", " ")) == (True, True), (head, done.stderr)
+    assert list(account.export()) == before
 
 
 SITES = {"run": "r", "sites": ["a", "b"]}

@@ -560,7 +560,7 @@ def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
     clock = Clock()
     account = Account(clock=clock)
     for number in range(1003):
-        head = account.note("refused", step=number)
+        head = account.note("refused", request=key(number), step=number)
     assert head == account.head()
     assert head[0] == 1000
     account.begin(charge())
@@ -572,6 +572,43 @@ def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
     assert len(summary["digest"]) == 64
     account.note("failed", step=0)
     assert rows(account)[-1]["outcome"] == "failed"
+    assert sound(account)
+
+
+def test_a_message_that_is_rejected_again_and_again_takes_one_row_an_hour():
+    """It once took one each time, and with them the hour's questions without cost."""
+    clock = Clock()
+    account = Account(clock=clock, free_an_hour=3)
+    for hour in range(2):
+        for _ in range(5):
+            account.note("refused", request=key(7), reason="closed")
+        for number in range(3):
+            account.note("refused", request=key(number))
+        assert len(rows(account)) == 3 + 5 * hour  # the fourth message has no row of its own
+        clock.moment += timedelta(hours=1)
+        account.begin(charge(hour, cost=Cost()))  # writes the shared row of the hour before
+        assert [row["count"] for row in rows(account) if row["outcome"] == "rejected"] == [5] * (hour + 1)
+    assert sound(account)
+
+
+def test_questions_without_cost_are_counted_once_each_and_by_themselves():
+    """Neither what is refused nor the same session opened again keeps another question from being answered."""
+    account = Account(free_an_hour=100, clock=Clock())
+    for number in range(1000):
+        account.note("refused", request=key(number))
+    before = account.head()[0]
+    for _ in range(3):
+        for number in range(70):  # more than are kept at a time, so that each is opened anew
+            opened = account.begin(charge(number), pay=False)
+            assert (opened.row, opened.charged) == (before + 1 + number, False)
+    assert account.head()[0] == before + 70
+    assert account.begin(charge(70), pay=False).row == before + 71
+    assert account.begin(charge(70), resume=True).charged
+    for number in range(71, 100):
+        account.begin(charge(number), pay=False)
+    with pytest.raises(Refused, match="without cost"):
+        account.begin(charge(100), pay=False)
+    account.begin(charge(99), pay=False)
     assert sound(account)
 
 
@@ -800,8 +837,8 @@ def test_a_restored_account_with_refusals_of_a_past_hour_is_written_off(row):
     clock = Clock()
     account = Account(clock=clock, free_an_hour=2)
     account.begin(charge())
-    for _ in range(5):
-        account.note("refused")
+    for number in range(5):
+        account.note("refused", request=key(number))
     assert account.head()[0] == 3
     clock.moment += timedelta(hours=2)
     account.restored(row)

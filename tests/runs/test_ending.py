@@ -74,7 +74,7 @@ def test_an_end_among_questions_is_answered_in_its_place(config):
     end, other = write_end(COORDINATOR, "run"), question(run="other")
     first, second, third = answer(config, [sealed(other), end, sealed(other)]).replies
     assert first == third
-    assert acknowledges(second, end, "north", None)
+    assert acknowledges(second, end, "north", identity(site_secret(config)))
 
 
 def _cut(end: bytes) -> bytes:
@@ -136,7 +136,7 @@ def test_an_acknowledgement_is_of_one_end_by_one_site():
     assert not acknowledges(said, write_end(COORDINATOR, "other"), "north", key)
     assert not acknowledges(said, end, "north", identity(bytes(range(32))))
     assert not acknowledges(said[:-1], end, "north", key)
-    assert not acknowledges(b"", end, "north", None)
+    assert not acknowledges(b"", end, "north", key)
     with pytest.raises(WireError):
         read_end(said, COORDINATOR.public)
 
@@ -221,6 +221,7 @@ def test_an_end_that_was_lost_is_told_again_and_damage_to_its_files_does_no_harm
     assert open_runs(root)["north"] == ["second"]
     (exchange / "north" / "replies" / f"{RUN}.ended").write_bytes(b"nonsense")
     other.unlink()
+    end.unlink()
     serve(root, exchange, "south")
     run_over_files(root, exchange, wait=False)
     assert unacknowledged(root)[RUN] == ("north",)

@@ -20,11 +20,12 @@ from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.host.checks import check_site
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import is_exposed, load_rows
-from fedsynth.host.state import answer, create_state, open_account, open_site
+from fedsynth.host.state import answer, create_state, open_account, open_site, site_secret
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.folder import RunFolder
@@ -65,7 +66,7 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", request, COORDINATOR, AuditPosition())
+    message = Message.of("north", identity(site_secret(config)), request, COORDINATOR, AuditPosition())
     return message.reply(answer(config, [message.data]).replies[0])
 
 

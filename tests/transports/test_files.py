@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.attacks.world import PARTS, rewritten
 from tests.contract.world import SCHEMA, random_table
 from tests.due import noted_waits, whole
 from tests.transports.flower_world import (
@@ -44,12 +45,17 @@ from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import (
+    NO_MESSAGE,
+    NO_ROW,
     AuditPosition,
+    Code,
+    ForeignReply,
     Request,
     WireError,
     code_of,
     encode,
     open_envelope,
+    open_reply,
     read_reply,
     write_reply,
 )
@@ -68,9 +74,7 @@ from fedsynth.transports.files.messages import (
     MessageName,
     Unfinished,
     named,
-    read_reply_file,
     read_request,
-    write_reply_file,
     write_request,
 )
 from fedsynth.transports.files.server import FileTransport, RepliesMissing, run_over_files
@@ -156,12 +160,13 @@ def question(site: str, step: int = 0, coordinator: Coordinator = COORDINATOR, *
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    return Message.of(site, Request.of(RecordCount(), **{**told, **fields}), coordinator, AuditPosition())
+    request = Request.of(RecordCount(), **{**told, **fields})
+    return Message.of(site, KEYS[site], request, coordinator, AuditPosition())
 
 
 def transport(exchange: Path, deadline: float = 0.3, **options: Any) -> FileTransport:
     """Return the transport to all sites."""
-    return FileTransport(exchange, KEYS, deadline, poll=0.02, **options)
+    return FileTransport(exchange, tuple(TABLES), deadline, poll=0.02, **options)
 
 
 def asked(exchange: Path, message: Message) -> MessageName:
@@ -242,19 +247,15 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     answer_all(root, exchange)
     (request,) = (exchange / "north" / "requests").iterdir()
     (reply,) = (exchange / "north" / "replies").iterdir()
-    content, _ = read_request(request.read_bytes(), COORDINATOR.public)
-    message = read_reply_file(reply.read_bytes(), KEYS["north"]).message.tobytes()
-    found = read_reply(
-        message, Request.read(open_envelope(content.message.tobytes()).body), "north", COORDINATOR.unseal
-    )
+    content = read_request(request.read_bytes(), COORDINATOR.public)
+    message = Request.read(open_envelope(content.message.tobytes()).body)
+    found = read_reply(reply.read_bytes(), message, "north", KEYS["north"], COORDINATOR.unseal)
     assert found.sealed
     exact = encode(found.answer)[-64:]
     assert found.answer is not None
     assert exact not in reply.read_bytes()
     with pytest.raises(FedsynthError, match="encrypted for another key"):
-        read_reply(
-            message, Request.read(open_envelope(content.message.tobytes()).body), "north", Coordinator(bytes(32)).unseal
-        )
+        read_reply(reply.read_bytes(), message, "north", KEYS["north"], Coordinator(bytes(32)).unseal)
 
 
 def test_a_message_without_a_reply_stops_the_run_and_says_what_to_carry_where(tmp_path, salts):
@@ -382,19 +383,9 @@ def test_a_deadline_may_be_days(tmp_path, salts):
 # What may lie in the server's folder
 
 
-def signed(root: Path, exchange: Path, name: MessageName, by: str = "south", **change: Any) -> bytes:
-    """Return a reply file to the request of that name, all right but for what is changed."""
-    request = (exchange / "south" / "requests" / name.request).read_bytes()
-    content, digest = read_request(request, COORDINATOR.public)
-    told = {"site": "south", "request": digest, "message": good(root, content.message.tobytes()), **change}
-    return write_reply_file(identity_seed(_secret(SEED, by)), **told)
-
-
-def good(root: Path, message: bytes) -> bytes:
-    """Return what the site south answers to a message."""
-    from fedsynth.host.state import answer
-
-    return answer(load_site_config(root / "sites" / "south"), [message]).replies[0]
+def said(digest: str, code: Code = "refused", *body: bytes, site: str = "south", by: str = "south") -> bytes:
+    """Return a reply that a site signs."""
+    return write_reply(identity_seed(_secret(SEED, by)), site, digest, code, NO_ROW, *body)
 
 
 @dataclass
@@ -411,9 +402,13 @@ class Scene:
         """Where the reply belongs."""
         return self.exchange / "south" / "replies" / self.name.reply
 
-    def signed(self, **change: Any) -> bytes:
-        """Return a reply file that is all right but for what is changed."""
-        return signed(self.root, self.exchange, self.name, **change)
+    def signed(self) -> bytes:
+        """Return what the site answers."""
+        return answer(load_site_config(self.root / "sites" / "south"), [self.message.data]).replies[0]
+
+    def said(self, code: Code = "refused", *body: bytes, **change: Any) -> bytes:
+        """Return a reply to the message that is all right but for what is changed."""
+        return said(self.message.request.digest, code, *body, **change)
 
 
 @pytest.fixture
@@ -451,13 +446,6 @@ def unreadable(scene: Scene) -> None:
     scene.place.chmod(0)
 
 
-def older(scene: Scene) -> None:
-    """A reply to the same message in another request file: under another attempt."""
-    name = replace(scene.name, attempt="0" * 16)
-    _, digest = write_request(COORDINATOR, fedsynth.__version__, "south", name, scene.message.data)
-    scene.place.write_bytes(scene.signed(request=digest))
-
-
 HOSTILE: dict[str, Callable[[Scene], Any]] = {
     "nothing": lambda scene: None,
     "empty": lambda scene: scene.place.touch(),
@@ -465,11 +453,10 @@ HOSTILE: dict[str, Callable[[Scene], Any]] = {
     "padded": lambda scene: scene.place.write_bytes(scene.signed() + b"\0"),
     "zeros": lambda scene: scene.place.write_bytes(bytes(len(scene.signed()))),
     "garbage": lambda scene: scene.place.write_bytes(random.Random(0).randbytes(5000)),
-    "a bare reply": lambda scene: scene.place.write_bytes(good(scene.root, scene.message.data)),
-    "signed by another site": lambda scene: scene.place.write_bytes(scene.signed(by="north")),
-    "of another site": lambda scene: scene.place.write_bytes(scene.signed(site="north")),
-    "to another request": lambda scene: scene.place.write_bytes(scene.signed(request=bytes(32))),
-    "to an earlier attempt": older,
+    "signed by another site": lambda scene: scene.place.write_bytes(scene.said(by="north")),
+    "of another site": lambda scene: scene.place.write_bytes(scene.said(site="north")),
+    "to another message": lambda scene: scene.place.write_bytes(said("1" * 64)),
+    "to no message": lambda scene: scene.place.write_bytes(said(NO_MESSAGE)),
     "the request itself": lambda scene: shutil.copy(
         scene.exchange / "south" / "requests" / scene.name.request, scene.place
     ),
@@ -493,18 +480,31 @@ def test_what_is_no_reply_is_not_believed_and_the_site_is_lost(scene, fault):
     assert not (scene.exchange / "south" / "requests" / scene.name.request).exists()  # answered no more
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        b"garbage",
-        write_reply("north", "0" * 64, "answered", AuditPosition()),
-        write_reply("south", "0" * 64, "refused", AuditPosition()),
-    ],
-)
-def test_a_signed_file_with_a_reply_to_something_else_is_a_lost_reply(scene, message):
-    scene.place.write_bytes(scene.signed(message=message))
+@pytest.mark.parametrize("code", ["answered", "failed"])
+def test_nonsense_that_a_site_signed_is_a_lost_reply(scene, code):
+    scene.place.write_bytes(scene.said(code, b"garbage"))
     (reply,) = transport(scene.exchange, 60).exchange([scene.message])
     assert (reply.code, reply.seen) == ("lost", AuditPosition())
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_b08_a_reply_that_a_carrier_rewrites_is_waited_for_and_not_remembered(tmp_path, salts, part):
+    """Whatever byte is changed, the server remembers nothing of it; with the site's own file the run goes on."""
+    _, root, exchange = world(tmp_path)
+    with pytest.raises(RepliesMissing):
+        run_over_files(root, exchange, wait=False)
+    answer_all(root, exchange)
+    (place,) = (exchange / "east" / "replies").iterdir()
+    whole = place.read_bytes()
+    place.write_bytes(rewritten(whole, part))
+    with pytest.raises(RepliesMissing, match="is not a valid reply") as missing:
+        run_over_files(root, exchange, wait=False)
+    assert set(missing.value.missing) == {"east"}
+    assert set(json.loads((root / "state" / "seen.json").read_text())["seen"]) == {"north", "south"}
+    place.write_bytes(whole)
+    run_over_files(root, exchange, wait=False)
+    assert product(root / "runs" / RUN) == expected(tmp_path, "local", "oneshot")
+    assert spent(root) == pytest.approx(dict.fromkeys(TABLES, BUDGET.rho))
 
 
 @pytest.mark.parametrize("fault", ["nothing", "half", "zeros", "garbage", "signed by another site", "padded"])
@@ -542,7 +542,7 @@ def test_a_request_of_somebody_else_does_not_stand_for_the_servers_own(scene):
     stranger = Coordinator(bytes(32))
     for at, (coordinator, site) in enumerate([(stranger, "south"), (COORDINATOR, "north")]):
         name = replace(scene.name, attempt=f"{at:016x}")
-        data, _ = write_request(coordinator, fedsynth.__version__, site, name, scene.message.data)
+        data = write_request(coordinator, fedsynth.__version__, site, name, scene.message.data)
         (home / name.request).write_bytes(data)
     (home / replace(scene.name, attempt="2" * 16).request).write_bytes(data[:-1])
     (home / replace(scene.name, attempt="3" * 16).request).symlink_to("/etc/passwd")
@@ -615,7 +615,7 @@ def test_files_that_are_no_requests_are_left_unanswered_and_do_no_harm(tmp_path,
         replace(first, step=7).request: data[:-1],
         replace(first, step=8).request: data[:40] + bytes(len(data) - 40),
         replace(first, step=9).request: b"",
-        replace(first, step=10).request: write_request(Coordinator(bytes(32)), "0", "north", first, b"")[0],
+        replace(first, step=10).request: write_request(Coordinator(bytes(32)), "0", "north", first, b""),
     }
     for name, content in foreign.items():
         (home / name).write_bytes(content)
@@ -667,6 +667,7 @@ def test_a_reply_is_written_again_where_it_is_missing_damaged_or_another_ones(tm
     monkeypatch.setattr(files_folder, "AGAIN", 0.0)
     _, root, exchange = world(tmp_path)
     name, other = (asked(exchange, question("north", step)) for step in range(2))
+    digest = question("north", 0).request.digest
     one = answerer(root, "north", exchange)
     assert one.answer_once() == 2
     place = exchange / "north" / "replies" / name.reply
@@ -681,7 +682,7 @@ def test_a_reply_is_written_again_where_it_is_missing_damaged_or_another_ones(tm
         lambda: place.write_bytes(kept[:-1]),
         lambda: place.write_bytes(b"\0" * len(kept)),
         lambda: shutil.copy(place.with_name(other.reply), place),
-        lambda: place.write_bytes(write_reply_file(bytes(32), "north", bytes(32), b"forged")),
+        lambda: place.write_bytes(write_reply(bytes(32), "north", digest, "refused", NO_ROW)),
         lambda: replaced(os.mkfifo),
         lambda: replaced(lambda path: path.symlink_to("/etc/passwd")),
     ]
@@ -764,28 +765,27 @@ def test_an_answerer_outlives_a_folder_that_goes_away(tmp_path, salts, monkeypat
 
 def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
     name = replace(MessageName.of(question("north").request), attempt="0" * 16)
-    request, digest = write_request(COORDINATOR, "1", "north", name, b"message")
-    reply = write_reply_file(identity_seed(_secret(SEED, "north")), "north", digest, b"answer")
-    assert read_request(request, COORDINATOR.public)[0].message.tobytes() == b"message"
-    assert read_reply_file(reply, KEYS["north"]).message.tobytes() == b"answer"
-    readers: Mapping[bytes, Callable[[bytes], Any]] = {
-        request: lambda data: read_request(data, COORDINATOR.public),
-        reply: lambda data: read_reply_file(data, KEYS["north"]),
+    request = write_request(COORDINATOR, "1", "north", name, b"message")
+    reply = said("1" * 64, "answered", b"answer", site="north", by="north")
+    assert read_request(request, COORDINATOR.public).message.tobytes() == b"message"
+    assert bytes(open_reply(reply, "north", KEYS["north"])[1]) == b"answer"
+    readers: Mapping[bytes, tuple[Callable[[bytes], Any], type[WireError]]] = {
+        request: (lambda data: read_request(data, COORDINATOR.public), Unfinished),
+        reply: (lambda data: open_reply(data, "north", KEYS["north"]), ForeignReply),
     }
-    for data, read in readers.items():
+    for data, (read, error) in readers.items():
         for at in range(len(data)):
-            with pytest.raises(Unfinished):
+            with pytest.raises(error):
                 read(data[:at])
             with pytest.raises(WireError):
                 read(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        with pytest.raises(Unfinished):
+        with pytest.raises(error):
             read(data + b"\0")
     with pytest.raises(WireError, match="not signed"):
         read_request(request, Coordinator(bytes(32)).public)
-    with pytest.raises(WireError, match="not signed"):
-        read_reply_file(reply, KEYS["south"])
-    with pytest.raises(WireError):
-        read_request(reply, COORDINATOR.public)
+    for site, key in (("north", KEYS["south"]), ("south", KEYS["north"])):
+        with pytest.raises(ForeignReply, match="not signed"):
+            open_reply(reply, site, key)
 
 
 @pytest.mark.parametrize(

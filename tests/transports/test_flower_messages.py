@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.attacks.world import rewritten
 from tests.contract.world import SCHEMA, random_table
 from tests.due import noted_waits, whole
 from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of, product, seeded_salts, simulated, spent
@@ -39,8 +40,16 @@ from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message as Asked
-from fedsynth.federation.trust.secure.masking import identity_seed
-from fedsynth.federation.wire import AuditPosition, Request, encode, open_envelope, write_reply
+from fedsynth.federation.trust.secure.masking import identity, identity_seed
+from fedsynth.federation.wire import (
+    NO_MESSAGE,
+    NO_ROW,
+    AuditPosition,
+    Request,
+    encode,
+    open_envelope,
+    write_reply,
+)
 from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
@@ -282,7 +291,8 @@ def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fie
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    return Asked.of(site, Request.of(RecordCount(), **{**told, **fields}), coordinator, AuditPosition())
+    key, request = identity(_secret(SEED, site)), Request.of(RecordCount(), **{**told, **fields})
+    return Asked.of(site, key, request, coordinator, AuditPosition())
 
 
 def test_everything_to_one_node_goes_in_one_message_and_replies_keep_their_order(tmp_path):
@@ -408,15 +418,17 @@ def holding(**content: Any) -> Callable[[Message], Message]:
     return lambda message: Message(RecordDict(content), reply_to=message)
 
 
-def forged(site: str = "south", values: Any = None, digest: str = "", **change: Any) -> Callable[[Message], Message]:
+def forged(
+    site: str = "south", values: Any = None, digest: str = "", by: str = "south", **change: Any
+) -> Callable[[Message], Message]:
     """Return a site that answers well but for a field of its replies."""
 
     def fault(message: Message) -> Message:
         replies = []
         for data in records.unpack("requests", message.content):
-            of = digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
+            seed, of = identity_seed(_secret(SEED, by)), digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
             body = encode(PlainAnswer(np.zeros(1, dtype=np.int64) if values is None else values))
-            replies.append(write_reply(site, of, "answered", AuditPosition(), body, **change))
+            replies.append(write_reply(seed, site, of, "answered", NO_ROW, body, **change))
         return Message(records.pack("replies", replies), reply_to=message)
 
     return fault
@@ -433,8 +445,10 @@ FAULTS: dict[str, Callable[[Message], Message | None]] = {
     "garbage": lambda m: Message(records.pack("replies", [b"garbage"]), reply_to=m),
     "too few replies": lambda m: Message(records.pack("replies", []), reply_to=m),
     "too many replies": lambda m: Message(records.pack("replies", [b"garbage"] * 99), reply_to=m),
-    "another digest": forged(digest="0" * 64),
+    "another digest": forged(digest="1" * 64),
+    "no message": forged(digest=NO_MESSAGE),
     "another site": forged(site="north"),
+    "signed by another site": forged(by="north"),
     "floats": forged(values=np.ones(1)),
     "a matrix": forged(values=np.ones((1, 1), dtype=np.int64)),
     "nothing that rows can give": forged(values=np.full(14, 2**62)),
@@ -648,7 +662,7 @@ def test_of_an_error_at_a_site_nothing_leaves_but_a_code(tmp_path):
 
 
 def test_failures_of_every_kind_look_alike(tmp_path):
-    """A missing account, unreadable rows and a damaged copy of them: the same code in as many bytes."""
+    """Unreadable rows and a damaged copy of them: the same code in as many bytes."""
     _, root, grid = world(tmp_path)
     home = root / "sites" / "south"
     transport = FlowerTransport(grid, ["south"], 5, poll=0.01)
@@ -670,8 +684,9 @@ def test_failures_of_every_kind_look_alike(tmp_path):
     account = home / "state" / "account.sqlite"
     account.rename(account.with_suffix(".away"))
     gone = reply(3)
-    assert damaged[0] == gone[0] == got.code == "failed"
-    assert abs(damaged[1] - gone[1]) <= 8  # an audit row's number takes a few bytes more
+    assert damaged[0] == got.code == "failed"
+    assert abs(damaged[1] - len(got.data)) <= 8  # an audit row's number takes a few bytes more
+    assert gone == ("lost", 0)  # without the account there is no key to sign with
     assert not account.exists()
 
 
@@ -680,7 +695,8 @@ def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path)
     transport = to(job, grid)
     stranger = Coordinator(bytes(32))
     (reply,) = transport.exchange([question("north", 0, stranger)])
-    assert (reply.code, reply.seen) == ("refused", AuditPosition())
+    assert (reply.code, reply.seen) == ("lost", AuditPosition())
+    assert "its coordinator did not sign" in reply.lost
     assert not (root / "sites" / "north" / "state" / "rows").exists()  # no row was read for it
     (root / "coordinator.key").unlink()
     with pytest.raises(FedsynthError, match="backup"):
@@ -698,8 +714,26 @@ def test_a_backup_that_is_put_back_is_noticed_by_the_next_run(tmp_path):
     assert "was a backup put back" in list(accounts(root)["south"].export())[-1]
     seen = json.loads((root / "state" / "seen.json").read_text())["seen"]
     south = accounts(root)["south"]
-    south.restored(seen["south"][0], {RUN: BUDGET})
+    south.restored(AuditPosition.parse(seen["south"]).row, {RUN: BUDGET})
     assert BUDGET.price(south.spent()) >= BUDGET.rho * (1 - 1e-9)  # as if the lost run had spent its limit
+
+
+def test_b08_a_reply_that_a_relay_rewrites_is_lost_and_no_later_run_is_refused(tmp_path):
+    """Replies had no signature over Flower: the site's row was remembered as rewritten, and it refused from then on."""
+    job, root, grid = world(tmp_path, site_budget=Budget(9.0, 1e-6))
+    south = root / "sites" / "south"
+
+    def relayed(message: Message) -> Message:
+        replies = [rewritten(data, "row") for data in records.unpack("replies", answer(south, message).content)]
+        return Message(records.pack("replies", replies), reply_to=message)
+
+    grid.faults["south"] = relayed
+    run(job, root, grid)
+    assert set(json.loads((root / "state" / "seen.json").read_text())["seen"]) == {"north"}
+    grid.faults.clear()
+    out = run(replace(job, deployment=of(job, run="second")), root, grid)
+    assert "lost_sites = []" in (out / "run.toml").read_text()
+    assert spent(root)["south"] == pytest.approx(2 * BUDGET.rho)
 
 
 def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp_path):
@@ -707,18 +741,20 @@ def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp
     job, root, grid = world(tmp_path, method="adafedprivsyn")
     file, found = root / "state" / "seen.json", []
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"format": 1, "seen": {"elsewhere": [7, "ab" * 32]}}))  # what another run saw
+    other = str(AuditPosition(7, b"c" * 32, b"s" * 64))
+    file.write_text(json.dumps({"format": 2, "seen": {"elsewhere": other}}))  # what another run saw
 
     def watched(message: Message) -> Message:
         known = json.loads(file.read_text())["seen"]
-        found.append((known.get("south", [0])[0], accounts(root)["south"].head()[0], known["elsewhere"]))
+        row = int(known.get("south", "0").partition(":")[0])
+        found.append((row, accounts(root)["south"].head()[0], known["elsewhere"]))
         return answer(root / "sites" / "south", message)
 
     grid.faults["south"] = watched
     run(job, root, grid)
     assert [known for known, _, _ in found] == [row for _, row, _ in found]
     assert len({row for _, row, _ in found}) == len(found) > 2
-    assert {other[0] for _, _, other in found} == {7}
+    assert {kept for _, _, kept in found} == {other}
 
 
 def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path, monkeypatch):

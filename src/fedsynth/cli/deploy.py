@@ -311,15 +311,15 @@ def _serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) ->
 def site_account(
     folder: SiteDir,
     restored: Annotated[
-        int | None,
+        str,
         typer.Option(
             "--restored",
-            min=1,
-            help="After `fedsynth site restore`: number of the last audit row that the coordinator has seen of this "
-            "site. Says what is lost and, once that is confirmed, charges every open run up to its limit and closes "
-            "it. Without it, nothing is charged.",
+            metavar="HEAD",
+            help="After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the "
+            "site signed it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open "
+            "run up to its limit and closes it. Without it, nothing is charged.",
         ),
-    ] = None,
+    ] = "",
     began: Annotated[
         list[str] | None,
         typer.Option(
@@ -348,17 +348,17 @@ def site_account(
     run is one that is not closed yet (`fedsynth site close`). Also prints the head (last hash) of the audit,
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
-    last of these rows. Pass it as --restored: the rows up to there are lost, so every open run, and every run given by
-    --began, is charged the rest of its limit and closed. The command first prints these charges, their sum and the
-    account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit code 9, unless
-    --yes is given.
+    last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every open run,
+    and every run given by --began, is charged the rest of its limit and closed. The command first prints these charges,
+    their sum and the account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit
+    code 9, unless --yes is given.
 
     Examples:
 
       fedsynth site account /etc/fedsynth
 
-      fedsynth site account /etc/fedsynth --restored 4711 \
-        --began 2026-05-02-9f31c0
+      fedsynth site account /etc/fedsynth \
+        --restored 4711:aIWf...:9kQ2... --began 2026-05-02-9f31c0
 
       fedsynth site account /etc/fedsynth \
         --extract 2026-05-02-9f31c0 > north.json
@@ -366,14 +366,15 @@ def site_account(
     from fedsynth.federation.extract import extract as extract_of
     from fedsynth.host.checks import account_text
     from fedsynth.host.config import load_site_config
+    from fedsynth.host.keep import lost_row
     from fedsynth.host.state import open_account, site_secret
     from fedsynth.privacy.cost import Budget, to_json
 
-    if began and restored is None:
+    if began and not restored:
         raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
-    if yes and restored is None:
+    if yes and not restored:
         raise click.UsageError("--yes needs --restored: nothing else is asked.")
-    if extract and restored is not None:
+    if extract and restored:
         raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
     config = load_site_config(folder)
     account = open_account(config)
@@ -381,13 +382,13 @@ def site_account(
         secret = site_secret(config, account)
         print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
         return
-    if restored is not None:
-        policy = config.policy
+    if restored:
+        policy, row = config.policy, lost_row(config, account, restored)
         most = Budget.none() if policy.exact else policy.per_run or policy.budget
         begun = dict.fromkeys(began or (), most)
         lost = account.lost(begun, sampled=policy.samples)
         _announce(config, lost, json_, asks=not yes)
-        account.restored(restored, begun, sampled=policy.samples, announced=lost)
+        account.restored(row, begun, sampled=policy.samples, announced=lost)
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [

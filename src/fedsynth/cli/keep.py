@@ -109,11 +109,11 @@ def site_restore(
     lines += [f"kept aside: {path}" for path in aside]
     lines += [
         "",
-        f"Next: ask the coordinator for the number of {contents.name!r} in state/seen.json. Up to {contents.row}, "
-        "nothing is missing.",
+        f"Next: ask the coordinator for the entry of {contents.name!r} in state/seen.json. If the number that it "
+        f"begins with is not above {contents.row}, nothing is missing.",
         "If it is larger, charges are missing. Add them, with --began for each run that began after the backup;",
         "the command says first what that costs, and asks:",
-        f"  fedsynth site account {where} --restored NUMBER --began RUN",
+        f"  fedsynth site account {where} --restored ENTRY --began RUN",
         f"  fedsynth site check {where}",
     ]
     say(json_, facts, "\n".join(lines))

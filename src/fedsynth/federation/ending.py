@@ -60,7 +60,7 @@ def read_end(data: bytes, coordinator: bytes) -> RunEnd:
     """
     signature, body = _parts(_END, data)
     if not signed_by(coordinator, signature, body, _END):
-        raise WireError("the end of a run is not signed by the coordinator that this site answers")
+        raise WireError("the end of a run is incomplete, or not signed by the coordinator that this site answers")
     content: RunEnd = decode(body, RunEnd)
     if content.coordinator != coordinator:
         raise WireError("the end of a run names another coordinator than the one that signed it")
@@ -73,11 +73,10 @@ def write_acknowledgement(identity: bytes, site: str, end: bytes) -> bytes:
     return _ENDED + masking.sign(identity, _ENDED, body) + body
 
 
-def acknowledges(data: bytes, end: bytes, site: str, key: bytes | None) -> bool:
+def acknowledges(data: bytes, end: bytes, site: str, key: bytes) -> bool:
     """Whether ``data`` is the acknowledgement by ``site`` of the message ``end``.
 
-    ``key`` is the site's public identity key (32 bytes). Without one (``None``) the signature is not verified: whoever
-    forges an acknowledgement makes the site keep the run's data until it closes the run as idle, and nothing else.
+    ``key`` is the site's public identity key (32 bytes), with which it must have signed.
     """
     try:
         signature, body = _parts(_ENDED, data)
@@ -86,7 +85,7 @@ def acknowledges(data: bytes, end: bytes, site: str, key: bytes | None) -> bool:
         return False
     if (content.site, content.end) != (site, hashlib.sha256(end).digest()):
         return False
-    return key is None or masking.verified(key, signature, _ENDED, body)
+    return masking.verified(key, signature, _ENDED, body)
 
 
 def _parts(magic: bytes, data: bytes) -> tuple[bytes, bytes]:

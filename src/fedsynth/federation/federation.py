@@ -145,6 +145,9 @@ class Federation:
     secret, coordinator
         32 secret bytes from which the server's noise is derived; the keys that sign requests and decrypt confidential
         answers.
+    identities
+        Public identity key (32 bytes) of each site, with which its replies must be signed; a reply that is not counts
+        as lost.
     unit, neighbours
         The unit of protection (a person's rows and sites), and whether tables are neighbours if a person's rows are
         added or removed, or if they are replaced.
@@ -170,8 +173,8 @@ class Federation:
     lost
         Names of sites whose answer was missing or malformed, once for each such answer.
     seen
-        The last row of each site's audit log that the server knows, from this and earlier runs. By it a site notices
-        that its account (its record of spent budget) was restored from an old backup.
+        The last row of each site's audit log that the server knows, signed by the site, from this and earlier runs. By
+        it a site notices that its account (its record of spent budget) was restored from an old backup.
     progress, loop
         ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the numbers of the training
         steps that :meth:`repeat` yields.
@@ -190,6 +193,7 @@ class Federation:
     run: str
     secret: bytes
     coordinator: Coordinator
+    identities: Mapping[str, bytes]
     unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
     neighbours: Neighbours = "add-remove"
@@ -656,7 +660,8 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; record lost sites, and raise an error if a site refused."""
         messages = [
-            Message.of(site, request, self.coordinator, self.seen.get(site, AuditPosition())) for site, request in asked
+            Message.of(site, self.identities[site], request, self.coordinator, self.seen.get(site, AuditPosition()))
+            for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head

@@ -64,9 +64,13 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Transcript:
-    """All questions by digest, in their order, and the last audit row of each site in its recorded answers."""
+    """All questions by digest, in their order, and the last audit row of each site in its recorded answers.
+
+    Answers of sites whose ``identities`` are given must be signed with them.
+    """
 
     path: Path
+    identities: Mapping[str, bytes]
     asked: dict[str, _Asked] = field(default_factory=dict)
     last_row: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -98,7 +102,7 @@ class _Transcript:
             elif kind == "withheld":
                 self.asked[answered.question].answers[site] = None
             else:
-                self._hear(answered, read_reply(reply, answered, site, _sealed))
+                self._hear(answered, read_reply(reply, answered, site, self.identities.get(site), _sealed))
 
     def _hear(self, request: Request, reply: Reply) -> None:
         row = reply.seen.row
@@ -140,12 +144,12 @@ def prove(
         Signed account extracts of some or all sites, to show that the transcript is complete
         (:class:`~fedsynth.federation.extract.AccountExtract`).
     identities
-        Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts must be signed
-        with them.
+        Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts and recorded
+        answers must be signed with them.
 
     Raises :class:`FedsynthError` for unreadable files; all other faults are listed in the sheet's ``problems``.
     """
-    prover = _Prover(_Transcript(transcript), LedgerFile.read(ledger), schema, trust, limit)
+    prover = _Prover(_Transcript(transcript, identities or {}), LedgerFile.read(ledger), schema, trust, limit)
     return prover.sheet(extracts, identities or {})
 
 

@@ -115,7 +115,8 @@ def federate(
     source = _source(transcript, encoded) if seed is None else seed
     run = _secret(source, "name of the run").hex()[:32] if seed is None else f"simulation-{seed}"
     secrets = {name: _secret(source, name) for name in encoded}
-    trust = trust.with_roster({name: identity(secret) for name, secret in secrets.items()})
+    identities = {name: identity(secret) for name, secret in secrets.items()}
+    trust = trust.with_roster(identities)
     coordinator = Coordinator(_secret(source, "coordinator"))
     neighbours: Neighbours = "replace" if public_sizes else "add-remove"
     terms = SimulationTerms(schema, budget, unit, neighbours, coordinator.public)
@@ -162,6 +163,7 @@ def federate(
         run,
         _secret(source, "server"),
         coordinator,
+        identities,
         unit=unit,
         sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
         neighbours=policy.neighbours,

@@ -5,11 +5,11 @@ on behalf of a server. Rule 2: a question is parsed, checked and charged, in tha
 before that, and the codes ``refused`` and ``spent``, depend on request, account and configuration (policy, schema,
 installed packages), never on rows; any later error is reported as ``failed``. The text of an error never leaves the
 site. Rule 3: a question is answered once. One transaction charges it and records a random salt and its terms (noise,
-persons protected and the like), a second one stores the reply; only stored bytes are sent, the first time and on every
-repetition. Of a large reply that the site can make again from the same salt, terms and rows, a hash is stored, and only
-bytes with this hash are sent. If, after the charge, rows cannot be opened or the statistic not be computed, the stored
-reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt, its terms
-and the noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
+persons protected and the like), a second one stores the signed reply; only stored bytes are sent, the first time and on
+every repetition. Of a large reply that the site can make again from the same salt, terms and rows, a hash is stored,
+and only bytes with this hash are sent. If, after the charge, rows cannot be opened or the statistic not be computed,
+the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt,
+its terms and the noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import Trust, add_noise, noise_std
+from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.wire import (
+    NO_MESSAGE,
+    NO_ROW,
     VERSION,
-    AuditPosition,
     Code,
     Envelope,
     QuestionHead,
@@ -136,13 +138,28 @@ class Site:
 
         Message and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
         answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any other error). If even
-        the account cannot be read or written, the reply is ``failed``.
+        the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator did not sign leave no
+        trace in the account, and the reply to them names no message.
         """
         try:
-            return self._answered(data)
+            found = authenticated(data, self.coordinator)
+        except WireError as error:
+            _log.warning("site %s: %s", self.name, error)
+            return write_reply(self._seed, self.name, NO_MESSAGE, "refused", NO_ROW)
+        digest = hashlib.sha256(found.body).hexdigest()
+        try:
+            return self._answered(data, found, digest)
         except Exception:
             _log.exception("site %s: a message could be neither answered nor recorded", self.name)
-            return write_reply(self.name, digest_of(data), "failed", AuditPosition())
+            return write_reply(self._seed, self.name, digest, "failed", NO_ROW)
+
+    @cached_property
+    def _seed(self) -> bytes:
+        return masking.identity_seed(self.secret)
+
+    @cached_property
+    def _identity(self) -> bytes:
+        return masking.identity(self.secret)
 
     def seconds(self, data: bytes) -> float:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
@@ -152,7 +169,7 @@ class Site:
         alone, not on the rows. Never raises.
         """
         try:
-            request = Request.read(self._opened(data).body, self.policy.kinds)
+            request = Request.read(self._admitted(data, authenticated(data, self.coordinator)), self.policy.kinds)
             self.policy.check(request, self.rows.schema)
             if isinstance(request.query, Training) and request.turn == self.policy.trusts[request.head.trust].reads:
                 return request.query.seconds(self.rows.schema, self.policy.timed_rows)
@@ -160,35 +177,28 @@ class Site:
             _log.debug("site %s: no time is allowed for a message that will be refused: %s", self.name, error)
         return 0.0
 
-    def _opened(self, data: bytes) -> Envelope:
-        """Return a message's envelope; raise :class:`WireError` unless the coordinator signed it."""
+    def _admitted(self, data: bytes, found: Envelope) -> memoryview:
+        """Return the body of a message; raise :class:`WireError` for one that is too large."""
         if len(data) > self.policy.largest_message:
             raise WireError(
                 "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
             )
-        found = open_envelope(data)
-        if not signed_by(self.coordinator, found.signature, bytes(found.body)):
-            raise WireError(
-                "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
-            )
-        return found
+        return found.body
 
-    def _answered(self, data: bytes) -> bytes:
-        try:
-            _, seen, body, weights = self._opened(data)
-        except WireError as error:  # from an unknown sender: not recorded in the account
-            _log.warning("site %s: %s", self.name, error)
-            return write_reply(self.name, digest_of(data), "refused", AuditPosition())
-        digest = hashlib.sha256(body).hexdigest()
-        if not self.account.holds(seen.row, seen.chain):
+    def _answered(self, data: bytes, found: Envelope, digest: str) -> bytes:
+        seen, weights = found.seen, found.weights
+        # Nobody but this site can make it refuse by what it once signed; any other position is as good as none.
+        if seen.row and seen.verified(self.name, self._identity) and not self.account.holds(seen.row, seen.chain):
+            _log.warning("site %s: was a backup put back? fedsynth site account FOLDER --restored %s", self.name, seen)
             return self._turn_down(
                 "refused",
                 digest,
-                f"the coordinator saw another audit row {seen.row} than this account has: was a backup put back? "
-                f"(fedsynth site account --restored {seen.row})",
+                f"the coordinator has audit row {seen.row}, which this site signed and its account lacks: was a backup "
+                "put back? (fedsynth site account FOLDER --restored HEAD)",
+                lacking=str(seen),
             )
         try:
-            request = Request.read(body, self.policy.kinds)
+            request = Request.read(self._admitted(data, found), self.policy.kinds)
             self.policy.check(request, self.rows.schema)
             if request.query.needs_rows and not self.rows.holds_rows:
                 raise Refused(
@@ -228,13 +238,13 @@ class Site:
             code, reason = "failed", f"{type(error).__name__}: {error}"
         return self._turn_down(code, digest, reason, turn.request.head)
 
-    def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None) -> bytes:
+    def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: str) -> bytes:
         """Record in the audit log, for the steward alone, why a message is not answered, and return the code."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
         known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
-        row, chain = self.account.note(code, request=digest, reason=reason, **facts)
-        return write_reply(self.name, digest, code, AuditPosition(row, chain))
+        last = self.account.note(code, request=digest, reason=reason, **facts, **more)
+        return write_reply(self._seed, self.name, digest, code, last)
 
 
 class _Failed(Exception):
@@ -329,12 +339,12 @@ class _Turn:
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
         assert self._opened is not None
-        name, seen = self.site.name, AuditPosition(self._opened.row, self._opened.chain)
+        name, last = self.site.name, (self._opened.row, self._opened.chain)
         body = encode(answer)
         if not sealed:
-            return write_reply(name, digest, "answered", seen, body)
+            return write_reply(self.identity, name, digest, "answered", last, body)
         box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, name, digest)
-        return write_reply(name, digest, "answered", seen, *box, sealed=True)
+        return write_reply(self.identity, name, digest, "answered", last, *box, sealed=True)
 
     @property
     def trust(self) -> Trust:
@@ -359,9 +369,7 @@ class _Turn:
     @property
     def identity(self) -> bytes:
         """Seed of the site's signing key."""
-        from fedsynth.federation.trust.secure.masking import identity_seed
-
-        return identity_seed(self.site.secret)
+        return self.site._seed
 
     @property
     def release(self) -> Release:
@@ -518,15 +526,17 @@ class _Turn:
         return SiteMeasurement(index, noisy, noise_std(release, norms))
 
 
-def digest_of(data: bytes) -> str:
-    """Return the SHA-256 (hex) of a message's signed body, or of the whole message if it cannot be parsed.
+def authenticated(data: bytes, coordinator: bytes) -> Envelope:
+    """Return a message's envelope; raise :class:`WireError` unless the coordinator signed its body.
 
-    A reply names the message that it answers by this digest.
+    ``coordinator`` (64 bytes) holds the coordinator's public keys.
     """
-    try:
-        return hashlib.sha256(open_envelope(data).body).hexdigest()
-    except WireError:
-        return hashlib.sha256(data).hexdigest()
+    found = open_envelope(data)
+    if not signed_by(coordinator, found.signature, bytes(found.body)):
+        raise WireError(
+            "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
+        )
+    return found
 
 
 def rows_digest(secret: bytes, digest: str) -> str:

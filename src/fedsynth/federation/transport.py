@@ -20,6 +20,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.wire import (
     DIGEST,
     AuditPosition,
+    ForeignReply,
     QuestionHead,
     Reply,
     Request,
@@ -35,30 +36,45 @@ _HEAD = struct.Struct(">BQI")
 class Message:
     """One request addressed to one site, as a transport carries it.
 
-    ``site`` is the site's name, ``data`` is the signed ``request`` as bytes to send, and ``coordinator`` holds the keys
-    that open the reply.
+    ``site`` is the site's name, ``identity`` its public identity key (32 bytes), with which the reply must be signed,
+    ``data`` is the signed ``request`` as bytes to send, and ``coordinator`` holds the keys that open the reply.
     """
 
     site: str
+    identity: bytes
     request: Request
     data: bytes
     coordinator: Coordinator
 
     @classmethod
-    def of(cls, site: str, request: Request, coordinator: Coordinator, seen: AuditPosition) -> Message:
+    def of(cls, site: str, identity: bytes, request: Request, coordinator: Coordinator, seen: AuditPosition) -> Message:
         """Return the message to the site of this name; the coordinator signs ``request`` unless it is signed already.
 
-        ``seen`` is the last row of the site's audit log that the server knows; it is sent along.
+        ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
+        knows; it is sent along.
         """
         if request.signature is None:
             request.signature = coordinator.sign(request.body)
         data = seal_envelope(request.signature, seen, request.body, request.weights)
-        return cls(site, request, data, coordinator)
+        return cls(site, identity, request, data, coordinator)
 
     def reply(self, data: bytes) -> Reply:
-        """Parse a site's reply to this message from its bytes; malformed bytes count as a lost reply."""
+        """Parse a site's reply to this message from its bytes; what is no valid reply of the site counts as lost."""
         try:
-            return read_reply(data, self.request, self.site, self.coordinator.unseal)
+            return self.own_reply(data)
+        except ForeignReply as error:
+            return self.lost(str(error))
+
+    def own_reply(self, data: bytes) -> Reply:
+        """Do the work of :meth:`reply`, but raise :class:`~fedsynth.federation.wire.ForeignReply` for foreign bytes.
+
+        These are bytes that the site did not sign as its reply to this message; a transport may wait for the site's
+        own. An invalid answer that the site signed counts as lost.
+        """
+        try:
+            return read_reply(data, self.request, self.site, self.identity, self.coordinator.unseal)
+        except ForeignReply:
+            raise
         except FedsynthError as error:
             return self.lost(str(error))
 
@@ -121,10 +137,11 @@ class Recorded:
     A resumed run repeats the recorded course. If a site has no recorded answer to a question, or to one of its turns
     (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
     again: the other sites were told that it is out, and later questions depend on the recorded answers. A run that
-    sends other questions than the recorded ones is another run and raises :class:`FedsynthError`.
+    sends other questions than the recorded ones is another run and raises :class:`FedsynthError`. Replies are recorded
+    with their signatures, which are verified when they are read.
     """
 
-    _MAGIC = b"fedsynth transcript 3\n"
+    _MAGIC = b"fedsynth transcript 4\n"
     KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
     _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 

@@ -11,10 +11,14 @@ Rule 4: a question may take several requests, one for each turn (round of messag
     have its public key in their own files.
 Rule 5: an error at a site is reported by one of three codes and nothing else; the length of a reply does not depend on
     its numbers.
+Rule 6: a site signs each reply, and besides it the position of its audit log that the reply names. A server heeds and
+    remembers nothing of a reply whose signature does not hold, and a site heeds no position but its own.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import struct
 import threading
@@ -30,6 +34,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
+from fedsynth.federation.trust.secure import masking
 from fedsynth.privacy.cost import Neighbours, Unit
 from fedsynth.privacy.release import Release
 
@@ -39,6 +44,10 @@ LARGEST_MESSAGE = 2**28
 """Largest reply to any request, in bytes. Messages to a site are limited by its policy, to 16 MiB by default."""
 SIGNATURE = 64
 DIGEST = 32
+NO_MESSAGE = "0" * 2 * DIGEST
+"""Digest (hex) that a reply names if the coordinator did not sign what came: such a reply answers no message."""
+NO_ROW = (0, bytes(DIGEST))
+"""Number and chain value of an audit log without a row."""
 
 Verb = Literal["sum", "average", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed"]
@@ -52,6 +61,10 @@ _reading = threading.local()
 
 class WireError(FedsynthError):
     """Bytes that are not a valid message of this version of the wire format."""
+
+
+class ForeignReply(WireError):
+    """Bytes that are not the site's reply to a message: incomplete, not signed by the site, or to another message."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -343,25 +356,67 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 @dataclass(frozen=True)
 class AuditPosition:
-    """The last row of a site's audit log that the server knows: its number, and a hash of all rows up to it.
+    """A row of a site's audit log, signed by the site: the last one that a server has seen in the site's replies.
 
-    The site compares it with its own log, to notice that its log was restored from an old backup. Row 0 stands for
-    none; ``chain`` is the hash (32 bytes), the head of the log's hash chain at that row.
+    The server hands it back with each request, and the site compares it with its own log, to notice that its log was
+    restored from an old backup. ``row`` is the row's number, 0 for none; ``chain`` (32 bytes) is the head of the log's
+    hash chain at that row, and ``signature`` (64 bytes) the site's, of its name, the number and the head.
     """
 
     row: int = 0
     chain: bytes = bytes(DIGEST)
+    signature: bytes = bytes(SIGNATURE)
+
+    @classmethod
+    def signed(cls, seed: bytes, site: str, row: int, chain: bytes) -> AuditPosition:
+        """Return the position ``row``, ``chain`` of ``site``, signed with its identity key, whose seed is ``seed``.
+
+        Row 0 stands for none and is not signed.
+        """
+        return cls(row, chain, masking.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
+
+    def verified(self, site: str, identity: bytes) -> bool:
+        """Whether ``site``, the owner of the public key ``identity`` (32 bytes), signed this position."""
+        return masking.verified(identity, self.signature, *self._parts(site))
+
+    def _parts(self, site: str) -> tuple[str | bytes, ...]:
+        return "audit position", site, self.row.to_bytes(8), self.chain
+
+    def __str__(self) -> str:
+        """Return ``ROW:CHAIN:SIGNATURE``, the last two in base64 (RFC 4648, section 5, without padding)."""
+        parts = (base64.urlsafe_b64encode(part).decode().rstrip("=") for part in (self.chain, self.signature))
+        return ":".join([str(self.row), *parts])
+
+    @classmethod
+    def parse(cls, text: str) -> AuditPosition:
+        """Return the position that ``text`` spells; its signature is not verified.
+
+        Raises :class:`InvalidParameter` for any other text.
+        """
+        row, *parts = text.strip().split(":")
+        try:
+            chain, signature = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in parts)
+            found = cls(int(row), chain, signature)
+            sound = 0 < found.row < 2**62 and (len(chain), len(signature)) == (DIGEST, SIGNATURE)
+            if sound and str(found) == text.strip():
+                return found
+        except (ValueError, binascii.Error):
+            pass
+        raise InvalidParameter(
+            f"{text[:40]!r} is not the signed head of an audit, ROW:CHAIN:SIGNATURE; copy it whole from the site's log "
+            "or from the server's state/seen.json"
+        )
 
 
-_ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}sQ")
+_ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}s{SIGNATURE}sQ")
 
 
 class Envelope(NamedTuple):
     """A message as sent to a site: the signed body of a request, and a network's weights, if the question trains one.
 
-    ``signature`` is the coordinator's, of ``body``. ``seen`` is not signed, since it can only make a site refuse. The
-    ``weights`` are not signed either, since the question in ``body`` has their digest. They are not recorded in a run's
-    transcript, since a resumed run computes them again.
+    ``signature`` is the coordinator's, of ``body``. ``seen`` carries the signature of the site, which heeds no other
+    position. The ``weights`` are not signed, since the question in ``body`` has their digest. They are not recorded in
+    a run's transcript, since a resumed run computes them again.
     """
 
     signature: bytes
@@ -376,7 +431,7 @@ def seal_envelope(signature: bytes, seen: AuditPosition, body: bytes, weights: b
     ``signature`` is that of ``body``, ``seen`` the last row of the site's audit log that the server knows, and
     ``weights`` are a network's weights as bytes, if the question trains one.
     """
-    return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, len(body)), body, weights])
+    return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, seen.signature, len(body)), body, weights])
 
 
 def open_envelope(data: bytes | memoryview) -> Envelope:
@@ -385,10 +440,10 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
     start = _ENVELOPE.size
     if len(view) < start:
         raise WireError("the request is incomplete; send it again")
-    signature, row, chain, length = _ENVELOPE.unpack(view[:start])
+    signature, row, chain, own, length = _ENVELOPE.unpack(view[:start])
     if length > len(view) - start:
         raise WireError("the request is incomplete; send it again")
-    return Envelope(signature, AuditPosition(row, chain), view[start : start + length], view[start + length :])
+    return Envelope(signature, AuditPosition(row, chain, own), view[start : start + length], view[start + length :])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -398,10 +453,10 @@ def open_envelope(data: bytes | memoryview) -> Envelope:
 class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Head of an encoded reply: who answers which message, with what result.
 
-    ``site`` is the site's name, ``message`` the digest (32 bytes) of the message that is answered and ``code`` the
-    position of the result in :data:`CODES` (answered, refused, spent, failed). ``row`` and ``chain`` are the last row
-    of the site's audit log and the head of its hash chain there. ``sealed`` says whether the answer that follows is
-    encrypted for the coordinator.
+    ``site`` is the site's name, ``message`` the digest (32 bytes) of the message that is answered, all zero for bytes
+    that the coordinator did not sign, and ``code`` the position of the result in :data:`CODES` (answered, refused,
+    spent, failed). ``row``, ``chain`` and ``signature`` are the last row of the site's audit log
+    (:class:`AuditPosition`). ``sealed`` says whether the answer that follows is encrypted for the coordinator.
     """
 
     site: Annotated[str, msgspec.Meta(max_length=64)]
@@ -409,6 +464,7 @@ class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: Annotated[int, msgspec.Meta(ge=0, lt=len(CODES))]
     row: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     chain: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
+    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE, max_length=SIGNATURE)]
     sealed: bool
 
 
@@ -437,50 +493,85 @@ class Reply:
 Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
-def write_reply(site: str, message: str, code: Code, seen: AuditPosition, *body: bytes, sealed: bool = False) -> bytes:
-    """Encode the reply of ``site`` to a message: a head, and the encoded answer (in a box if it is confidential).
+def write_reply(
+    seed: bytes, site: str, message: str, code: Code, last: tuple[int, bytes], *body: bytes, sealed: bool = False
+) -> bytes:
+    """Encode and sign the reply of ``site`` to a message: a head, its signature and the encoded answer.
 
-    ``message`` is the digest (hex) of the message that is answered, and ``seen`` the last row of the site's audit log.
-    ``code`` is ``answered`` or the reason why there is no answer. ``body`` is the encoded answer, in any number of
-    parts; none for another code. ``sealed`` says that ``body`` is a box, an answer encrypted by
-    :func:`~fedsynth.federation.coordinator.seal`.
+    ``seed`` (32 bytes) is that of the site's identity key, ``message`` the digest (hex) of the message that is answered
+    (:data:`NO_MESSAGE` for bytes that are none of the coordinator's), and ``last`` the number and the chain value of
+    the last row of the site's audit log (:data:`NO_ROW` for none). ``code`` is ``answered`` or the reason why there is
+    no answer. ``body`` is the encoded answer, in any number of parts; none for another code. ``sealed`` says that
+    ``body`` is a box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
     """
-    head = encode(ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, sealed))
-    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, *body])
+    seen = AuditPosition.signed(seed, site, *last)
+    told = ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, seen.signature, sealed)
+    head, digest = encode(told), hashlib.sha256()
+    for part in body:
+        digest.update(part)
+    signature = masking.sign(seed, "reply", head, digest.digest())
+    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, signature, *body])
 
 
-def read_reply(data: bytes, request: Request, site: str, unseal: Unseal) -> Reply:
-    """Decode the reply of ``site`` to ``request``; raise :class:`WireError` for invalid bytes.
+def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> tuple[ReplyHead, memoryview]:
+    """Return the head of a reply that ``site`` has signed, and the bytes of its answer.
 
-    It also raises this error for a reply of another site or to another message. ``unseal(box, site, digest)`` opens a
-    confidential answer (:meth:`Coordinator.unseal <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors
-    are passed on.
+    ``identity`` (32 bytes) is the site's public identity key; with ``None``, the signature is not verified, for records
+    of a run whose sites' keys the reader does not have. Raises :class:`ForeignReply` for incomplete bytes, and for a
+    reply that this site did not sign.
     """
-    head, body = _opened_reply(data)
-    if (head.site, head.message.hex()) != (site, request.digest):
-        raise WireError("the reply is from another site, or answers another request; run the same command again")
-    code = CODES[head.code]
+    try:
+        head, signed, signature, body = _reply_parts(data)
+    except WireError as error:
+        raise ForeignReply(str(error)) from error
+    told = ("reply", bytes(signed), hashlib.sha256(body).digest())
+    if head.site != site or not (identity is None or masking.verified(identity, signature, *told)):
+        raise ForeignReply(
+            f"the reply is not signed by the identity key of {site}: it was changed on its way, or the site has "
+            "another key than the roster"
+        )
+    return head, body
+
+
+def read_reply(data: bytes, request: Request, site: str, identity: bytes | None, unseal: Unseal) -> Reply:
+    """Decode the reply of ``site`` to ``request``; raise :class:`ForeignReply` for bytes that are no such reply.
+
+    ``identity`` is the site's public identity key (:func:`open_reply`), with which the reply must be signed.
+    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Coordinator.unseal
+    <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors are passed on. Raises :class:`WireError` for an
+    answer that the site signed but that is invalid.
+    """
+    head, body = open_reply(data, site, identity)
+    if head.message.hex() == NO_MESSAGE:
+        raise ForeignReply(
+            f"{site} was sent something that its coordinator did not sign; compare [coordinator] key of its site.toml"
+        )
+    if head.message.hex() != request.digest:
+        raise ForeignReply("the reply answers another request; run the same command again")
+    code, seen = CODES[head.code], AuditPosition(head.row, head.chain, head.signature)
     if code != "answered":
         if len(body):
             raise WireError("a reply with an error must not hold an answer; install the same fedsynth everywhere")
-        return Reply(site, request.digest, code, seen=AuditPosition(head.row, head.chain), data=data)
+        return Reply(site, request.digest, code, seen=seen, data=data)
     frame: bytes | memoryview = unseal(body, site, request.digest) if head.sealed else body
     answer: Answer = decode(frame, Answer)
-    return Reply(site, request.digest, code, answer, AuditPosition(head.row, head.chain), head.sealed, data=data)
+    return Reply(site, request.digest, code, answer, seen, head.sealed, data=data)
 
 
 def code_of(data: bytes) -> Code:
-    """Return the code of a reply to any request (such as ``refused``); raise :class:`WireError` for invalid bytes."""
-    return CODES[_opened_reply(data)[0].code]
+    """Return the code of a site's own reply (such as ``refused``); raise :class:`WireError` for invalid bytes."""
+    return CODES[_reply_parts(data)[0].code]
 
 
-def _opened_reply(data: bytes) -> tuple[ReplyHead, memoryview]:
-    """Return the head of a reply and the bytes after it."""
+def _reply_parts(data: bytes | memoryview) -> tuple[ReplyHead, memoryview, bytes, memoryview]:
+    """Return the head of a reply, decoded and as bytes, the signature, and the bytes of the answer."""
     view = memoryview(data)
     if not 8 <= len(view) <= LARGEST_MESSAGE:
         raise WireError("the reply is incomplete or too large; run the same command again")
     (length,) = _LENGTH.unpack(view[:4])
-    if length > len(view) - 8 or any(view[4:8]):
+    end = 8 + length + SIGNATURE
+    if end > len(view) or any(view[4:8]):
         raise WireError("the reply is incomplete; run the same command again")
-    head: ReplyHead = decode(view[8 : 8 + length], ReplyHead)
-    return head, view[8 + length :]
+    signed = view[8 : 8 + length]
+    head: ReplyHead = decode(signed, ReplyHead)
+    return head, signed, bytes(view[end - SIGNATURE : end]), view[end:]

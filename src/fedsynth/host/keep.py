@@ -4,7 +4,7 @@ Rule 1: the site's account (its record of spent budget) and its secret are backe
 file; a damaged account is not backed up. Rule 2: a restoration deletes nothing: replaced files are kept under other
 names. Rule 3: a restored account may lack charges that were made after the backup. If a coordinator has seen later
 entries than the account has, the site refuses its requests until the steward has the account charged for what it lacks
-(:meth:`~fedsynth.privacy.account.Account.restored`).
+(:meth:`~fedsynth.privacy.account.Account.restored`). Only a row that the site itself signed counts as lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path, PurePosixPath
 
 import fedsynth
 from fedsynth.backup import FORMAT, BackupContents, put, refuse_existing, set_aside, timestamp, unpacked, write_backup
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import AuditPosition
 from fedsynth.files import load_toml
 from fedsynth.host.config import FILE, SiteConfig
 from fedsynth.host.state import NODE_SECRET, open_account, site_secret
@@ -115,6 +117,27 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
         for name in sorted(targets, key=lambda name: name == f"{_STATE}/{_ACCOUNT}"):
             put(found / name, targets[name])
         return contents, aside
+
+
+def lost_row(config: SiteConfig, account: Account, head: str) -> int:
+    """Return the number of the last audit row that a restored ``account`` lacks, from its signed head.
+
+    ``head`` is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log
+    and the server's ``state/seen.json`` have it. Raises :class:`InvalidParameter` for another text, for a head that
+    this site did not sign, and for a row that the account has or has charged for: then nothing is lost.
+    """
+    found = AuditPosition.parse(head)
+    if not found.verified(config.name, identity(site_secret(config, account))):
+        raise InvalidParameter(
+            f"--restored {head[:40]}...: {config.name} did not sign this head of its audit, so nothing is charged for "
+            "it; copy it whole from this site's log or from the server's state/seen.json"
+        )
+    if account.holds(found.row, found.chain):
+        raise InvalidParameter(
+            f"--restored {head[:40]}...: the account has audit row {found.row}, or has charged for its loss, so "
+            "nothing is missing and nothing is charged; start the site again"
+        )
+    return found.row
 
 
 def _target(folder: Path, state: Path, name: str) -> Path:

@@ -10,6 +10,7 @@ that no backup can restore one without the other: old charges with a new secret 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import math
 import os
@@ -21,10 +22,10 @@ from typing import NamedTuple
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Site, digest_of
+from fedsynth.federation.site import Site, authenticated
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.wire import AuditPosition, write_reply
+from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.rows import RunRows, close_idle_runs, close_run, is_exposed
@@ -273,15 +274,28 @@ class IdleRuns:
 
 
 def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
-    """Return the reply to a message for which the site could not be opened; record the reason if possible."""
-    digest, seen = digest_of(data), AuditPosition()
+    """Return the reply to a message for which the site could not be opened; record the reason if possible.
+
+    Without an account there is no key to sign it with, and the reply is empty, so that the site counts as lost.
+    """
+    code: Code = "refused" if refused else "failed"
     try:
-        seen = AuditPosition(
-            *open_account(config).note("refused" if refused else "failed", request=digest, reason=reason)
-        )
+        account = open_account(config)
+        seed = identity_seed(site_secret(config, account))
+    except Exception:
+        _log.exception("site %s: no reply can be signed without the account", config.name)
+        return b""
+    try:
+        digest = hashlib.sha256(authenticated(data, config.coordinator).body).hexdigest()
+    except WireError as error:
+        _log.warning("site %s: %s", config.name, error)
+        return write_reply(seed, config.name, NO_MESSAGE, code, NO_ROW)
+    last = NO_ROW
+    try:
+        last = account.note(code, request=digest, reason=reason)
     except Exception:  # the account itself may be the fault
         _log.exception("site %s: the account cannot be written to", config.name)
-    return write_reply(config.name, digest, "refused" if refused else "failed", seen)
+    return write_reply(seed, config.name, digest, code, last)
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:

@@ -79,6 +79,7 @@ LARGEST_KEPT = 2**16
 _RUNS_STORED = 16  # times what one run may store is what all open runs may store together
 _BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _PART = "key = ? AND part = ?"
+_FREE, _UNANSWERED = "hour free", "hour unanswered"  # keys of the parts that list this hour's messages without cost
 _log = logging.getLogger(__name__)
 
 
@@ -98,11 +99,11 @@ class Account:
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
     operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
-    log has a warning. Messages without cost are those that the site
-    does not answer, questions about public facts, and the openings of secure sums. The first ``free_an_hour`` of them
-    in each hour of the clock get an audit row each. After that, unanswered messages share one row, and the other
-    messages without cost are refused, too. Nothing is kept of a reply of more than ``largest_kept`` bytes; use this
-    only in a simulation, where the same question gives the same bytes again.
+    log has a warning. In each hour of the clock, the first ``free_an_hour`` messages that the site does not answer get
+    an audit row each, and those after them share one; so do the repetitions of a message. As many questions without
+    cost (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is
+    opened again in the hour is not counted again. Nothing is kept of a reply of more than ``largest_kept`` bytes; use
+    this only in a simulation, where the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
     returns the fault.
@@ -171,8 +172,10 @@ class Account:
                     return OpenedQuestion(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no open session at this site; start another run")
-            if known is None and (not pay or not (charge.cost.rho or charge.cost.curve)):
-                self._count_free(records, charge.key)
+            free = known is None and (not pay or not (charge.cost.rho or charge.cost.curve))
+            again = self._listed(records, _FREE, charge.key) if free else 0
+            if again is None:
+                raise Refused("too many questions without cost in this hour; ask again in the next hour")
             spent = Cost() if run is None else run.spent
             before = records.head()
             head, cost = repriced(before, charge.least), cost_for(charge, before.change.covering(charge.least))
@@ -195,7 +198,9 @@ class Account:
                 row, chain = self._append(records, "charged", {**charge.facts, **facts}, cost)
             else:
                 self._forget_sessions(records)
-                row, chain = self._append(records, "opened", charge.facts)
+                row, chain = (again, records.chain(again)) if again else self._append(records, "opened", charge.facts)
+            if free:
+                records.put(PartRecord(_FREE, charge.key, row.to_bytes(8)))
             if known is None:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
@@ -323,18 +328,28 @@ class Account:
 
     # Audit
 
-    def note(self, outcome: str, **facts: object) -> tuple[int, bytes]:
+    def note(self, outcome: str, *, request: str = "", **facts: object) -> tuple[int, bytes]:
         """Record a message that was not answered; return the number and the chain value of the last audit row.
 
-        The chain value is a hash (32 bytes). ``outcome`` is what happened, such as "refused". ``facts`` (run, step,
-        kind, reason, ...) are only for the site's data steward, who decides what the site answers; long texts are
-        truncated. The first ``free_an_hour`` messages without cost in an hour get an audit row each. The others share
-        one row, with their number and a hash of them, which is written before the first entry of a later hour.
+        The chain value is a hash (32 bytes). ``outcome`` is what happened, such as "refused", and ``request`` the
+        message's digest (hex). ``facts`` (run, step, kind, reason, ...) are only for the site's data steward, who
+        decides what the site answers; long texts are truncated. The first ``free_an_hour`` messages of an hour get an
+        audit row each, once. The others and all repetitions share one row, with their number and a hash of them, which
+        is written before the first entry of a later hour.
         """
+        facts = {"request": request, **facts} if request else facts
         shortened = {name: short(value) for name, value in facts.items()}
+        content = msgspec.json.encode([outcome, shortened])
+        key = request or hashlib.sha256(content).hexdigest()
         with self._file.transaction() as records:
-            if self._count(records, msgspec.json.encode([outcome, shortened])):
-                self._append(records, outcome, shortened)
+            if self._listed(records, _UNANSWERED, key) == 0:
+                row, _ = self._append(records, outcome, shortened)
+                records.put(PartRecord(_UNANSWERED, key, row.to_bytes(8)))
+            else:
+                over = records.one(RejectedRecord) or RejectedRecord(_hour(self._clock()))
+                records.execute("DELETE FROM rejected")
+                digest = hashlib.sha256(over.digest + content).digest()
+                records.put(RejectedRecord(over.hour, over.number + 1, digest))
             head = records.head()
         return head.row, head.chain
 
@@ -637,32 +652,32 @@ class Account:
         records.execute("INSERT INTO audit VALUES (?, ?, ?)", number, content, chain)
         return number, chain
 
-    def _count(self, records: Records, message: bytes) -> bool:
-        """Count a message without cost; return whether it is one of the first ``free_an_hour`` of its hour."""
+    def _listed(self, records: Records, kind: str, key: str) -> int | None:
+        """Return the number of this hour's audit row about a message without cost, of the ``kind`` and ``key``.
+
+        It is 0 if there is none yet, and ``None`` if ``free_an_hour`` other messages of the kind have one.
+        """
         moment = self._clock()
         self._close_hour(records, moment)
-        hour, count, digest = records.one(RejectedRecord) or RejectedRecord(_hour(moment))
-        if count >= self.free_an_hour:
-            digest = hashlib.sha256(digest + message).digest()
-        records.execute("DELETE FROM rejected")
-        records.put(RejectedRecord(hour, count + 1, digest))
-        return count < self.free_an_hour
-
-    def _count_free(self, records: Records, key: str) -> None:
-        """Raise :class:`Refused` if more questions without cost were asked in this hour than get their own rows."""
-        if not self._count(records, key.encode()):
-            raise Refused("too many questions without cost in this hour; ask again in the next hour")
+        if records.one(RejectedRecord) is None:
+            records.put(RejectedRecord(_hour(moment)))
+        known = records.one(PartRecord, _PART, kind, key)
+        if known is not None:
+            return int.from_bytes(known.value)
+        (number,) = records.execute("SELECT count(*) FROM parts WHERE key = ?", kind).fetchone()
+        return 0 if number < self.free_an_hour else None
 
     def _close_hour(self, records: Records, moment: datetime) -> None:
-        """Write the shared audit row of a past hour, if it had more rejected messages than get their own rows."""
+        """Write the shared audit row of a past hour, if it had messages without a row of their own."""
         over = records.one(RejectedRecord)
         if over is None or over.hour == _hour(moment):
             return
         records.execute("DELETE FROM rejected")
-        if over.number > self.free_an_hour:
+        for kind in (_FREE, _UNANSWERED):
+            records.forget(kind)
+        if over.number:
             start = datetime.fromtimestamp(over.hour * 3600, UTC).isoformat(timespec="minutes")
-            facts = {"hour": start, "count": over.number - self.free_an_hour, "digest": over.digest.hex()}
-            self._append(records, "rejected", facts)
+            self._append(records, "rejected", {"hour": start, "count": over.number, "digest": over.digest.hex()})
 
     def _count_replay(self, key: str) -> None:
         """Count a reply that is sent again, which is a use of its run."""

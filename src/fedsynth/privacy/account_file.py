@@ -161,7 +161,8 @@ class PartRecord(NamedTuple):
 
     ``key`` is the question's. ``part`` is "turn" and the message's number for a reply, or "session" and a name for a
     stored value. The salt of a run is stored in the same way, with "run" and its name as ``key`` and "salt" as
-    ``part``.
+    ``part``, and so are the numbers of the audit rows of this hour's messages without cost, with "hour free" and "hour
+    unanswered" as ``key`` and the digest of the question or message as ``part``.
     """
 
     key: str
@@ -177,10 +178,9 @@ class SecretRecord(NamedTuple):
 
 
 class RejectedRecord(NamedTuple):
-    """The account's count of the messages of one hour that charged nothing, such as refused ones.
+    """The account's count of the unanswered messages of one hour that got no audit row of their own.
 
-    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of the messages that got no
-    audit row of their own.
+    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of them.
     """
 
     hour: int

@@ -79,14 +79,14 @@ def tell_ends(
     folder: Path,
     transport: Transport,
     coordinator: Coordinator,
-    keys: Mapping[str, str],
+    keys: Mapping[str, bytes],
     *,
     patience: float = PATIENCE,
 ) -> None:
     """Tell all sites that have not acknowledged the end of a complete run of the federation in ``folder``.
 
     ``transport`` carries the messages; sites in this process are not told, since they end with it. ``coordinator``
-    signs them, and ``keys`` are the sites' public identity keys (hexadecimal) by name, where they are known.
+    signs them, and ``keys`` are the public identity keys of the federation's sites by name.
     Acknowledgements are waited for at most ``patience`` seconds. An error is a warning in the log.
     """
     if not isinstance(transport, NoticeTransport):
@@ -95,8 +95,7 @@ def tell_ends(
         waiting = {run: set(sites) for run, sites in unacknowledged(folder).items()}
 
         def accept(notice: EndNotice, reply: bytes) -> bool:
-            key = bytes.fromhex(keys[notice.site]) if notice.site in keys else None
-            if not acknowledges(reply, notice.data, notice.site, key):
+            if not acknowledges(reply, notice.data, notice.site, keys[notice.site]):
                 return False
             waiting[notice.run].discard(notice.site)
             note_end(folder, notice.run, sorted(waiting[notice.run]))
@@ -106,11 +105,11 @@ def tell_ends(
             EndNotice(site, run, write_end(coordinator, run))
             for run, sites in waiting.items()
             for site in sorted(sites)
-            if site in transport.sites
+            if site in keys
         ]
         if notices:
             transport.tell(notices, accept, patience)
-    except (FedsynthError, OSError, ValueError) as error:  # ValueError: a key that is not hexadecimal
+    except (FedsynthError, OSError) as error:
         _log.warning("sites could not be told of a run's end: %s", error)
     else:
         for run, sites in waiting.items():

@@ -21,6 +21,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, neares
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.secure.masking import KEY_BYTES
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
@@ -70,6 +71,30 @@ class Deployment:
     def least(self) -> int:
         """Number of sites that must answer in every round: ``min_sites``, by default all."""
         return len(self.sites) if self.min_sites is None else self.min_sites
+
+    @property
+    def identities(self) -> dict[str, bytes]:
+        """The public identity key (32 bytes) of each site, with which it signs its replies.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if ``peers`` lacks one, or holds something else.
+        """
+        if lacking := [site for site in self.sites if site not in self.peers]:
+            raise FedsynthError(
+                f"[deployment.peers] of the job lacks {', '.join(lacking)}; without a site's identity key its replies "
+                "cannot be verified: run `fedsynth deploy admit`, which writes it there"
+            )
+        keys = {}
+        for site in self.sites:
+            try:
+                keys[site] = bytes.fromhex(self.peers[site])
+            except ValueError:
+                keys[site] = b""
+            if len(keys[site]) != KEY_BYTES:
+                raise FedsynthError(
+                    f"[deployment.peers] {site} must be an identity key, {2 * KEY_BYTES} hex digits; run "
+                    "`fedsynth deploy admit`, which writes it there"
+                )
+        return keys
 
 
 @dataclass(frozen=True)

@@ -140,8 +140,8 @@ def run_deployed(
     sees only messages that are really sent, none that a resumed run takes from the transcript.
 
     Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
-    :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere, and any error of the
-    run itself, after which it can be resumed.
+    :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere and for a job without
+    the identity key of a site, and any error of the run itself, after which it can be resumed.
     """
     deployment = job.deployment
     if deployment is None:
@@ -152,8 +152,8 @@ def run_deployed(
             f"the run {deployment.run!r} is complete, in {out}; to run the job anew, set another run = ... under "
             "[deployment] in job.toml"
         )
-    schema, coordinator = Schema.load(Path(job.schema)), load_coordinator(folder)
-    tell_ends(folder, transport, coordinator, deployment.peers)
+    schema, coordinator, identities = Schema.load(Path(job.schema)), load_coordinator(folder), deployment.identities
+    tell_ends(folder, transport, coordinator, identities)
     method, trust = job.build_method(schema), job.build_trust()
     with claimed(state), connected(trust, folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
@@ -169,6 +169,7 @@ def run_deployed(
             deployment.run,
             secret,
             coordinator,
+            identities,
             unit=job.unit,
             neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=deployment.least,
@@ -189,7 +190,7 @@ def run_deployed(
             complete.write(job, federation, outcome.synthesizer, outcome.synthetic, out, {})
         for path in (*out.rglob("*"), out, out.parent):
             sync(path)  # the sites can repeat nothing afterwards
-        tell_ends(folder, transport, coordinator, deployment.peers)
+        tell_ends(folder, transport, coordinator, identities)
     return outcome
 
 

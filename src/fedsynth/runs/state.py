@@ -11,13 +11,14 @@ from typing import Annotated
 
 import msgspec
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.coordinator import KEY, Coordinator
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import load_json, private_folder, write_private
 
-FORMAT = 1  # of run.json and of seen.json
+FORMAT = 1  # of run.json
+SEEN_FORMAT = 2  # of seen.json
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 
 
@@ -66,10 +67,10 @@ _Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class _Witnessed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of ``seen.json``: number and chain value of each site's last audit row that a reply showed."""
+    """Content of ``seen.json``: each site's last audit row that a reply showed, with the site's signature."""
 
     format: int
-    seen: dict[str, tuple[int, _Hex]]
+    seen: dict[str, str]  # AuditPosition, as the text that `fedsynth site account --restored` takes
 
 
 class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,16 +120,19 @@ class WitnessTransport:
             "use the fedsynth that wrote it, or restore the file from the backup: without it, a site's outdated "
             "account goes unnoticed"
         )
-        told = load_json(self._file, _Witnessed, "what the server saw of the sites' audits", mend, FORMAT)
-        return {site: AuditPosition(row, bytes.fromhex(chain)) for site, (row, chain) in told.seen.items()}
+        told = load_json(self._file, _Witnessed, "what the server saw of the sites' audits", mend, SEEN_FORMAT)
+        try:
+            return {site: AuditPosition.parse(text) for site, text in told.seen.items()}
+        except InvalidParameter as error:
+            raise FedsynthError(f"{self._file} is damaged ({error}); {mend}") from error
 
     def _write(self) -> None:
         with self._file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for site, known in self._written().items():
                 self.seen[site] = max(known, self.seen.get(site, AuditPosition()), key=lambda seen: seen.row)
-            content = {site: (known.row, known.chain.hex()) for site, known in self.seen.items()}
-            write_private(self._file, msgspec.json.encode(_Witnessed(FORMAT, content)))
+            content = {site: str(known) for site, known in self.seen.items()}
+            write_private(self._file, msgspec.json.encode(_Witnessed(SEEN_FORMAT, content)))
 
 
 def begin(state: Path, digest: str) -> tuple[int, bytes]:

@@ -1,17 +1,15 @@
-"""Requests and replies as files: their names, their frames, and their signatures.
+"""Requests and replies as files: their names, and the frame and the signature of a request.
 
-Rule 1: a file is one frame: a magic string, the content's length and SHA-256, and the content. Tools that carry files
-    may copy them piece by piece, so the reader waits until a frame is complete. The checksum only tells a half-copied
-    file from a complete one; it proves nothing else.
-Rule 2: the content is a signature and the encoded struct that it signs. The coordinator signs a request, together with
-    its site, its name and the last row that the coordinator saw of the site's audit trail (the numbered record of what
-    the site was asked); the site's identity key signs a reply. A reply names the digest of the request's struct, so
-    an older reply to the same message is not mistaken for the one to this file.
+Rule 1: tools that carry files may copy them piece by piece, so a reader waits until a file is complete. A request file
+    is one frame: a magic string, the content's length and SHA-256, and the content. The checksum only tells a
+    half-copied file from a complete one; it proves nothing else.
+Rule 2: the content of a request file is a signature of the coordinator and the encoded struct that it signs, the
+    request together with its site and the file's name. A reply file holds the reply as the site signed it
+    (:func:`~fedsynth.federation.wire.open_reply`): a signature that holds shows that it is complete.
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
-    no request is ever overwritten, and an old refusal cannot come back. A site replaces only replies in the folder that
-    are incomplete or not its own.
+    no request is ever overwritten. A site replaces only replies in the folder that are incomplete or not its own.
 Rule 4: that a run has ended is told in the file RUN.end among the requests, and acknowledged in RUN.ended among the
-    replies (:mod:`~fedsynth.federation.ending`); both are frames as well, and carry signatures of their own.
+    replies (:mod:`~fedsynth.federation.ending`). Both carry signatures, which show that they are complete.
 """
 
 from __future__ import annotations
@@ -26,15 +24,12 @@ import msgspec
 import numpy as np
 
 from fedsynth.federation.coordinator import Coordinator, signed_by
-from fedsynth.federation.events import Bytes, Digest
-from fedsynth.federation.trust.secure import masking
+from fedsynth.federation.events import Bytes
 from fedsynth.federation.wire import SIGNATURE, Request, WireError, decode, encode
 
 OVERHEAD = 4096
 """Largest number of bytes by which a file exceeds the message in it."""
 _REQUEST = b"fedsynth request file 1\n"  # unlike the start of a request's body, whose bytes 4 to 7 are zero
-_REPLY = b"fedsynth reply   file 1\n"
-_NOTICE = b"fedsynth notice file  1\n"
 _FRAME = struct.Struct("<24sQ32s")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME = re.compile(
@@ -58,18 +53,6 @@ class RequestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=Fa
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
     site: Annotated[str, msgspec.Meta(max_length=64)]
     name: Annotated[str, msgspec.Meta(max_length=160)]
-    message: Bytes
-
-
-class ReplyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
-    """Content of a reply file, signed by the site.
-
-    ``site`` is the site's name, ``request`` the digest (SHA-256) of the encoded :class:`RequestFile` that it answers,
-    and ``message`` the reply's bytes (uint8; :func:`~fedsynth.federation.wire.read_reply`).
-    """
-
-    site: Annotated[str, msgspec.Meta(max_length=64)]
-    request: Digest
     message: Bytes
 
 
@@ -147,81 +130,33 @@ def run_of(file: str) -> str:
 # Contents
 
 
-def write_request(
-    coordinator: Coordinator, version: str, site: str, name: MessageName, message: bytes
-) -> tuple[bytes, bytes]:
-    """Return the bytes of a request file, and the digest (SHA-256, 32 bytes) of its struct, which the reply must name.
+def write_request(coordinator: Coordinator, version: str, site: str, name: MessageName, message: bytes) -> bytes:
+    """Return the bytes of a request file.
 
     ``coordinator`` has the key that signs it; ``version`` is the server's version of fedsynth, ``site`` the site's
     name, ``name`` the file's name, and ``message`` the request as sent to a site
     (:func:`~fedsynth.federation.wire.seal_envelope`).
     """
     body = encode(RequestFile(version, site, str(name), np.frombuffer(message, dtype=np.uint8)))
-    return _frame(_REQUEST, coordinator.sign(_REQUEST + body), body), _digest(body)
+    signature = coordinator.sign(_REQUEST + body)
+    checksum = hashlib.sha256(signature + body).digest()
+    return b"".join([_FRAME.pack(_REQUEST, len(signature) + len(body), checksum), signature, body])
 
 
-def read_request(data: bytes, coordinator: bytes) -> tuple[RequestFile, bytes]:
-    """Return the content of a request file, and that struct's digest (SHA-256, 32 bytes), which the reply must name.
+def read_request(data: bytes, coordinator: bytes) -> RequestFile:
+    """Return the content of a request file.
 
     ``data`` are the file's bytes; ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises
     :class:`Unfinished` for an incomplete file, and :class:`WireError` for one that this coordinator did not sign.
     """
-    signature, body = _unframe(_REQUEST, data)
-    if not signed_by(coordinator, signature, _REQUEST + body):
-        raise WireError("it is not signed by the coordinator that site.toml names")
-    content: RequestFile = decode(body, RequestFile)
-    return content, _digest(body)
-
-
-def write_reply_file(identity: bytes, site: str, request: bytes, message: bytes) -> bytes:
-    """Return the bytes of a reply file, signed with the site's identity key, whose seed is ``identity`` (32 bytes).
-
-    ``site`` is the site's name, ``request`` the digest (32 bytes) that :func:`read_request` returned, ``message`` the
-    site's reply.
-    """
-    body = encode(ReplyFile(site, request, np.frombuffer(message, dtype=np.uint8)))
-    return _frame(_REPLY, masking.sign(identity, "reply file", _digest(body)), body)
-
-
-def read_reply_file(data: bytes, key: bytes) -> ReplyFile:
-    """Return the content of a reply file, which the owner of the public identity key ``key`` must have signed.
-
-    ``data`` are the file's bytes; ``key`` is the site's (Ed25519, 32 bytes). Raises :class:`Unfinished` for an
-    incomplete file, and :class:`WireError` for one that the site did not sign.
-    """
-    signature, body = _unframe(_REPLY, data)
-    if not masking.verified(key, signature, "reply file", _digest(body)):
-        raise WireError("it is not signed by the site's identity key in [deployment.peers]")
-    content: ReplyFile = decode(body, ReplyFile)
-    return content
-
-
-def write_notice(data: bytes) -> bytes:
-    """Return the bytes of a file with the end of a run, or with a site's acknowledgement of it (``data``)."""
-    return _frame(_NOTICE, b"", data)
-
-
-def read_notice(file: bytes) -> bytes:
-    """Return what :func:`write_notice` put into a file; raises :class:`Unfinished` for an incomplete or other file."""
-    signature, body = _unframe(_NOTICE, file)
-    return signature + body
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()
-
-
-def _frame(magic: bytes, signature: bytes, body: bytes) -> bytes:
-    checksum = hashlib.sha256(signature + body).digest()
-    return b"".join([_FRAME.pack(magic, len(signature) + len(body), checksum), signature, body])
-
-
-def _unframe(magic: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """Return the signature and the signed bytes of a complete file."""
     if len(data) < _FRAME.size + SIGNATURE:
         raise Unfinished("it is incomplete; it is read again later")
-    found, length, checksum = _FRAME.unpack_from(data)
+    magic, length, checksum = _FRAME.unpack_from(data)
     content = data[_FRAME.size :]
-    if found != magic or len(content) != length or hashlib.sha256(content).digest() != checksum:
+    if magic != _REQUEST or len(content) != length or hashlib.sha256(content).digest() != checksum:
         raise Unfinished("it is incomplete, or not a file of this version; it is read again later")
-    return content[:SIGNATURE], content[SIGNATURE:]
+    signature, body = content[:SIGNATURE], content[SIGNATURE:]
+    if not signed_by(coordinator, signature, _REQUEST + body):
+        raise WireError("it is not signed by the coordinator that site.toml names")
+    found: RequestFile = decode(body, RequestFile)
+    return found

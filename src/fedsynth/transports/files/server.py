@@ -1,16 +1,14 @@
 """The server's side of the file exchange: the transport, and a federation's run over it.
 
-Rule 1: a reply is accepted only if it is signed with the identity key that the run's settings (``job.toml``) name for
-    the site, and answers the expected request file. Rule 2: whatever else is in the folder or happens to it, the worst
-    result is a lost site, never a lost run. Rule 3: a request that is in the folder already is not written again: a
-    server that was killed, or stopped until somebody has carried the files, finds its requests and the replies that
-    have arrived. Rule 4: the end of a run lies among the requests until its site has acknowledged it; nothing waits for
-    that.
+Rule 1: a file that is not the site's signed reply to the message is passed over, and the site's own is waited for.
+Rule 2: whatever else is in the folder or happens to it, the worst result is a lost site, never a lost run. Rule 3: a
+request that is in the folder already is not written again: a server that was killed, or stopped until somebody has
+carried the files, finds its requests and the replies that have arrived. Rule 4: the end of a run lies among the
+requests until its site has acknowledged it; nothing waits for that.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import time
@@ -24,22 +22,13 @@ from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsuppo
 from fedsynth.federation.ending import LARGEST
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.secure.masking import KEY_BYTES
-from fedsynth.federation.wire import LARGEST_MESSAGE, Reply, WireError, open_envelope
+from fedsynth.federation.wire import LARGEST_MESSAGE, ForeignReply, Reply, WireError, open_envelope
 from fedsynth.files import read_text, write_private
 from fedsynth.runs.ending import EndNotice
-from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.job import Job
 from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, require_exchange
-from fedsynth.transports.files.messages import (
-    OVERHEAD,
-    MessageName,
-    read_notice,
-    read_reply_file,
-    read_request,
-    write_notice,
-    write_request,
-)
+from fedsynth.transports.files.messages import OVERHEAD, MessageName, read_request, write_request
 
 POLL = 1.0  # s between two searches for replies
 _log = logging.getLogger(__name__)
@@ -69,8 +58,8 @@ class FileTransport:
     ----------
     exchange
         Folder that carries the files, which must exist.
-    keys
-        The roster: each site's public identity key (32 bytes) by the site's name.
+    sites
+        Names of all sites of the federation (the roster).
     deadline
         Most seconds to wait in one call of :meth:`exchange`; it may be several days. A resumed run starts waiting from
         zero.
@@ -89,7 +78,7 @@ class FileTransport:
     def __init__(
         self,
         exchange: Path,
-        keys: Mapping[str, bytes],
+        sites: Sequence[str],
         deadline: float,
         *,
         wait: bool = True,
@@ -99,7 +88,7 @@ class FileTransport:
     ) -> None:
         """Take the parameters; nothing is written yet. Raises :class:`InvalidParameter` for unknown ``without``."""
         self._exchange = exchange
-        self._keys = dict(keys)
+        self._sites = tuple(sites)
         self._deadline = deadline
         self._wait = wait
         self._without = frozenset(without)
@@ -107,13 +96,13 @@ class FileTransport:
         self._withdrawn = set(read_text(withdrawn).split() if withdrawn is not None and withdrawn.exists() else ())
         self._poll = poll
         self._going_on: Generator[Reply, None, None] | None = None
-        if unknown := sorted(self._without - self._keys.keys()):
-            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._keys)}")
+        if unknown := sorted(self._without - set(self._sites)):
+            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._sites)}")
 
     @property
     def sites(self) -> Sequence[str]:
         """Names of all sites in the roster, also of those that are not asked."""
-        return tuple(self._keys)
+        return self._sites
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Write ``messages``, each a request to one site, as files, and yield one reply per message, in their order.
@@ -177,14 +166,13 @@ class FileTransport:
             requests, replies = self._folder(notice.site, "requests"), self._folder(notice.site, "replies")
             told, acknowledged = f"{notice.run}.end", f"{notice.run}.ended"
             try:
-                data = replies.read(acknowledged, LARGEST + OVERHEAD)
-                with contextlib.suppress(WireError):
-                    if data is not None and accept(notice, read_notice(data)):
-                        requests.remove(told)
-                        replies.remove(acknowledged)
-                        continue
+                data = replies.read(acknowledged, LARGEST)
+                if data is not None and accept(notice, data):
+                    requests.remove(told)
+                    replies.remove(acknowledged)
+                    continue
                 if requests.stamp(told) is None:
-                    requests.write(told, write_notice(notice.data))
+                    requests.write(told, notice.data)
             except OSError as error:
                 _log.warning("%s cannot be used (%s): %s is told later", requests.path, error, notice.site)
 
@@ -193,7 +181,7 @@ class FileTransport:
 
         Files that cannot be removed are named in the log.
         """
-        for site in self._keys:
+        for site in self._sites:
             for part in ("requests", "replies"):
                 folder = self._folder(site, part)
                 try:
@@ -231,32 +219,32 @@ class FileTransport:
         for found in listed:
             if found.without_attempt != name or str(found) in self._withdrawn:
                 continue
-            if digest := self._ours(one, found):
-                one.name, one.digest = found, digest
+            if self._is_ours(one, found):
+                one.name = found
                 return
         if message.site in self._without:
             return
         name = replace(name, attempt=secrets.token_hex(8))
-        content, one.digest = write_request(message.coordinator, fedsynth.__version__, message.site, name, message.data)
+        content = write_request(message.coordinator, fedsynth.__version__, message.site, name, message.data)
         one.requests.write(name.request, content)
         one.name = name
 
-    def _ours(self, one: _Asked, name: MessageName) -> bytes:
-        """Return the digest of a request file in the folder; empty unless it is complete and this coordinator's own."""
+    def _is_ours(self, one: _Asked, name: MessageName) -> bool:
+        """Whether a request file in the folder is complete and this coordinator's own."""
         message = one.message
         try:
             data = one.requests.read(name.request, len(message.data) + OVERHEAD)
-            found, digest = read_request(data or b"", message.coordinator.public)
-            body = open_envelope(found.message.data)[2]
+            found = read_request(data or b"", message.coordinator.public)
+            body = open_envelope(found.message.data).body
         except (WireError, OSError):
-            return b""
+            return False
         told = (found.fedsynth, found.site, found.name, bytes(body))
-        return digest if told == (fedsynth.__version__, message.site, str(name), message.request.body) else b""
+        return told == (fedsynth.__version__, message.site, str(name), message.request.body)
 
     def _read(self, one: _Asked) -> Reply | None:
         """Return the reply if it has arrived, is complete and is signed by the site."""
         assert one.name is not None
-        replies, file, site = self._folder(one.message.site, "replies"), one.name.reply, one.message.site
+        replies, file = self._folder(one.message.site, "replies"), one.name.reply
         stamp = replies.stamp(file)
         if stamp is None or not one.known.worth_reading(file, stamp):
             return None
@@ -265,14 +253,10 @@ class FileTransport:
             one.say(f"{replies.path / file} is larger than any reply")
             return None
         try:
-            found = read_reply_file(data, self._keys[site])
-        except WireError as error:
+            reply = one.message.own_reply(data)
+        except ForeignReply as error:
             one.say(f"{replies.path / file} is not a valid reply: {error}")
             return None
-        if (found.site, found.request) != (site, one.digest):
-            one.say(f"{replies.path / file} is the reply to another request")
-            return None
-        reply = one.message.reply(found.message.tobytes())
         return self._lost(one, reply.lost) if reply.code == "lost" else reply
 
     def _lost(self, one: _Asked, why: str) -> Reply:
@@ -338,7 +322,6 @@ class _Asked:
     message: Message
     requests: ExchangeFolder
     name: MessageName | None = None
-    digest: bytes = b""
     done: bool = False
     awaited: bool = False
     said: str = ""
@@ -395,7 +378,7 @@ def over_files(
     require_exchange(exchange)
     transport = FileTransport(
         exchange,
-        _keys(path, deployment),
+        tuple(deployment.identities),
         deployment.deadline,
         wait=wait,
         without=without,
@@ -408,23 +391,3 @@ def over_files(
     finally:
         transport.close()
     transport.remove_run(deployment.run)
-
-
-def _keys(path: Path, deployment: Deployment) -> dict[str, bytes]:
-    """Return the identity key of each site of the roster."""
-    if lacking := [site for site in deployment.sites if site not in deployment.peers]:
-        raise FedsynthError(
-            f"{path}: [deployment.peers] lacks {', '.join(lacking)}; without a site's identity key its files "
-            "cannot be verified: run `fedsynth deploy admit`, which writes it there"
-        )
-    keys = {}
-    for site in deployment.sites:
-        try:
-            keys[site] = bytes.fromhex(deployment.peers[site])
-        except ValueError:
-            keys[site] = b""
-        if len(keys[site]) != KEY_BYTES:
-            raise FedsynthError(
-                f"{path}: [deployment.peers] {site} must be an identity key, {2 * KEY_BYTES} hex digits"
-            )
-    return keys

@@ -10,6 +10,7 @@ Rule 1: a request is answered only if the coordinator signed it for this site an
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -19,22 +20,13 @@ from pathlib import Path
 
 import fedsynth
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.ending import LARGEST, read_end
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of
+from fedsynth.federation.ending import LARGEST, acknowledges, read_end
+from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.state import IdleRuns, TimedReplies, answer, end_of_run, site_secret, wait_until_due
 from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
-from fedsynth.transports.files.messages import (
-    OVERHEAD,
-    MessageName,
-    read_notice,
-    read_reply_file,
-    read_request,
-    run_of,
-    write_notice,
-    write_reply_file,
-)
+from fedsynth.transports.files.messages import OVERHEAD, MessageName, RequestFile, read_request, run_of
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
 POLL = 1.0  # s between two searches for requests
@@ -46,7 +38,6 @@ class _Asked:
     """A request to this site that has no reply yet."""
 
     name: MessageName
-    digest: bytes
     message: bytes
     refuse: str
 
@@ -120,19 +111,17 @@ class FileAnswerer:
 
     def _answer_all(self) -> int:
         config = load_site_config(self._folder)
-        secret = site_secret(config)
+        key = identity(site_secret(config))
         replies = self._replies(config)
-        self._end_runs(config)
+        self._end_runs(config, key)
         answered, unwritten = 0, ""
         began = time.monotonic()
-        for batch in self._batches(config, identity(secret)):
+        for batch in self._batches(config, key):
             found = _answers(config, batch)
             wait_until_due(began, config.policy.answer_every, seconds=found.seconds)
             for asked, message in zip(batch, found.replies, strict=True):
                 try:
-                    replies.write(
-                        asked.name.reply, write_reply_file(identity_seed(secret), config.name, asked.digest, message)
-                    )
+                    replies.write(asked.name.reply, message)
                 except OSError as error:
                     unwritten = (
                         f"{replies.path / asked.name.reply} cannot be written ({error}); free space or fix the cause"
@@ -147,7 +136,7 @@ class FileAnswerer:
             raise FedsynthError(unwritten)
         return answered
 
-    def _end_runs(self, config: SiteConfig) -> None:
+    def _end_runs(self, config: SiteConfig, key: bytes) -> None:
         """Close the runs that have ended, as files in the folder say, and acknowledge that in files."""
         requests, replies = self.requests(config), self._replies(config)
         self._ended.clear()
@@ -155,15 +144,16 @@ class FileAnswerer:
         for file in sorted(self._ends):
             run = run_of(file)
             try:
-                data = read_notice(requests.read(file, LARGEST + OVERHEAD) or b"")
+                data = requests.read(file, LARGEST) or b""
                 if read_end(data, config.coordinator).run != run:
                     raise WireError("it tells the end of another run")
             except (WireError, OSError) as error:
                 self._say_once(file, error)
                 continue
             self._ended.add(run)
-            if replies.stamp(f"{run}.ended") is None and (told := end_of_run(config, data)):
-                replies.write(f"{run}.ended", write_notice(told))
+            known = replies.read(f"{run}.ended", LARGEST) or b""
+            if not acknowledges(known, data, config.name, key) and (told := end_of_run(config, data)):
+                replies.write(f"{run}.ended", told)
                 self._say(f"run {run} has ended, and is closed here")
 
     def _say_once(self, file: str, error: Exception) -> None:
@@ -222,25 +212,29 @@ class FileAnswerer:
         data = requests.read(name.request, config.policy.largest_message + OVERHEAD)
         if data is None:
             raise WireError("it is larger than largest_message in [policy] of site.toml")
-        found, digest = read_request(data, config.coordinator)
+        found = read_request(data, config.coordinator)
         if (found.site, found.name) != (config.name, str(name)):
             raise WireError(f"it was written for {found.site}, as {found.name}")
-        if replied is not None and self._is_answered(replies, name, digest, key):
+        if replied is not None and self._is_answered(replies, config, name, found, key):
             self._done[name.request] = (stamp, replied)
             return None
         here, server = fedsynth.__version__, found.fedsynth
         why = "" if here == server else f"it runs fedsynth {here} and the server {server!r}; upgrade both together"
-        return _Asked(name, digest, found.message.tobytes(), why)
+        return _Asked(name, found.message.tobytes(), why)
 
-    def _is_answered(self, replies: ExchangeFolder, name: MessageName, digest: bytes, key: bytes) -> bool:
+    def _is_answered(
+        self, replies: ExchangeFolder, config: SiteConfig, name: MessageName, request: RequestFile, key: bytes
+    ) -> bool:
         """Whether this site's own reply to the request exists and is complete."""
         data = replies.read(name.reply, LARGEST_MESSAGE + OVERHEAD)
         if data is None:
             return False
         try:
-            return read_reply_file(data, key).request == digest
+            head, _ = open_reply(data, config.name, key)
+            asked = hashlib.sha256(open_envelope(request.message.data).body).digest()
         except WireError:
             return False
+        return head.message == asked
 
 
 def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> TimedReplies:

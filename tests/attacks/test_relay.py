@@ -1,0 +1,227 @@
+"""A relay without keys: it replays, forges and rewrites what passes it, and can do no more than drop and delay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from tests.attacks.world import (
+    COORDINATOR,
+    PARTS,
+    SCHEMA,
+    SEX,
+    ask,
+    counts,
+    question,
+    read,
+    rewritten,
+    sealed,
+    secure_sites,
+    site,
+    table,
+)
+
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity, identity_seed
+from fedsynth.federation.trust.secure.site import SecureSum
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.wire import NO_ROW, SIGNATURE, AuditPosition, ForeignReply, Reply, code_of, write_reply
+from fedsynth.privacy.cost import Budget
+
+VICTIM = "site-002"
+TRUSTS: dict[str, Trust] = {
+    "local": LocalNoise(),
+    "trusted": TrustedServer(),
+    "secure": SecureSum(min_honest=2, dropouts=2),
+}
+each_trust = pytest.mark.parametrize("trust", TRUSTS)
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Requests
+
+
+def of_another(own: AuditPosition) -> AuditPosition:
+    """Return the position of another site, which that site signed."""
+    return AuditPosition.signed(identity_seed(bytes([2]) * 32), "site-1", 50, b"c" * 32)
+
+
+FORGED: dict[str, Callable[[AuditPosition], AuditPosition]] = {
+    "made up": lambda own: AuditPosition(9, b"x" * 32, b"x" * 64),
+    "another row": lambda own: replace(own, row=own.row + 1),
+    "another chain": lambda own: replace(own, chain=b"x" * 32),
+    "beyond 2^53": lambda own: replace(own, row=2**60),
+    "beyond every row": lambda own: replace(own, row=2**64 - 1),
+    "of another site": of_another,
+    "without a signature": lambda own: replace(own, signature=bytes(64)),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_b08_a_position_that_the_site_did_not_sign_has_no_effect(forge):
+    """1,001 replays of one old question with a wrong position are as many replies and no row.
+
+    Positions were not signed: the site refused the first replay, and from the 1,001st on every secure sum of the hour
+    ("too many questions without cost in this hour").
+    """
+    asked, *_ = secure_sites(3, SecureSum())
+    old = question(trust="secure")
+    first = ask(asked, old)
+    before, data = asked.account.head(), sealed(old, forge(first.seen))
+    assert {asked.answer(data) for _ in range(1001)} == {first.data}
+    assert asked.account.head() == before
+    assert ask(asked, question(trust="secure", run="next")).code == "answered"
+
+
+def test_b08_a_refused_message_takes_one_row_however_often_it_comes():
+    """Each repetition took a row, and after 1,000 of them the site opened no secure sum for the rest of the hour."""
+    asked, *_ = secure_sites(3, SecureSum())
+    old = question(trust="secure")
+    ask(asked, old)
+    asked.account.close("run")
+    before = asked.account.head()[0]
+    data = sealed(old)
+    assert {code_of(asked.answer(data)) for _ in range(1001)} == {"refused"}
+    assert asked.account.head()[0] == before + 1
+    assert ask(asked, question(trust="secure", run="next")).code == "answered"
+    assert asked.account.verify().wrong == ""
+
+
+def test_b08_refusals_never_use_up_what_questions_without_cost_may_be():
+    """A coordinator that signs any number of bad messages fills a bounded number of rows, and asks on as before."""
+    asked, *_ = secure_sites(3, SecureSum())
+    asked.account.free_an_hour = 50
+    for step in range(300):
+        assert ask(asked, question(trust="nobody", step=step)).code == "refused"
+    assert asked.account.head()[0] == 50
+    with asked.account._file.open() as records:
+        assert records.execute("SELECT count(*) FROM parts").fetchone() == (50,)
+    assert ask(asked, question(trust="secure")).code == "answered"
+
+
+def test_b08_a_backup_is_noticed_by_what_the_site_signed_and_the_log_has_the_whole_head(caplog):
+    """The site's own signature is the one thing that makes it refuse; its steward finds in the log what to copy."""
+    asked, backed_up = (site() for _ in range(2))  # the second has the secret and an account without the charge
+    seen = ask(asked, question()).seen
+    refused = backed_up.answer(sealed(question(step=1), seen))
+    assert read(backed_up, question(step=1), refused).code == "refused"
+    assert f"fedsynth site account FOLDER --restored {seen}" in caplog.text
+    assert f'"lacking":"{seen}"' in list(backed_up.account.export())[-1]
+    assert AuditPosition.parse(str(seen)).verified("north", identity(asked.secret))
+
+
+def test_b08_a_site_signs_no_refusal_of_what_its_coordinator_did_not_sign():
+    """The reply to a spoilt request named the message that it had been; signed, it would refuse any message."""
+    asked, message = site(), question()
+    good = sealed(message)
+    for data in (bytes([good[0] ^ 1]) + good[1:], message.body, b""):
+        with pytest.raises(ForeignReply, match="did not sign"):
+            read(asked, message, asked.answer(data))
+    assert asked.account.head()[0] == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Replies
+
+
+@dataclass
+class Relay(InProcess):
+    """Sites in this process, with somebody on the way who changes every reply of one of them."""
+
+    change: Callable[[bytes], bytes]
+    doors: dict[str, Site] = field(default_factory=dict)
+
+    def __call__(self, sites: Sequence[Site]) -> Relay:
+        """Reach the sites."""
+        self.doors = {of.name: of for of in sites}
+        super().__init__(sites)
+        return self
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each site's reply."""
+        for message in messages:
+            data = self.doors[message.site].answer(message.data)
+            yield message.reply(self.change(data) if message.site == VICTIM else data)
+
+
+def run(trust: str, relay: Relay) -> Federation:
+    """Return a federation of five sites behind a relay."""
+    tables = [table(40, seed) for seed in range(5)]
+    return federate(tables, SCHEMA, Budget(2.0, 1e-6), trust=TRUSTS[trust], seed=1, transport=relay)
+
+
+@each_trust
+@pytest.mark.parametrize("part", PARTS)
+def test_b08_a_reply_that_was_changed_on_its_way_is_lost_and_not_remembered(trust, part):
+    """One byte in any part loses the site this round, and no other: the next question is answered and charged once.
+
+    Replies had no signature: a changed row was remembered for good, and the site refused this run and all later ones.
+    """
+    relay = Relay(lambda data: rewritten(data, part))
+    federation = run(trust, relay)
+    first = federation.sum(counts((SEX,)), 0.5)
+    assert VICTIM not in first.sites
+    assert len(first.sites) == 4
+    assert VICTIM in federation.lost
+    assert VICTIM not in {name for name, seen in federation.seen.items() if seen.row}
+    relay.change = lambda data: data
+    assert len(federation.sum(counts((SEX,)), 0.5).sites) == 5
+    charges = relay.doors[VICTIM].account.charges()
+    assert len({charge["key"] for charge in charges}) == len(charges) == (1 if trust == "secure" else 2)
+    assert federation.budget.covers(relay.doors[VICTIM].account.spent())
+
+
+@each_trust
+def test_b08_a_reply_that_a_relay_makes_itself_is_lost_and_not_remembered(trust):
+    """With a row beyond all that the site has, it made every site refuse; now it needs the site's own key."""
+
+    def made(data: bytes) -> bytes:
+        start = 8 + int.from_bytes(data[:8], "little")
+        digest = data[data.index(b"\xa7message", 8, start) + 10 :][:32].hex()
+        return write_reply(bytes(32), VICTIM, digest, "refused", (2**60, b"x" * 32))
+
+    federation = run(trust, Relay(made))
+    assert len(federation.sum(counts((SEX,)), 0.5).sites) == 4
+    assert not federation.seen[VICTIM].row
+
+
+def test_b08_no_reply_stands_for_another_one():
+    """A signature covers site, message, code, position and answer: nothing of one reply goes into another."""
+    north, south = site(), site(table(seed=1), name="south", secret=b"s" * 32)
+    first, second = question(), question(step=1)
+
+    replies = {
+        (of.name, step): of.answer(sealed(request))
+        for of in (north, south)
+        for step, request in enumerate((first, second))
+    }
+    here = Message.of("north", identity(north.secret), first, COORDINATOR, AuditPosition())
+    assert here.reply(replies["north", 0]).code == "answered"
+
+    def parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+        end = 8 + int.from_bytes(data[:8], "little")
+        return data[:end], data[end : end + SIGNATURE], data[end + SIGNATURE :]
+
+    (head, signed, body), (other, other_signed, other_body) = (parts(replies["north", step]) for step in (0, 1))
+    assert body != other_body
+    foreign = {
+        "another site's": replies["south", 0],
+        "to another message": replies["north", 1],
+        "another answer": head + signed + other_body,
+        "another answer with its signature": head + other_signed + other_body,
+        "another head": other + signed + body,
+        "no answer": head + signed,
+    }
+    for what, data in foreign.items():
+        reply = here.reply(data)
+        assert (reply.code, reply.answer, reply.seen) == ("lost", None, AuditPosition()), what
+        with pytest.raises(ForeignReply):  # which files are passed over for, and waited on
+            here.own_reply(data)
+    seed = identity_seed(south.secret)
+    as_north = write_reply(seed, "north", first.digest, "refused", NO_ROW)
+    assert here.reply(as_north).code == "lost"
