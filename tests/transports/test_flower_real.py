@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.public_data import FOLDER
 from tests.transports.flower_world import RUN, FlowerWorld, lay_out, product, spent
-from tests.transports.recomputing import recomputed
+from tests.transports.recomputing import keep_salts, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -76,6 +76,7 @@ def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: st
     schema = next(iter(tables.values())).schema
     options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
     lay_out(root, tables, schema, trust, method, **options)
+    keep_salts(root)
     world.use(root)
     return world.submit_job(root)
 
