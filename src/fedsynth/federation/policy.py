@@ -106,7 +106,7 @@ class Policy:
     min_cohort: int = 1
     largest_message: int = 2**24
     largest_answer: int = MOST_CELLS
-    largest_stored: int = 2**28
+    largest_stored: int = 2**30
     answer_every: float = 1.0
     timed_rows: int = 2**17
     keep_runs_days: float = 14.0
