@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,21 @@ from tests.attacks.world import (
     table,
 )
 
+from fedsynth.federation.dry_run import even_rows, forecast
 from fedsynth.federation.query import Counts
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.state import answer, open_account
+from fedsynth.methods import find_method
 from fedsynth.privacy.account import LARGEST_KEPT, Account
+from fedsynth.privacy.account_file import RunRecord
+from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Deposit, Gaussian
 from fedsynth.schema import Numeric, Schema
 
@@ -164,3 +172,23 @@ def test_b11_rows_that_are_gone_for_a_while_fail_a_repetition_and_do_not_replace
     (tmp_path / "away").rename(copy)
     assert answer(config, [sealed(wide())]).replies == [first]
     assert math.isclose(open_account(config).spent().rho, 1e-6, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("trust", [LocalNoise(), SecureSum(min_honest=2)])
+def test_b11_a_plan_says_how_much_a_run_makes_a_site_store(trust):
+    """What sites count before each charge is within what ``fedsynth plan`` shows."""
+    method, budget = find_method("oneshot").kind(), Budget(1.0, 1e-6)
+    limits = find_method("oneshot").limits(method, WIDE)
+    planned = forecast("oneshot", method, WIDE, budget, trust=trust, sites=3, rows=300, repeats=1, limits=limits)
+    members: list[Site] = []
+
+    def join(sites: Sequence[Site]) -> InProcess:
+        members.extend(sites)
+        return InProcess(sites)
+
+    tables = {f"site-{k}": even_rows(WIDE, 100, np.random.default_rng(k)) for k in range(3)}
+    method.fit(federate(tables, WIDE, budget, trust=trust, seed=1, transport=join))
+    for of in members:
+        with of.account._file.open() as records:
+            (run,) = records.all(RunRecord)
+        assert 0 < run.stored <= planned.stored.high
