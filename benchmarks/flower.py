@@ -2,7 +2,7 @@
 
     python -m benchmarks.flower
 
-Starts a SuperLink and four SuperNodes on this machine (TLS, registered keys, process isolation) and runs Adult.
+Starts a SuperLink, a server and four sites on this machine (TLS, registered keys) and runs Adult.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def deployed(world: FlowerWorld, folder: Path, tables: Mapping[str, Table], meth
     root = folder / method
     lay_out(root, tables, schema, "local", method, budget=budget, options=JOBS[method], deadline=300.0)
     world.use(root)
-    sites, server = processor(world, "node", "serve"), processor(world, "superlink")
-    run_id = world.submit(root)
+    sites, server = processor(world, "node"), processor(world, "superlink", "server")
+    run_id = world.submit_job(root)
     if world.finish(run_id, 500) != "finished:completed":
-        raise RuntimeError(world.flwr("log", run_id, "world", "--show"))
-    sites, server = processor(world, "node", "serve") - sites, processor(world, "superlink") - server
-    (run,) = json.loads(world.flwr("list", "world", "--run-id", run_id, "--format", "json"))["runs"]
+        raise RuntimeError(world.log("server"))
+    sites, server = processor(world, "node") - sites, processor(world, "superlink", "server") - server
+    (run,) = json.loads(world.flwr("list", "federation", "--run-id", run_id, "--format", "json"))["runs"]
     traffic = run["network-traffic"]
     began = time.process_time()
     simulated(
@@ -162,11 +162,11 @@ def main() -> None:
             ["flwr.app", "flwr.clientapp", "flwr.serverapp"],
         ),
         ("numpy, pandas, scipy.optimize alone", ["numpy", "pandas", "scipy.optimize"]),
-        ("a site's client, all of it (`fedsynth.transports.flower.client`)", ["fedsynth.transports.flower.client"]),
+        ("a site's node, all of it (`fedsynth.transports.flower.node`)", ["fedsynth.transports.flower.node"]),
     ]
     text = "\n".join(
         [
-            f"Adult over {len(SITES)} SuperNodes and one SuperLink on one machine (2 cores, shared), Flower 1.41, TLS,",
+            f"Adult over {len(SITES)} sites and one SuperLink on one machine (2 cores, shared), Flower 1.41, TLS,",
             "process isolation, local noise, one run each. A round is one exchange: one message to each site. Its time",
             "is Flower's polling and the server's fit. kB in: from the sites.",
             f"Other work ran beside it: load average {os.getloadavg()[2]:.0f} over these 15 minutes.",

@@ -94,7 +94,7 @@ def written(kind: type) -> Callable[[Any], None]:
 def telling(pipe: Any) -> None:
     """Tell what would have been stored, and be killed before it is."""
 
-    def store(account: Account, key: str, turn: int, reply: bytes) -> None:
+    def store(account: Account, key: str, turn: int, reply: bytes, **_: Any) -> None:
         pipe.send_bytes(reply)
         killed()
 

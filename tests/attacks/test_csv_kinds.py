@@ -56,6 +56,7 @@ def deployed(folder: Path, text: str | bytes, **source: Any) -> SiteConfig:
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
+            "per_run": {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta},
             "trusts": {"local": {}},
             "verbs": list(VERBS),
             "plans": "any",

@@ -354,14 +354,14 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
     from flwr.supercore.task_identity import TaskIdentity
 
     import fedsynth
-    from fedsynth.transports.flower import client, records
+    from fedsynth.transports.flower import node, records
 
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages ask the process which task it runs
         monkeypatch.setattr(TaskIdentity, name, 1)
     every = 0.5
     few, many = frame(10), frame(20_000)
     many["age"] = np.linspace(0, 100, len(many))
-    due, taken = noted_waits(monkeypatch, client), []
+    due, taken = noted_waits(monkeypatch, node), []
     for name, rows in (("few", few), ("many", many)):
         config = deployed(tmp_path / name, rows, answer_every=every)
         for request in _requests():
@@ -369,7 +369,7 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
             content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": config.name})
             message = Message(content, dst_node_id=2, message_type="query")
             start = time.monotonic()
-            client.reply(config.folder, message)
+            node.reply(config.folder, message)
             taken.append(time.monotonic() - start)
     assert len(due) == len(taken) == 8
     assert all(whole(moment, every) for moment in due), due

@@ -53,6 +53,7 @@ def deployed_counts(folder: Path, rows: pd.DataFrame) -> list[int]:
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": {"epsilon": 1.0, "delta": 1e-6},
+            "per_run": {"epsilon": 1.0, "delta": 1e-6},
             "trusts": {"local": {}},
             "verbs": list(VERBS),
             "plans": "any",

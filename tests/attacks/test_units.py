@@ -28,8 +28,9 @@ from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
 from fedsynth.host.state import answer, open_account
-from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.account import Account
 from fedsynth.privacy.audit import verify_export
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import (
     Budget,
     Cost,

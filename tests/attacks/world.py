@@ -124,7 +124,14 @@ def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
         "site": {"name": "north"},
         "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
         "coordinator": {"key": COORDINATOR.public.hex()},
-        "policy": {"budget": limits, "trusts": {"local": {}}, "verbs": list(VERBS), "plans": "any", **policy},
+        "policy": {
+            "budget": limits,
+            "per_run": limits,
+            "trusts": {"local": {}},
+            "verbs": list(VERBS),
+            "plans": "any",
+            **policy,
+        },
         "flower": {"superlink": "127.0.0.1:9"},
     }
     (folder / "site.toml").write_text(tomli_w.dumps(content))

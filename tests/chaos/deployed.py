@@ -29,6 +29,7 @@ from pathlib import Path
 from tests.attacks.world import SCHEMA
 from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, needles_of
 from tests.transports.flower_world import RUN, FlowerWorld, children, lay_out
+from tests.transports.recomputing import keep_salts
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
@@ -174,6 +175,7 @@ class DeployedWorld(FlowerWorld):
             deadline=DEADLINE,
             answer_every=1.0,
         )
+        keep_salts(self.root)
         self.use(self.root)
         (folder / "boot").mkdir()
         (folder / "boot" / "sitecustomize.py").write_text(SHIFTED)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.chaos.world import faults_of_accounts
 from tests.transports.flower_world import RUN, product
-from tests.transports.recomputing import recomputed
+from tests.transports.recomputing import drop_triggers, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -52,6 +52,7 @@ def test_a_run_over_flower_under_faults_ends_and_pays_once(seed, tmp_path):
         }
         with Path(report).open("a") as file:
             file.write(json.dumps(line) + "\n")
+    drop_triggers(outcome.root)
     assert faults_of_accounts(outcome) == []
     assert sorted(outcome.exposed) == []
     assert outcome.left == 0

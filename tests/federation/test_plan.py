@@ -353,7 +353,7 @@ def test_a_policy_is_what_the_file_says(tmp_path):
     least = policy_from_toml({"budget": {"epsilon": 1, "delta": 0}, "trusts": {"local": {}}})
     assert (least.per_run, least.schemas, least.plans, least.size_is_public) == (None, frozenset(), {}, False)
     assert (least.any_plan, least.unit, least.verbs) == (False, ONE_ROW, ("sum", "deposit"))
-    assert (least.answer_every, least.keep_runs_days) == (1.0, 90.0)
+    assert (least.answer_every, least.keep_runs_days) == (1.0, 14.0)
 
 
 def test_a_budget_without_limit_must_be_asked_for_twice():
@@ -414,6 +414,7 @@ def test_a_budget_without_limit_must_be_asked_for_twice():
         ({"plans": {"0" * 64: "approved.toml"}}, "not the plan that was approved"),
         ({"plans": None}, "restrict approved plans"),
         ({"plans": "any"}, "restrict approved plans"),
+        ({"plans": "any", "per_run": None}, r"write per_run = \{ epsilon = 1, delta = 1e-06 \} into \[policy\]"),
     ],
 )
 def test_a_policy_that_is_wrong_or_contradicts_itself_is_an_error_that_says_where(tmp_path, changes, says):

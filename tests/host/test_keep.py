@@ -8,21 +8,26 @@ import multiprocessing
 import os
 import random
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from tests.attacks import world
 from tests.attacks.world import ask_deployed as ask
 from tests.attacks.world import deployed, frame, question, sealed
 
 from fedsynth.backup import BackupContents
 from fedsynth.cli.app import main
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, Refused
+from fedsynth.federation.trust.secure.masking import identity_seed
+from fedsynth.federation.wire import AuditPosition
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.keep import back_up_site, restore_site
+from fedsynth.host.rows import close_run
 from fedsynth.host.state import answer, make_node_key, open_account, site_secret
-from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.keep import back_up_server, restore_server
 from fedsynth.runs.state import COORDINATOR as SECRET_FILE
@@ -107,12 +112,77 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
     assert (facts["row"], facts["name"]) == (1, "north")
     assert ask(config, question(step=2), lost.seen).code == "refused"
     assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(Norms(1, 1)).rho)
-    assert command("site", "account", config.folder, "--restored", lost.seen) == 0
+    assert command("site", "account", config.folder, "--restored", lost.seen, "--yes") == 0
     account = open_account(config)
     assert config.policy.budget.price(account.spent()) >= config.policy.budget.rho * (1 - 1e-9)
     assert account.verify().wrong == ""
     assert '"put back"' in "".join(account.export())
     assert ask(config, question(step=2), lost.seen).code == "refused"  # its run was written off and closed
+
+
+def test_what_a_restored_backup_is_charged_is_said_first_and_no_more_is_charged(tmp_path, capsys):
+    """Three runs open at the backup, one complete, one that began later; before, nothing was said and all was spent."""
+    limits = {"budget": {"epsilon": 4.0, "delta": 1e-6}, "per_run": {"epsilon": 0.5, "delta": 1e-6}}
+    config = deployed(tmp_path / "north", frame(), **limits, verbs=["each"])  # no training
+    question = partial(world.question, verb="each")
+    for run in ("one", "two", "three", "complete"):
+        assert ask(config, question(run=run)).code == "answered"
+    close_run(config, open_account(config), "complete")
+    assert command("site", "backup", config.folder, tmp_path / "backup") == 0
+    known = open_account(config).spent().rho
+    ask(config, question(run="later"))
+    last = ask(config, question(run="one", step=1)).seen
+    assert command("site", "restore", tmp_path / "backup", config.folder, "--replace") == 0
+    assert ask(config, question(run="two", step=2), last).code == "refused"
+    before = open_account(config).head()
+    written = ("site", "account", config.folder, "--restored", last, "--began", "later")
+    capsys.readouterr()
+    assert command(*written) == 9  # nobody can be asked here
+    told = capsys.readouterr()
+    assert "--yes" in told.err
+    limit, one = Budget(0.5, 1e-6).rho, question().head.release.cost(Norms(1, 1)).rho
+    for run, rest in {"one": limit - one, "two": limit - one, "three": limit - one, "later": limit}.items():
+        assert f"run {run}: up to its limit, epsilon 0.5 at delta 1e-06: rho {rest:.6g} more" in told.out
+    assert "run complete" not in told.out
+    assert "training" not in told.out
+    assert f"in all rho {4 * limit - 3 * one:.6g}" in told.out
+    assert command(*written, "--json") == 9
+    announced = json.loads(capsys.readouterr().out)
+    assert [lost["run"] for lost in announced["runs"]] == ["one", "three", "two", "later"]
+    assert open_account(config).head() == before
+    assert command(*written, "--yes") == 0
+    account = open_account(config)
+    assert announced["after"]["rho"] == account.spent().rho == pytest.approx(known + 4 * limit - 3 * one)
+    assert f"{account.spent().at(1e-6):.4g} afterwards" in capsys.readouterr().out
+    assert account.verify().wrong == ""
+    assert account.open_runs() == []
+    assert ask(config, question(run="next"), last).code == "answered"
+
+
+def test_a_write_off_that_may_be_of_training_rises_as_announced_too(tmp_path, capsys):
+    limits = {"budget": {"epsilon": 4.0, "delta": 1e-6}, "per_run": {"epsilon": 0.5, "delta": 1e-6}}
+    config = deployed(tmp_path / "north", frame(), **limits)
+    ask(config, question())
+    lost = str(AuditPosition.signed(identity_seed(site_secret(config)), "north", 9, bytes(32)))
+    assert command("site", "account", config.folder, "--restored", lost, "--json") == 9
+    after = json.loads(capsys.readouterr().out)["after"]
+    assert command("site", "account", config.folder, "--restored", lost, "--yes") == 0
+    said, spent = capsys.readouterr().out, open_account(config).spent()
+    assert after["curve"] == list(spent.curve)
+    assert "what is lost may be training" in said
+    assert f"{spent.at(1e-6):.4g} afterwards" in said
+
+
+def test_what_was_not_announced_is_not_charged(config):
+    """A question that comes between the announcement and the yes."""
+    ask(config, question())
+    account = open_account(config)
+    announced = account.lost()
+    ask(config, question(run="another"))
+    before = account.head()
+    with pytest.raises(Refused, match="changed since"):
+        account.restored(9, announced=announced)
+    assert account.head() == before
 
 
 def test_restore_says_the_next_command(config, tmp_path, capsys):

@@ -45,8 +45,9 @@ from fedsynth.host.state import (
     site_secret,
     wait_until_due,
 )
-from fedsynth.privacy.account import Account, Charge
-from fedsynth.privacy.account_file import AccountFile, RunRecord
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.account_file import AccountFile, ClockRecord, RunRecord
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -63,7 +64,12 @@ CONTENT: dict[str, dict[str, Any]] = {
     "site": {"name": "north"},
     "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
     "coordinator": {"key": COORDINATOR.public.hex()},
-    "policy": {"budget": {"epsilon": 1, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
+    "policy": {
+        "budget": {"epsilon": 1, "delta": 1e-6},
+        "per_run": {"epsilon": 1, "delta": 1e-6},
+        "trusts": {"local": {}},
+        "plans": "any",
+    },
     "flower": {"superlink": "127.0.0.1:9"},
 }
 KEY = bytes(32)
@@ -459,7 +465,7 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
     config = ready_site(tmp_path / "site")
     assert ask(config, "first").code == "answered"
     (copy,) = config.copies.glob("*.rows")
-    grow_old(config, "first", 91)
+    grow_old(config, "first", 15)
     rows(config.folder, 50, seed=1)
     assert ask(config, "second").code == "answered"
     assert [run for run, _ in open_account(config).open_runs()] == ["second"]
@@ -468,13 +474,13 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
 
 
 def grow_old(config: SiteConfig, run: str, days: float) -> None:
-    """Let the last question of a run, and all copies of rows, be so many days old."""
+    """Let the last question of a run be so many days old, as the account counts them."""
     with AccountFile(str(config.account)).transaction() as records:
         found = records.one(RunRecord, "run = ?", run)
         assert found is not None
-        records.put(found._replace(used=time.time() - days * 86400))
-    for copy in config.copies.glob("*.rows"):
-        os.utime(copy, (1, 1))
+        now = records.one(ClockRecord)
+        assert now is not None
+        records.put(found._replace(used=now.age - days * 86400))
 
 
 def open_runs(config: SiteConfig) -> list[str]:
@@ -487,11 +493,11 @@ def test_every_question_closes_the_other_runs_that_are_idle(tmp_path, way):
     config = ready_site(tmp_path / "site", source={**CONTENT["source"], **way})
     for run in ("old", "young", "asking"):
         assert ask(config, run).code == "answered"
-    for run, days in (("old", 91), ("young", 89), ("asking", 91)):
+    for run, days in (("old", 15), ("young", 13), ("asking", 15)):
         grow_old(config, run, days)
     assert ask(config, "asking").code == "answered"  # a repetition is no new question
     assert open_runs(config) == ["old", "young", "asking"]
-    grow_old(config, "asking", 92)
+    grow_old(config, "asking", 16)
     assert ask(config, "asking", step=1).code == "answered"
     assert open_runs(config) == ["young", "asking"]
     assert ask(config, "old").code == "refused"
@@ -526,7 +532,7 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
     rows(config.folder, 50, seed=1)
     assert ask(config, "young").code == "answered"
     kept = open_account(config).pinned("young")
-    grow_old(config, "old", 91)
+    grow_old(config, "old", 15)
     assert len(list(config.copies.glob("*.rows"))) == 2 * (not way)
     serve_nothing(config, transport, monkeypatch)
     assert open_runs(config) == ["young"]
@@ -539,7 +545,7 @@ def test_idle_runs_are_looked_for_once_an_hour_and_errors_end_nothing(tmp_path, 
     now = [0.0]
     idle = IdleRuns(config.folder, lambda: now[0])
     idle.close()
-    grow_old(config, "old", 91)
+    grow_old(config, "old", 15)
     now[0] = 3599.0
     idle.close()
     assert open_runs(config) == ["old"]
@@ -956,7 +962,9 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert ask(config, "known").code == "answered"
     account, seed = open_account(config), identity_seed(site_secret(config))
     lost = str(AuditPosition.signed(seed, "north", 9, bytes(32)))
-    done = json.loads(fedsynth("site", "account", ready, "--restored", lost, "--began", "unknown", "--json").stdout)
+    written = ("site", "account", ready, "--restored", lost, "--began", "unknown", "--json")
+    assert fedsynth(*written).returncode == 9
+    done = json.loads(fedsynth(*written, "--yes").stdout)
     assert done["row"] >= 10
     spent, limit = account.spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho

@@ -26,8 +26,9 @@ import msgspec
 import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.account import Account, Charge
+from fedsynth.privacy.account import LARGEST_KEPT, Account
 from fedsynth.privacy.audit import START, verify_export
+from fedsynth.privacy.charge import Charge
 from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 
@@ -72,6 +73,13 @@ class Clock:
         return self.moment
 
 
+def pass_days(account: Account, clock: Clock, days: int) -> None:
+    """Let days pass, in which the account is looked at once a day, as by a site that waits."""
+    for _ in range(days):
+        clock.moment += timedelta(days=1)
+        account.expire(math.inf)
+
+
 def rows(account: Account) -> list[dict[str, Any]]:
     return [json.loads(line) for line in account.export()]
 
@@ -114,6 +122,41 @@ def test_the_first_reply_is_the_reply(account):
     assert account.stored(key(0), 0) == b"first"
     assert account.stored(key(0), 0) == b"first"
     assert account.charges()[0]["replays"] == 2
+    assert sound(account)
+
+
+def test_of_a_large_reply_that_can_be_made_again_a_hash_is_stored_and_no_other_is_sent(path):
+    account = Account(path)
+    account.begin(charge())
+    reply = b"r" * (LARGEST_KEPT + 1)
+    for _ in range(3):
+        assert account.store(key(0), 0, reply, again=True) == reply
+    assert account.stored(key(0), 0) is None
+    assert account.charges()[0]["replays"] == 2
+    with pytest.raises(FedsynthError, match="cannot be made again"):
+        account.store(key(0), 0, b"s" * len(reply), again=True)
+    assert account.hashed(key(0), 0) == hashlib.sha256(reply).digest()
+    assert account.hashed(key(0), 1) is None
+    assert path.stat().st_size < len(reply)
+    account.close("run")
+    with pytest.raises(Refused, match="ended"):
+        account.store(key(0), 0, reply, again=True)
+
+
+def test_what_a_run_may_make_the_site_store_is_bounded(account):
+    limits = {"stored": 40, "most_stored": 100}
+    account.begin(charge(0, **limits))
+    account.begin(charge(0, **limits))  # again, so nothing more
+    account.begin(charge(1, **limits), pay=False)
+    account.begin(charge(1, **limits))
+    with pytest.raises(Refused, match="may make the site store 120 bytes, and largest_stored"):
+        account.begin(charge(2, **limits))
+    for number in range(19):
+        account.begin(charge(100 + number, run=f"run {number}", stored=80, most_stored=100, cost=Cost(math.inf, 1e-6)))
+    with pytest.raises(Refused, match="all open runs together"):
+        account.begin(charge(3, run="one more", **limits))
+    account.close("run 0")
+    account.begin(charge(3, run="one more", **limits))
     assert sound(account)
 
 
@@ -676,20 +719,60 @@ def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
     assert sound(account)
 
 
-def test_runs_that_nobody_uses_expire():
+def test_runs_that_nobody_uses_expire(caplog):
     clock = Clock()
     account = Account(clock=clock)
     account.begin(charge(0))
     account.store(key(0), 0, b"reply")
     account.begin(charge(1, run="run 2"))
-    began = clock.moment
-    clock.moment += timedelta(days=20)
+    pass_days(account, clock, 20)
     account.stored(key(0), 0)  # a repetition is use
-    assert account.open_runs() == [("run 2", began), ("run", clock.moment)]
-    clock.moment += timedelta(days=20)
+    assert account.open_runs() == [("run 2", 20.0), ("run", 0.0)]
+    pass_days(account, clock, 20)
     assert account.expire(30) == ["run 2"]
     assert account.expire(30) == []
-    assert [run for run, _ in account.open_runs()] == ["run"]
+    assert account.open_runs() == [("run", 20.0)]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("days", [400, -400])
+def test_a_clock_that_is_wrong_for_a_while_closes_no_run(path, days, caplog):
+    """While it was held to be the time, each of the four uses below closed the run, at once or when it was right again.
+
+    The account grows older by one day for each forward jump, whoever reads the clock; it goes back for none.
+    """
+    clock = Clock()
+    Account(path, clock=clock).begin(charge(0))
+    Account(path, clock=clock).store(key(0), 0, b"reply")
+    uses: list[Callable[[Account], object]] = [
+        lambda account: account.expire(14),
+        lambda account: account.stored(key(0), 0),
+        lambda account: account.begin(charge(account.head()[0], cost=Cost(math.inf, 1e-6))),
+        lambda account: account.begin(charge(account.head()[0], run="other", cost=Cost(math.inf, 1e-6))),
+    ]
+    for use in uses:
+        for shift in (timedelta(days=days), -timedelta(days=days)):
+            clock.moment += shift
+            clock.moment += timedelta(minutes=1)
+            use(Account(path, clock=clock))
+            assert Account(path, clock=clock).expire(14, keep="other") == []
+            assert "run" in dict(Account(path, clock=clock).open_runs())
+    idle = dict(Account(path, clock=clock).open_runs())["run"]
+    assert idle <= 2
+    assert sum("400.0 days ahead of" in record.message for record in caplog.records) == len(uses)
+    assert sum("400.0 days behind" in record.message for record in caplog.records) == len(uses)
+    assert sound(Account(path))
+
+
+def test_a_clock_that_is_set_right_by_seconds_is_not_worth_a_warning(caplog):
+    clock = Clock()
+    account = Account(clock=clock)
+    account.begin(charge(0))
+    clock.moment -= timedelta(seconds=30)
+    account.begin(charge(1))
+    clock.moment += timedelta(days=1)
+    assert account.expire(0.5) == ["run"]
+    assert caplog.text == ""
 
 
 # Backups
@@ -934,7 +1017,7 @@ def test_processes_that_ask_at_once_hear_the_same(path):
 
 DIES = """
     import os, signal, sqlite3, sys
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.account import LARGEST_KEPT, Account
     from tests.privacy.test_account import charge, key
 
     commits, when = int(sys.argv[2]), sys.argv[3]
@@ -991,7 +1074,7 @@ def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged,
 
 ASKS = """
     import sys
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.account import LARGEST_KEPT, Account
     from tests.privacy.test_account import charge, key
     from fedsynth.privacy.cost import Cost
 

@@ -111,6 +111,7 @@ def lay_out(
             "coordinator": {"key": coordinator.public.hex()},
             "policy": {
                 "budget": {"epsilon": limit.epsilon, "delta": limit.delta},
+                "per_run": {"epsilon": limit.epsilon, "delta": limit.delta},
                 "trusts": {trust: dict(trust_options or {})},
                 "coordinator_sees_exact_counts": trust == "trusted",
                 "verbs": ["sum", "each", "choose", "deposit"],

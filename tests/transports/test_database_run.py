@@ -77,7 +77,12 @@ def write(home: Path, source: dict[str, Any]) -> None:
         "site": {"name": "north"},
         "source": {**source, "rows_are_persons": True},
         "coordinator": {"key": COORDINATOR.public.hex()},
-        "policy": {"budget": {"epsilon": 1e8, "delta": 1e-6}, "trusts": {"local": {}}, "plans": "any"},
+        "policy": {
+            "budget": {"epsilon": 1e8, "delta": 1e-6},
+            "per_run": {"epsilon": 1e8, "delta": 1e-6},
+            "trusts": {"local": {}},
+            "plans": "any",
+        },
         "flower": {"superlink": "127.0.0.1:9"},
     }
     (home / "site.toml").write_text(tomli_w.dumps(content))

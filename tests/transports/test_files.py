@@ -13,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tests.transports.flower_world import (
     simulated,
     spent,
 )
-from tests.transports.recomputing import recomputed
+from tests.transports.recomputing import keep_salts, recomputed
 from typer.testing import CliRunner
 
 import fedsynth
@@ -40,7 +41,7 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Sit
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import RecordCount
-from fedsynth.federation.simulate import _secret
+from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import (
@@ -51,15 +52,18 @@ from fedsynth.federation.wire import (
     ForeignReply,
     Request,
     WireError,
+    code_of,
     encode,
     open_envelope,
     open_reply,
     read_reply,
     write_reply,
 )
+from fedsynth.host import state as site_state
 from fedsynth.host.config import load_site_config
 from fedsynth.host.state import answer
 from fedsynth.methods import find_method
+from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
@@ -139,8 +143,9 @@ def lost(root: Path) -> list[str]:
 
 
 def files(exchange: Path) -> list[str]:
-    """Return what lies in an exchange, at any depth."""
-    return sorted(str(path.relative_to(exchange)) for path in exchange.rglob("*") if not path.is_dir())
+    """Return what lies in an exchange, at any depth, but for the ends of runs."""
+    found = [path for path in exchange.rglob("*") if not path.is_dir() and path.suffix not in (".end", ".ended")]
+    return sorted(str(path.relative_to(exchange)) for path in found)
 
 
 def question(site: str, step: int = 0, coordinator: Coordinator = COORDINATOR, **fields: Any) -> Message:
@@ -199,6 +204,42 @@ def test_a_run_carried_between_separate_folders_has_the_bits_of_the_simulated_on
     assert all(len(files(home)) == 2 * carries for home in there.values()) or method == "auto"
     assert lost(root) == []
     assert all(rho <= BUDGET.rho * (1 + 1e-9) for rho in spent(root).values())
+
+
+@pytest.mark.parametrize("days", [400, -400])
+@pytest.mark.parametrize("whose", ["sites", "server"])
+def test_a_clock_that_is_wrong_for_one_answer_changes_nothing(tmp_path, monkeypatch, whose, days):
+    """The sites' clock, or the server's, in the second of three exchanges, while another run is open.
+
+    A site closed that other run, once and for all, where its clock was ahead or came back.
+    """
+    _, root, exchange = world(tmp_path, "local", "auto", site_budget=Budget(4.0, 1e-6))
+    off = dict.fromkeys(("sites", "server"), 0)
+    seconds = time.time
+
+    def opened(path: Path) -> Account:
+        entropy = _seeded(_secret(SEED, path.parents[1].name))
+        return Account(path, entropy=entropy, clock=lambda: now() + timedelta(days=off["sites"]))
+
+    monkeypatch.setattr(site_state, "Account", opened)
+    monkeypatch.setattr(time, "time", lambda: seconds() + 86400 * off["server"])
+    for site in TABLES:
+        (reply,) = answer(load_site_config(root / "sites" / site), [question(site, run="older").data]).replies
+        assert code_of(reply) == "answered"
+    carried = 0
+
+    def carry() -> None:
+        nonlocal carried
+        carried += 1
+        off[whose] = days if carried == 2 else 0
+        answer_all(root, exchange)
+
+    assert by_hand(root, exchange, carry) == 3
+    assert product(root / "runs" / RUN) == expected(tmp_path, "local", "auto")
+    for site, account in accounts(root).items():
+        assert {run for run, _ in account.open_runs()} == {"older", RUN}
+        FileAnswerer(root / "sites" / site, exchange).answer_once()  # looks for idle runs, and hears of the end
+        assert {run for run, _ in account.open_runs()} == {"older"}
 
 
 def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
@@ -883,6 +924,7 @@ def processes(tmp_path: Path) -> Iterator[Callable[[Path, Path], Processes]]:
 )
 def test_sites_as_processes_give_the_bits_of_the_same_run_in_one(tmp_path, processes, trust, method):
     _, root, exchange = world(tmp_path, trust, method, deadline=300.0)
+    keep_salts(root)
     sites = processes(root, exchange)
     outcome = run_over_files(root, exchange)
     assert outcome.lost == ()
@@ -901,6 +943,7 @@ def test_sites_as_processes_give_the_bits_of_the_same_run_in_one(tmp_path, proce
 )
 def test_server_and_sites_that_are_killed_at_any_moment_go_on_and_are_charged_once(tmp_path, processes, seed, trust):
     _, root, exchange = world(tmp_path, trust, "auto", deadline=300.0)
+    keep_salts(root)
     all_of_them = processes(root, exchange)
     draw = random.Random(seed)
     all_of_them.start("server")

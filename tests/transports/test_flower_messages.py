@@ -33,6 +33,7 @@ from fedsynth import __version__
 from fedsynth.cli.prove import prove_run
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.ending import is_end, write_acknowledgement, write_end
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.extract import extract
 from fedsynth.federation.policy_file import trust_named
@@ -53,9 +54,11 @@ from fedsynth.host.config import load_site_config
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
+from fedsynth.runs.ending import PATIENCE, unacknowledged
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
-from fedsynth.transports.flower import client, records, server
+from fedsynth.transports.flower import node as site_node
+from fedsynth.transports.flower import records, server
 from fedsynth.transports.flower.node import reply
 from fedsynth.transports.flower.server import FlowerTransport
 
@@ -319,7 +322,8 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_is_charged_once(tmp_pat
     assert product(run(job, root, again)) == expected
     assert spent(root) == pytest.approx(once)
     if trust == "local":  # a trusted server's exact answers are not written down, and asked again for free
-        assert sum(map(len, again.pushes)) < sum(map(len, grid.pushes)) + 2 * len(TABLES)
+        ends = len(TABLES)
+        assert sum(map(len, again.pushes)) < sum(map(len, grid.pushes)) + 2 * len(TABLES) + ends
 
 
 def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
@@ -332,6 +336,51 @@ def test_a_run_that_is_complete_or_was_changed_is_not_run_again(tmp_path):
     run(job, root, grid)
     with pytest.raises(FedsynthError, match="complete"):
         run(job, root, grid)
+
+
+def test_the_end_of_a_run_reaches_the_sites_that_are_there_and_the_others_with_the_next_run(tmp_path, clock):
+    """A site that is away, and one that never answers, hold up the result by 15 s at most."""
+    job, root, grid = world(tmp_path, site_budget=Budget(9.0, 1e-6))
+    run(job, root, grid)
+    assert [account.open_runs() for account in accounts(root).values()] == [[]] * 3
+    assert unacknowledged(root) == {}
+    second = replace(job, deployment=of(job, run="second", min_sites=1))
+    asked = len(grid.pushes)
+
+    def ends_alone(message: Message) -> Message | None:
+        parts = list(records.unpack("requests", message.content))
+        return None if is_end(parts[0]) else answer(root / "sites" / "south", message)
+
+    grid.faults["south"] = ends_alone
+    began = clock.now
+    run_deployed(second, root, to(second, grid))
+    assert PATIENCE <= clock.now - began < PATIENCE + 1
+    assert len(grid.pushes) > asked
+    assert unacknowledged(root) == {"second": ("south",)}
+    grid.faults, grid.offline = {}, frozenset({"north"})
+    third = replace(job, deployment=of(job, run="third", min_sites=1, deadline=0.1))
+    began = clock.now
+    run_deployed(third, root, to(third, grid))
+    assert clock.now - began < 1  # nobody waits for a site that is not connected
+    assert unacknowledged(root) == {"third": ("north",)}
+    assert [run for run, _ in accounts(root)["south"].open_runs()] == []
+
+
+@pytest.mark.parametrize("what", ["nonsense", "another end", "nothing"])
+def test_what_is_no_acknowledgement_leaves_the_site_to_be_told_again(tmp_path, clock, what):
+    job, root, grid = world(tmp_path)
+
+    def wrong(message: Message) -> Message | None:
+        parts = list(records.unpack("requests", message.content))
+        if not is_end(parts[0]):
+            return answer(root / "sites" / "south", message)
+        said = write_acknowledgement(identity_seed(_secret(SEED, "south")), "south", write_end(COORDINATOR, "other"))
+        content = {"nonsense": [bytes(100)], "another end": [said], "nothing": []}[what]
+        return Message(records.pack("replies", content), reply_to=message)
+
+    grid.faults["south"] = wrong
+    run(job, root, grid)
+    assert unacknowledged(root) == {RUN: ("south",)}
 
 
 def test_a_resumed_run_keeps_the_servers_secret_to_itself(tmp_path):
@@ -348,6 +397,8 @@ def test_two_servers_do_not_run_one_run(tmp_path):
     job, root, grid = world(tmp_path)
 
     def second(message: Message) -> Message | None:
+        if is_end(next(records.unpack("requests", message.content))):
+            return answer(root / "sites" / "north", message)
         with pytest.raises(FedsynthError, match="another process"):
             run(job, root, LocalGrid(root / "sites", tuple(TABLES)))
         return answer(root / "sites" / "north", message)
@@ -387,7 +438,7 @@ def forged(
 FAULTS: dict[str, Callable[[Message], Message | None]] = {
     "never answers": lambda message: None,
     "node unavailable": error(5),
-    "client crashed": error(8),
+    "busy with another run": error(records.BUSY),
     "client raised": error(2),
     "no records": holding(),
     "other records": holding(replies=ConfigRecord({"a": 1})),
@@ -711,7 +762,7 @@ def test_replies_leave_at_multiples_of_answer_every_whatever_they_are(tmp_path, 
     _, root, _ = world(tmp_path, answer_every=0.3)
     home = root / "sites" / "north"
     head = ConfigRecord({"fedsynth": __version__, "site": "north"})
-    due = noted_waits(monkeypatch, client)
+    due = noted_waits(monkeypatch, site_node)
 
     def seconds(*data: bytes) -> float:
         content = records.pack("requests", list(data))

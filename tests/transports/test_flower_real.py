@@ -9,6 +9,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.public_data import FOLDER
 from tests.transports.flower_world import RUN, FlowerWorld, lay_out, product, spent
-from tests.transports.recomputing import recomputed
+from tests.transports.recomputing import keep_salts, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
@@ -76,6 +77,7 @@ def begin(world: FlowerWorld, root: Path, tables: Mapping[str, Table], trust: st
     schema = next(iter(tables.values())).schema
     options = {"budget": BUDGET, "options": OPTIONS[method], "trust_options": TRUSTS[trust], **options}
     lay_out(root, tables, schema, trust, method, **options)
+    keep_salts(root)
     world.use(root)
     return world.submit_job(root)
 
@@ -108,8 +110,12 @@ def test_a_deployed_run_has_the_bits_of_the_simulated_one(tmp_path, world, adult
     assert max(spent(root).values()) <= BUDGET.rho * (1 + 1e-9)
 
 
+def complains(world: FlowerWorld, name: str, says: str) -> bool:
+    return says in world.log(name).lower()
+
+
 def test_strangers_are_told_why_and_get_no_message(tmp_path, world):
-    """A node whose key is not registered, one that does not trust this server's CA, and one that is no node at all."""
+    """A node whose key is not registered, and one that does not trust this server's CA."""
     other = tmp_path / "ca.crt"
     other.write_text(Authority.create().text)
     before = world.online()
@@ -123,7 +129,7 @@ def test_strangers_are_told_why_and_get_no_message(tmp_path, world):
         else:
             shutil.copy(other, home / file)
         process = world.spawn(name, "fedsynth", "site", "serve", str(home), "--superlink", f"127.0.0.1:{world.port}")
-        wait_for("a complaint", lambda name=name, says=says: says in world.log(name).lower(), 60)
+        wait_for("a complaint", partial(complains, world, name, says), 60)
         assert process.poll() is None  # a key can be registered, a clock be set: it tries again
         process.terminate()
         assert process.wait(60) == 0

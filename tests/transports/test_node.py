@@ -22,12 +22,14 @@ from tests.transports.flower_world import RUN, FlowerWorld, accounts, children, 
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
+from flwr.supernode.fleet_http_client import FleetHttpClient
+
 from fedsynth.host.config import load_site_config
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.progress import events_file, last_attempt
 from fedsynth.transports.flower.local import wait_for
-from fedsynth.transports.flower.node import Connection, FleetHttpClient, FlowerNode
+from fedsynth.transports.flower.node import Connection, FlowerNode
 
 SITES = ("north", "south", "east")
 BUDGET = Budget(1.0, 1e-6)

@@ -48,7 +48,8 @@ def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Federation:
 
 def test_enrolled_sites_make_a_secure_sum_over_tls(enrolled, tmp_path):
     """The certificates, node keys and roster of the commands are all that the processes need."""
-    local = LocalFlower(tmp_path, enrolled.root / "server", {name: enrolled.home(name) for name in SITES})
+    homes = {name: enrolled.home(name) for name in SITES}
+    local = LocalFlower(tmp_path, enrolled.root, enrolled.root / "server", homes)
     try:
         local.start()
         run_id = local.submit(enrolled.root / "app")

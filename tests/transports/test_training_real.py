@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.transports.flower_world import RUN, FlowerWorld, accounts, lay_out, product
-from tests.transports.recomputing import recomputed
+from tests.transports.recomputing import keep_salts, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("torch", reason="the extra 'deep' is not installed")
@@ -73,6 +73,7 @@ def test_a_network_trained_by_deployed_sites_has_the_bits_of_one_trained_in_one_
         trust_options={"min_honest": 2},
         verbs=["sum", "each", "average"],
     )
+    keep_salts(root)
     world.use(root)
     assert world.finish(world.submit_job(root)) == "finished:completed"
     assert product(root / "runs" / RUN) == recomputed(root, tmp_path / "again")

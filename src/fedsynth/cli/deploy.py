@@ -7,9 +7,10 @@ import dataclasses
 import datetime
 import secrets
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import click
 import typer
@@ -35,6 +36,10 @@ from fedsynth.cli.options import (
     say,
     serve_until_stopped,
 )
+
+if TYPE_CHECKING:
+    from fedsynth.host.config import SiteConfig
+    from fedsynth.privacy.charge import LostCharges
 
 
 class _ServerCommands(CommandGroup):
@@ -283,8 +288,8 @@ def site_account(
             "--restored",
             metavar="HEAD",
             help="After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the "
-            "site signed it (ROW:CHAIN:SIGNATURE). Every open run is charged the rest of its budget and closed. "
-            "Without it, nothing is charged.",
+            "site signed it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open "
+            "run up to its limit and closes it. Without it, nothing is charged.",
         ),
     ] = "",
     began: Annotated[
@@ -295,6 +300,10 @@ def site_account(
             "in [policy] of site.toml or, without that, the site's whole budget. Repeat it for several.",
         ),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="With --restored: charge without asking, as a script needs."),
+    ] = False,
     extract: Annotated[
         str,
         typer.Option(
@@ -312,7 +321,9 @@ def site_account(
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
     last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every open run,
-    and every run given by --began, is charged the rest of its budget and closed.
+    and every run given by --began, is charged the rest of its limit and closed. The command first prints these charges,
+    their sum and the account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit
+    code 9, unless --yes is given.
 
     Examples:
 
@@ -333,6 +344,8 @@ def site_account(
 
     if began and not restored:
         raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
+    if yes and not restored:
+        raise click.UsageError("--yes needs --restored: nothing else is asked.")
     if extract and restored:
         raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
     config = load_site_config(folder)
@@ -344,17 +357,20 @@ def site_account(
     if restored:
         policy, row = config.policy, lost_row(config, account, restored)
         most = Budget.none() if policy.exact else policy.per_run or policy.budget
-        account.restored(row, dict.fromkeys(began or (), most), sampled=policy.samples)
+        begun = dict.fromkeys(began or (), most)
+        lost = account.lost(begun, sampled=policy.samples)
+        _announce(config, lost, json_, asks=not yes)
+        account.restored(row, begun, sampled=policy.samples, announced=lost)
     row, chain = account.head()
     delta = config.policy.budget.delta
     runs = [
         {
             "run": run,
-            "last_used": used.isoformat(timespec="seconds"),
+            "idle_days": round(idle, 3),
             "spent": to_json(account.spent(run)),
             **to_json(account.change_of(run)),
         }
-        for run, used in account.open_runs()
+        for run, idle in account.open_runs()
     ]
     repriced = None
     with contextlib.suppress(errors.Refused):
@@ -372,10 +388,41 @@ def site_account(
     }
     lines = [f"{config.name}: {account_text(config, account)}"]
     lines += [
-        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, last used {used:%Y-%m-%d %H:%M}"
-        for run, used in account.open_runs()
+        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, idle for {idle:.1f} of "
+        f"{config.policy.keep_runs_days:g} days"
+        for run, idle in account.open_runs()
     ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
+
+
+def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
+    """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
+    from fedsynth.privacy.cost import ROUNDING, to_json
+
+    limit = config.policy.budget
+    unit = "epsilon" if limit.pure else "rho"
+    costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
+    before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
+    lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
+    for one, known, rest in costs:
+        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
+        lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
+    if not limit.exact and any(rest > limit.price(one.limit_rest) * ROUNDING for one, _, rest in costs):
+        lines.append(
+            "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
+            "this site's budget it counts for more than the limit (docs/policy.md)"
+        )
+    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
+    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
+    if asks and json_:
+        runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
+        facts = {"name": config.name, "charged": False, "runs": runs}
+        say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
+        raise typer.Exit(9)
+    if not json_:
+        print("\n".join(lines))
+    if asks and not (sys.stdin.isatty() and click.confirm("Charge this?")):
+        raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")
 
 
 @site_app.command("close")
@@ -389,7 +436,7 @@ def site_close(
     Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
     rows, unless another open run uses the same copy. What the run has spent of the privacy budget stays spent. A closed
     run gets no more answers and cannot resume. While `fedsynth site serve` runs, it closes the runs that have asked
-    nothing for keep_runs_days (in [policy] of site.toml, default 90).
+    nothing for keep_runs_days (in [policy] of site.toml, default 14).
 
     Example:
 

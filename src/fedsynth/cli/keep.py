@@ -111,7 +111,8 @@ def site_restore(
         "",
         f"Next: ask the coordinator for the entry of {contents.name!r} in state/seen.json. If the number that it "
         f"begins with is not above {contents.row}, nothing is missing.",
-        "If it is larger, charges are missing. Add them, with --began for each run that began after the backup:",
+        "If it is larger, charges are missing. Add them, with --began for each run that began after the backup;",
+        "the command says first what that costs, and asks:",
         f"  fedsynth site account {where} --restored ENTRY --began RUN",
         f"  fedsynth site check {where}",
     ]

@@ -494,7 +494,8 @@ def deploy_status(
     """Show the state of the last run or, with --all, of all runs.
 
     The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
-    the run has ended, its result.
+    the run has ended, its result. Sites that have not acknowledged the end of a complete run are named; they are told
+    again when a run starts.
 
     Examples:
 
@@ -502,11 +503,16 @@ def deploy_status(
 
       fedsynth deploy status federation --all --json
     """
+    from fedsynth.runs.ending import unacknowledged
+
     runs = _runs(folder)
     if not runs:
         raise errors.FedsynthError(f"no run of {folder} has begun; `fedsynth deploy run {folder}` starts one")
     shown = runs if all_ else runs[-1:]
-    say(json_, {"runs": shown}, "\n\n".join("\n".join(lines_of(facts)) for facts in shown))
+    untold = unacknowledged(folder)
+    said = ["\n".join(lines_of(facts)) for facts in shown]
+    said += [f"not told yet that {run} has ended: {', '.join(sites)}" for run, sites in untold.items()]
+    say(json_, {"runs": shown, "not_told": untold}, "\n\n".join(said))
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -468,7 +469,16 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
 
     console = _console()
     costs = Table(title=f"Before any budget is spent: {found[0].rows} rows, schema {schema.digest[:12]}", box=None)
-    for heading in ("method", "sites", "epsilon", "exchanges", "messages a site", "KiB to a site", "KiB from a site"):
+    for heading in (
+        "method",
+        "sites",
+        "epsilon",
+        "exchanges",
+        "messages a site",
+        "KiB to a site",
+        "KiB from a site",
+        "KiB stored",
+    ):
         costs.add_column(heading, justify="left" if heading == "method" else "right")
     costs.add_column("epsilon spent", justify="right")
     noise = Table(title="Standard deviation of the noise in a cell, in the units of the answer", box=None)
@@ -482,6 +492,7 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             _span(one.messages, "{:.0f}"),
             _span(one.down, "{:.1f}", 1024),
             _span(one.up, "{:.1f}", 1024),
+            _span(one.stored, "{:.0f}", 1024),
             _span(one.epsilon, "{:.4g}"),
         )
         for kind in one.noise:
@@ -506,6 +517,13 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
                 f"\n{one.plan.method} sends messages of {one.largest / 2**20:.1f} MiB, more than sites accept by "
                 "default: make the network smaller, or have every site's steward write largest_message = "
                 f"{one.largest * 5 // 4} into [policy] of site.toml",
+                markup=False,
+            )
+        if one.stored.high > Policy.largest_stored:
+            console.print(
+                f"\n{one.plan.method} makes a site whose rows are counted or streamed store up to "
+                f"{one.stored.high / 2**20:.0f} MiB, more than sites do by default: every such site's steward writes "
+                f"largest_stored = {math.ceil(one.stored.high)} into [policy] of site.toml",
                 markup=False,
             )
         if missing := sorted({slot.verb for slot in one.plan.slots} - set(Policy.verbs)):

@@ -28,7 +28,7 @@ from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.query import AnyQuery, Counts, Extent
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
+from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.three_servers.ideal import Traffic, traffic_of
@@ -426,10 +426,11 @@ class Forecast:
     all sites together and ``dry_runs`` the number of runs behind the figures. ``exchanges`` counts how often the server
     sends messages to several sites and waits for the replies. For each site, ``messages`` is the number of messages to
     it, and ``down`` and ``up`` are the bytes sent to it and by it. ``epsilon`` bounds the cost to one person, at the
-    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``servers`` is the number of
-    bytes that three compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for
-    private selections, estimated from their numbers of candidates; both are 0 under other trust models than three
-    servers.
+    budget's delta. ``largest`` is the size of the largest message to a site, in bytes. ``stored`` is the most bytes
+    that a site stores until the run is closed, for rows that are counted or streamed; a site with a copy of its rows
+    does not store answers of more than 64 KiB that are not trained. ``servers`` is the number of bytes that three
+    compute servers send in total, and ``servers_seconds`` the CPU seconds that each of them needs for private
+    selections, estimated from their numbers of candidates; both are 0 under other trust models than three servers.
 
     ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
     on its own random draws; ``noise``, that of the first dry run, is then only an example.
@@ -446,6 +447,7 @@ class Forecast:
     noise: tuple[NoiseForecast, ...]
     chosen: bool
     largest: int
+    stored: ForecastRange
     servers: ForecastRange
     servers_seconds: ForecastRange
 
@@ -521,6 +523,8 @@ def forecast(
     most = [] if everybody is short else [run(everybody, table=table, seed=next(seeds)) for table in tables.values()]
 
     figures = _Figures(usual, usual[:repeats], most)
+    turns = max(1, trust.turns)
+    beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
     options = {key: value for key, value in options_of(method).items() if key != "is"}
     slots = tuple(_slots(usual, most, budget, headroom, limits))
     return Forecast(
@@ -535,6 +539,7 @@ def forecast(
         noise=tuple(_noise(usual[0].entries)),
         chosen=figures.chosen,
         largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
+        stored=figures.bytes(lambda message: message.up + beside),
         servers=figures.range(lambda notes: [notes.servers.sent]),
         servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),
     )

@@ -72,6 +72,10 @@ class Policy:
         neither the method nor the number of sites, so only plans are checked for them.
     largest_message, largest_answer
         Largest message that is read, in bytes, and largest number of cells of an answer.
+    largest_stored
+        Most bytes that the questions of one run may make the site store, known before anything is charged: answers of
+        at most 64 KiB each, larger ones only if they are trained or the rows are counted or streamed, and about 6 KiB
+        beside. All open runs together may store 16 times as much.
     answer_every, timed_rows
         A deployed site sends its replies at whole multiples of ``answer_every`` seconds after a message came (0: at
         once, training too). Replies to training leave at whole multiples of a longer time: the first multiple of
@@ -102,9 +106,10 @@ class Policy:
     min_cohort: int = 1
     largest_message: int = 2**24
     largest_answer: int = MOST_CELLS
+    largest_stored: int = 2**30
     answer_every: float = 1.0
     timed_rows: int = 2**17
-    keep_runs_days: float = 90.0
+    keep_runs_days: float = 14.0
     coordinator_sees_exact_counts: bool = False
 
     def __post_init__(self) -> None:

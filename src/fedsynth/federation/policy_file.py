@@ -19,10 +19,10 @@ from fedsynth.privacy.cost import Budget, Unit
 ANY = "any"
 _KEYS = (
     *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
-    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "answer_every", "timed_rows"),
-    *("keep_runs_days", "coordinator_sees_exact_counts"),
+    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "largest_stored"),
+    *("answer_every", "timed_rows", "keep_runs_days", "coordinator_sees_exact_counts"),
 )
-_SIZES = ("largest_message", "largest_answer", "timed_rows")
+_SIZES = ("largest_message", "largest_answer", "largest_stored", "timed_rows")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -32,9 +32,9 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
 
     ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
     folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
-    contradiction to the rest, :class:`Unsupported` for an unknown trust model, and the errors of :meth:`Plan.load
-    <fedsynth.federation.plan.Plan.load>`. A budget without limit (``epsilon = inf``) is refused unless ``exact = true``
-    is written beside it.
+    contradiction to the rest, and for ``plans = "any"`` without ``per_run``; :class:`Unsupported` for an unknown trust
+    model; and the errors of :meth:`Plan.load <fedsynth.federation.plan.Plan.load>`. A budget without limit
+    (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
     """
     _known("[policy]", section, _KEYS)
     for required in ("budget", "trusts"):
@@ -52,6 +52,12 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
             "no protection at all, write exact = true beside it"
         )
     plans = section.get("plans", {})
+    if plans == ANY and per_run is None and not exact:
+        limit = f"{{ epsilon = {budget.epsilon:g}, delta = {budget.delta:g} }}"
+        raise InvalidParameter(
+            f'[policy] has plans = "any", so it must limit what one run may cost: write per_run = {limit} into '
+            "[policy], or less. After a backup is restored, each run that was open is charged up to this limit"
+        )
     optional: dict[str, Any] = {
         **{key: _list(key, section[key]) for key in ("verbs",) if key in section},
         **{key: _whole(key, section[key]) for key in ("min_cohort", *_SIZES) if key in section},

@@ -132,6 +132,7 @@ def federate(
         size_is_public=public_sizes,
         any_plan=True,
         largest_message=LARGEST_MESSAGE,
+        largest_stored=2**60,  # a simulation stores in memory, and large replies not at all
         coordinator_sees_exact_counts=True,
     )
     sites = []

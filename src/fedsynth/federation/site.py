@@ -6,9 +6,10 @@ before that, and the codes ``refused`` and ``spent``, depend on request, account
 installed packages), never on rows; any later error is reported as ``failed``. The text of an error never leaves the
 site. Rule 3: a question is answered once. One transaction charges it and records a random salt and its terms (noise,
 persons protected and the like), a second one stores the signed reply; only stored bytes are sent, the first time and on
-every repetition. If, after the charge, rows cannot be opened or the statistic not be computed, the stored reply is
-``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt, its terms and the
-noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
+every repetition. Of a large reply that the site can make again from the same salt, terms and rows, a hash is stored,
+and only bytes with this hash are sent. If, after the charge, rows cannot be opened or the statistic not be computed,
+the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt,
+its terms and the noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -58,13 +59,18 @@ from fedsynth.federation.wire import (
     open_envelope,
     write_reply,
 )
-from fedsynth.privacy.account import Account, Charge, OpenedQuestion
+from fedsynth.privacy.account import LARGEST_KEPT, Account
+from fedsynth.privacy.charge import Charge, OpenedQuestion
 from fedsynth.privacy.cost import Norms, ProtectedChange, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
 
+STORED_BESIDE = 6144
+"""Most bytes that a site stores for a question beside its answers: salt, terms, audit rows, hashes and heads."""
+STORED_OF_MEMBER = 1024
+"""Most bytes that a site stores, for each member of a secure sum, of the messages of one such sum."""
 _log = logging.getLogger(__name__)
 
 
@@ -217,9 +223,12 @@ class Site:
                 self.rows.require(turn.request.head.run)
                 turn.require_rounding()
             answer, sealed = turn.answer()
-            return self.account.store(turn.asked, turn.request.turn, turn.written(answer, digest, sealed=sealed))
+            reply = turn.written(answer, digest, sealed=sealed)
+            return self.account.store(turn.asked, turn.request.turn, reply, again=turn.again)
         except _Failed as error:
             failed = self._turn_down("failed", digest, error.reason, turn.request.head)
+            if self.account.hashed(turn.asked, turn.request.turn) is not None:
+                return failed  # it was answered before, and is again once its rows are back
             return self.account.store(turn.asked, turn.request.turn, failed)
         except BudgetExceeded as error:
             code, reason = "spent", str(error)
@@ -266,8 +275,8 @@ class _Turn:
     def answer(self) -> tuple[Answer, bool]:
         """Charge the question or open its session; return this turn's answer, and whether it must be sealed."""
         head = self.request.head
-        several = head.verb in ("sum", "average") and self.trust.turns > 1
-        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and self.request.turn > 0)
+        several, later = self._several, self.request.turn > 0
+        self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and later)
         match head.verb:
             case "sum" | "average":
                 return self.trust.answer(self, self.request.turn, self.request.event), self.trust.confidential
@@ -297,6 +306,35 @@ class _Turn:
                 query.require_rounding()
             except Unsupported as error:
                 raise Refused(str(error)) from error
+
+    @property
+    def again(self) -> bool:
+        """Whether the same reply can be made whenever the message comes, so that a large one need not be stored.
+
+        It can from rows that are fixed for the run, in the turn that reads them: the audit row that replies to other
+        turns name changes with the charge. What training gives depends on the machine, and takes long.
+        """
+        return self._fixed and (not self._several or self.request.turn == self.trust.reads)
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether the question's statistic is the same whenever it is computed."""
+        return self.site.rows.holds_rows and not isinstance(self.request.query, Training)
+
+    @property
+    def _several(self) -> bool:
+        """Whether the question takes several messages."""
+        return self.request.head.verb in ("sum", "average") and self.trust.turns > 1
+
+    @property
+    def most_stored(self) -> int:
+        """Most bytes that the account stores for the question, known from question, schema and policy."""
+        query, schema = self.request.query, self.site.rows.schema
+        answer = 8 * (query.cells(schema) if isinstance(query, Query) else query.steps)
+        if self._fixed and answer > LARGEST_KEPT:
+            answer = 0  # only a hash is stored
+        members = len(getattr(self.trust, "roster", ())) if self._several else 0
+        return STORED_BESIDE + answer + STORED_OF_MEMBER * members
 
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
         """Return the reply's bytes."""
@@ -455,6 +493,8 @@ class _Turn:
             slots=slots,
             change=ProtectedChange(head.unit, head.neighbours),
             least=self.site.policy.change,
+            stored=self.most_stored,
+            most_stored=self.site.policy.largest_stored,
         )
 
     def _drawn(self) -> NDArray[np.int64]:

@@ -556,7 +556,8 @@ def _policy(config: SiteConfig) -> str:
             'plans = "any" into [policy]'
         )
     holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)
-    per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else "one run may spend everything"
+    unlimited = "a run is limited by its plan" if policy.plans else "one run may spend everything"
+    per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else unlimited
     size = "public" if policy.size_is_public else "secret"
     plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
     exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""

@@ -39,7 +39,6 @@ _KIND = b"fedsynth rows "
 _MAGIC = _KIND + b"1\n"
 _CHECKSUM = 32  # bytes of SHA-256, after the magic
 _REST = 2 * 10**9  # ns; a file that changed this shortly before it was read may change again with the same stamp
-_ORPHAN = 3600.0  # s after which a copy that belongs to no run is deleted: its run never began
 _log = logging.getLogger(__name__)
 
 
@@ -147,30 +146,32 @@ class RunRows:
 def delete_copies(config: SiteConfig, account: Account) -> int:
     """Delete the copies of rows that no open run reads; return how many were deleted.
 
-    ``account``, the site's record of spent budget, also knows the open runs and their copies. Copies of the last hour
-    are kept, since they may belong to a run that is just starting.
+    ``account``, the site's record of spent budget, also knows the open runs and their copies. The caller holds the lock
+    of the copies' folder, under which a new copy is written and becomes a run's: so none belongs to a run that is just
+    starting.
     """
     kept = {account.pinned(run) for run, _ in account.open_runs()}
     gone = 0
     for path in config.copies.glob("*.rows"):
         with contextlib.suppress(FileNotFoundError):  # deleted by another process
-            if path.stem not in kept and time.time() - path.stat().st_mtime > _ORPHAN:
+            if path.stem not in kept:
                 path.unlink()
                 gone += 1
     return gone
 
 
-def close_run(config: SiteConfig, account: Account, run: str) -> int:
+def close_run(config: SiteConfig, account: Account, run: str, by: str = "steward") -> int:
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
-    another open run uses the same copy. ``run`` is its name, and ``account`` the site's record of spent budget. What
-    the run has spent stays charged; a run that was closed before gives 0. Raises
+    another open run uses the same copy. ``run`` is its name, ``account`` the site's record of spent budget, whose audit
+    says by whom the run was closed (``by``). What the run has spent stays charged; a run that was closed before gives
+    0. Raises
     :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
     """
     with _locked(private_folder(config.copies)):
         copy = account.pinned(run)
-        questions = account.close(run)
+        questions = account.close(run, by)
         if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
             _copy(config, copy).unlink(missing_ok=True)
     return questions

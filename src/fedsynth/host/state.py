@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, authenticated
 from fedsynth.federation.trust import Trust
@@ -27,7 +28,7 @@ from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.rows import RunRows, close_idle_runs, is_exposed
+from fedsynth.host.rows import RunRows, close_idle_runs, close_run, is_exposed
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
 
@@ -162,8 +163,15 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> T
 
     ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
     all messages are refused for that reason. A reason, or an error, is written only to the site's own log and account
-    (its record of spent budget and of all questions); the reply holds no text but the site's name.
+    (its record of spent budget and of all questions); the reply holds no text but the site's name. A message that a run
+    has ended (:mod:`~fedsynth.federation.ending`) is answered by :func:`end_of_run`.
     """
+    if ends := [at for at, data in enumerate(messages) if is_end(data)]:
+        found = answer(config, [data for data in messages if not is_end(data)], refuse)
+        replies = list(found.replies)
+        for at in ends:
+            replies.insert(at, b"" if refuse else end_of_run(config, messages[at]))
+        return TimedReplies(replies, found.seconds)
     try:
         if refuse:
             raise FedsynthError(refuse)
@@ -174,6 +182,23 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> T
         return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
     seconds = sum(site.seconds(data) for data in messages)
     return TimedReplies([site.answer(data) for data in messages], seconds)
+
+
+def end_of_run(config: SiteConfig, data: bytes) -> bytes:
+    """Close the run that has ended, as the message ``data`` says, and return the site's acknowledgement; never raises.
+
+    A run that is unknown or closed already is acknowledged without any effect. The result is empty, and the reason in
+    the site's log, if the coordinator that the site answers did not sign the message, or the run cannot be closed now.
+    """
+    try:
+        run = read_end(data, config.coordinator).run
+        account = open_account(config)
+        if account.pinned(run) is not None and (questions := close_run(config, account, run, "coordinator")):
+            _log.info("site %s: run %s has ended after %d questions and is closed", config.name, run, questions)
+        return write_acknowledgement(identity_seed(site_secret(config, account)), config.name, data)
+    except Exception as error:
+        _log.warning("site %s: the end of a run has no effect: %s", config.name, error)
+        return b""
 
 
 def wait_until_due(

@@ -16,6 +16,10 @@ Rule 4: the totals are the costs to one person of the account's unit, under its 
 Rule 5: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
     without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
     of theirs. Audit rows form a hash chain (`audit`).
+Rule 6: nothing that cannot be undone follows from the clock alone, which may be wrong by years for one answer. Runs age
+    by at most a day between two readings of it (:class:`~fedsynth.privacy.account_file.ClockRecord`). The times in
+    audit rows are for people; the hour in which messages without cost are counted only decides how many of them get
+    audit rows of their own.
 
 A charge at audit row r means that an answer *may* have left the site since then.
 """
@@ -23,12 +27,11 @@ A charge at audit row r means that an answer *may* have left the site since then
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import sqlite3
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,9 +39,10 @@ from typing import Any
 import msgspec
 
 from fedsynth.backup import copy_database
-from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account_file import (
     AccountFile,
+    ClockRecord,
     PartRecord,
     QuestionRecord,
     Records,
@@ -46,96 +50,42 @@ from fedsynth.privacy.account_file import (
     RunRecord,
     SecretRecord,
 )
-from fedsynth.privacy.audit import START, AuditHead, AuditResult, ChainCheck, short
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
+from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
+from fedsynth.privacy.charge import (
+    Charge,
+    LostCharges,
+    LostRun,
+    OpenedQuestion,
+    cost_for,
+    free_slot,
+    read_change,
+    refuse_other_change,
+    refuse_other_currency,
+    refuse_other_rows,
+    refuse_other_terms,
+    refuse_overdraft,
+    repriced,
+    wider,
+)
+from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
 
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
+_DAY = 86400.0  # s; by no more does an account age between two readings of the clock
+_TICK = 600.0  # s that may pass until a reading of the clock is stored
+LARGEST_KEPT = 2**16
+"""Largest reply that is stored, in bytes, if the site can make the same one again from salt, terms and rows."""
+_RUNS_STORED = 16  # times what one run may store is what all open runs may store together
+_BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _PART = "key = ? AND part = ?"
 _FREE, _UNANSWERED = "hour free", "hour unanswered"  # keys of the parts that list this hour's messages without cost
-_read_change = msgspec.json.Decoder(ProtectedChange).decode
+_log = logging.getLogger(__name__)
 
 
 def now() -> datetime:
     """Return the current time, in UTC, as a time with a time zone; the default clock of an :class:`Account`."""
     return datetime.now(UTC)
-
-
-@dataclass(frozen=True)
-class Charge:
-    """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
-
-    A question is one request of a run to one site, charged once, however often its messages are repeated. ``key`` (hex)
-    identifies it: a hash of the question and of the public key of the server that asks. ``step`` is its number in the
-    run. ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"), ``release`` (the noise and its privacy
-    cost, as JSON), ``trust`` (name of the trust model) and ``plan`` (digest of the approved
-    :class:`~fedsynth.federation.plan.Plan`, which lists what the run may ask, or empty) are written to the audit.
-    ``terms`` is everything on which the answer depends besides the query and the rows: the release, the sensitivity,
-    the unit of protection, the neighbouring relation, the trust model's settings and the version of fedsynth. ``rows``
-    is the keyed digest (a hash under the site's secret) of the encoded rows that the run reads; it is empty if
-    :meth:`Account.pin` stores it only after the first charge.
-
-    ``cost`` is to one person of the request's unit under its neighbour relation, ``change``, and the site's policy
-    demands at least ``least``. The account charges at least this cost: if it counts for more (:attr:`Account.change`),
-    as much as its own persons may pay.
-
-    ``total`` limits everything ever spent at the site. ``per_run`` limits the run: it is the budget of an approved plan
-    if there is one, and then ``own`` is the site's own limit for a run. Both are checked, because limits with different
-    orders (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
-
-    ``slots`` are the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and
-    class of release): pairs of a privacy cost and the number of questions that may cost up to that much. It is ``None``
-    if no plan is needed. These costs are in the measure of ``per_run``: epsilon if that budget is pure, otherwise rho
-    at its order, and to the persons of ``change``. A run keeps to one measure. A charge uses up the
-    cheapest of the remaining slots that cover its cost. Raises :class:`InvalidParameter` for a negative or undefined
-    cost.
-    """
-
-    key: str
-    run: str
-    step: int
-    verb: str
-    kind: str
-    release: str
-    trust: str
-    plan: str
-    cost: Cost
-    terms: str
-    rows: str
-    total: Budget
-    per_run: Budget
-    change: ProtectedChange
-    least: ProtectedChange
-    own: Budget | None = None
-    group: str = ""
-    slots: tuple[tuple[float, int], ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for negative or undefined costs."""
-        if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
-            raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
-
-    @property
-    def price(self) -> float:
-        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
-        return self.per_run.price(self.cost)
-
-
-@dataclass(frozen=True)
-class OpenedQuestion:
-    """A question's entry in the site's privacy account, from :meth:`Account.begin`; the question may now be answered.
-
-    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
-    the hash of its audit row, the account's record of the charge (before it: of the opening). ``charged`` says whether
-    the question has been charged. It is false at the start of a secure sum, which takes several messages: the message
-    that makes the site read its rows charges it.
-    """
-
-    salt: bytes
-    row: int
-    chain: bytes
-    charged: bool
 
 
 class Account:
@@ -148,12 +98,12 @@ class Account:
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
-    operating system. ``clock()`` returns the time, with a time zone. In each hour of the clock, the first
-    ``free_an_hour`` messages that the site does not answer get an audit row each, and those after them share one; so do
-    the repetitions of a message. As many questions without cost (about public facts, and openings of secure sums) are
-    answered; those after them are refused, and one that is opened again in the hour is not counted again. A reply of
-    more than ``largest_kept`` bytes is not stored; use this only if the rows cannot change, as in a simulation, where
-    the same question gives the same bytes again.
+    operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
+    log has a warning. In each hour of the clock, the first ``free_an_hour`` messages that the site does not answer get
+    an audit row each, and those after them share one; so do the repetitions of a message. As many questions without
+    cost (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is
+    opened again in the hour is not counted again. Nothing is kept of a reply of more than ``largest_kept`` bytes; use
+    this only in a simulation, where the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
     returns the fault.
@@ -197,26 +147,27 @@ class Account:
         This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
         session of a secure sum (its state between messages) is opened: its salt, its terms, the digest of its rows and
         an audit row are stored, and the limits are checked, but nothing is charged until a call with the same
-        :attr:`Charge.key <Charge>` and ``pay=True``. At most 64 sessions may be open uncharged; opening another one
-        deletes the oldest completely. Set ``resume`` for the later messages of a session: if the session was deleted,
-        the call is then refused, and no new one is begun with another salt.
+        :attr:`Charge.key <fedsynth.privacy.charge.Charge>` and ``pay=True``. At most 64 sessions may be open uncharged;
+        opening another one deletes the oldest completely. Set ``resume`` for the later messages of a session: if the
+        session was deleted, the call is then refused, and no new one is begun with another salt.
 
-        Raises :class:`Refused` if :attr:`Charge.terms <Charge>` differ from the question's stored ones or
-        :attr:`Charge.rows <Charge>` from the run's, for a run that :meth:`close` has closed, for a run that began when
-        the account counted for smaller units, for a charge or a total without a bound for the account's unit (noise on
-        random samples of rows), for a plan whose unit is smaller than the account's, for a plan with costs in
-        another measure (epsilon, rho, or for sampled rows rho at another order) than the run's, if the approved plan
-        has no unused question left that covers this cost, if a session to be resumed does not exist, and for too many
-        questions without cost in one hour. Raises :class:`BudgetExceeded` beyond a limit. Nothing is charged in these
-        cases.
+        Raises :class:`Refused` if :attr:`Charge.terms <fedsynth.privacy.charge.Charge>` differ from the question's
+        stored ones or :attr:`Charge.rows <fedsynth.privacy.charge.Charge>` from the run's, for a run that :meth:`close`
+        has closed, for a run that began when the account counted for smaller units, for a charge or a total without a
+        bound for the account's unit (noise on random samples of rows), for a plan whose unit is smaller than the
+        account's, for a plan with costs in another measure (epsilon, rho, or for sampled rows rho at another order)
+        than the run's, if the approved plan has no unused question left that covers this cost, if a session to be
+        resumed does not exist, and for too many questions without cost in one hour, and for a question for which the
+        account would store more than the run, or all open runs together, may make it store. Raises
+        :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.one(RunRecord, "run = ?", charge.run)
             if run is not None:
-                _refuse_other_rows(run, charge)
+                refuse_other_rows(run, charge)
             known = records.one(QuestionRecord, "key = ?", charge.key)
             if known is not None:
-                _refuse_other_terms(known, charge)
+                refuse_other_terms(known, charge)
                 if known.paid or not pay:
                     return OpenedQuestion(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
@@ -227,13 +178,16 @@ class Account:
                 raise Refused("too many questions without cost in this hour; ask again in the next hour")
             spent = Cost() if run is None else run.spent
             before = records.head()
-            head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
+            head, cost = repriced(before, charge.least), cost_for(charge, before.change.covering(charge.least))
             if run is not None:
-                _refuse_other_change(run, head.change)
-            _refuse_overdraft(charge, cost, head.total, spent)
+                refuse_other_change(run, head.change)
+            refuse_overdraft(charge, cost, head.total, spent)
             if run is not None:
-                _refuse_other_currency(run, charge)
+                refuse_other_currency(run, charge)
             slot = self._slot(records, charge)
+            stored = (0 if run is None else run.stored) + (charge.stored if known is None else 0)
+            if known is None:
+                self._refuse_storage(records, charge, stored)
             if head.change != before.change:
                 facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
                 self._append(records, "re-priced", facts, change=head.change)
@@ -241,66 +195,84 @@ class Account:
                 spent += cost
                 facts = {"quoted": charge.cost} if cost != charge.cost else {}
                 facts |= {"cost": cost, "slot": slot, "run_total": spent}
-                row, chain = self._append(records, "charged", {**_facts(charge), **facts}, cost)
+                row, chain = self._append(records, "charged", {**charge.facts, **facts}, cost)
             else:
                 self._forget_sessions(records)
-                row, chain = (again, records.chain(again)) if again else self._append(records, "opened", _facts(charge))
+                row, chain = (again, records.chain(again)) if again else self._append(records, "opened", charge.facts)
             if free:
                 records.put(PartRecord(_FREE, charge.key, row.to_bytes(8)))
             if known is None:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
-            limit, used = charge.per_run, self._clock().timestamp()
-            if run is not None:  # a narrower limit, or a clock set back, does not undo what the run may have used
-                limit, used = _wider(run.limit, limit), max(run.used, used)
+            limit, used = charge.per_run, self._age(records)
+            if run is not None:  # a narrower limit does not undo what the run may have used
+                limit, used = wider(run.limit, limit), max(run.used, used)
             rows = charge.rows or ("" if run is None else run.rows)
             change = msgspec.json.encode(head.change).decode()
-            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change)
+            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change, stored=stored)
             records.put(record.with_spent(spent))
         return OpenedQuestion(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
-        0. A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
+        messages of its protocol from 0. A reply that is found is counted as sent again (``replays`` in
+        :meth:`charges`).
         """
         with self._file.open() as records:
             reply = records.one(PartRecord, _PART, key, f"turn {turn}")
         if reply is None:
             return None
-        with self._file.transaction() as records:
-            question = records.one(QuestionRecord, "key = ?", key)
-            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
-            if question is not None and run is not None:
-                records.put(question._replace(replays=question.replays + 1))
-                records.put(run._replace(used=self._clock().timestamp()))
+        self._count_replay(key)
         return reply.value
 
-    def store(self, key: str, turn: int, reply: bytes) -> bytes:
+    def store(self, key: str, turn: int, reply: bytes, *, again: bool = False) -> bytes:
         """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`), and ``turn`` numbers the messages of its protocol from
-        0. Only the returned bytes may leave the site. A reply larger than ``largest_kept`` is returned without being
-        stored. Raises :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
+        messages of its protocol from 0. Only the returned bytes may leave the site. Set ``again`` if the site makes the
+        same reply from the question's salt, its terms and the run's rows whenever the message comes: then only a hash
+        is stored of one larger than :data:`LARGEST_KEPT`, and no other reply can take its place. Raises
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed, and
+        :class:`FedsynthError` for a reply that differs from the first one.
         """
-        return reply if len(reply) > self.largest_kept else self._keep(key, f"turn {turn}", reply)
+        if len(reply) > self.largest_kept:
+            return reply
+        if not again or len(reply) <= LARGEST_KEPT:
+            return self._keep(key, f"turn {turn}", reply)
+        digest, known = hashlib.sha256(reply).digest(), self.hashed(key, turn)
+        if known is not None:
+            self._count_replay(key)
+        if (known or self.first(key, f"hash {turn}", digest)) != digest:
+            raise FedsynthError(
+                "the site's first reply to this message cannot be made again; was fedsynth, or a package that it uses, "
+                "upgraded during the run? Go back to the version that began it, or have another run started"
+            )
+        return reply
+
+    def hashed(self, key: str, turn: int) -> bytes | None:
+        """Return the hash (SHA-256) of a reply of which :meth:`store` kept only that; ``None`` if there is none.
+
+        ``key`` is the question's, and ``turn`` numbers its messages, as for :meth:`store`.
+        """
+        return self.said(key, f"hash {turn}")
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
         """Store ``value`` under a name in a question's session unless a value is stored; return the stored value.
 
         The session is what the site remembers between the messages of one question; ``key`` is the question's
-        (:attr:`Charge.key <Charge>`), and ``part`` a name that the caller chooses. The value is durable on return, so
-        that a site that starts a new process for every message never contradicts itself. Raises :class:`Refused` if the
-        question was never begun, its session was deleted, or its run is closed.
+        (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``part`` a name that the caller chooses. The value is
+        durable on return, so that a site that starts a new process for every message never contradicts itself. Raises
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
         """Return the value that :meth:`first` stored under the name ``part`` in a question's session; ``None`` if none.
 
-        ``key`` is the question's (:attr:`Charge.key <Charge>`).
+        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`).
         """
         with self._file.open() as records:
             found = records.one(PartRecord, _PART, key, f"session {part}")
@@ -472,7 +444,7 @@ class Account:
         """Return whom a run's total is for: what :attr:`change` was when it began, and is, if it is unknown."""
         with self._file.open() as records:
             found = records.one(RunRecord, "run = ?", run)
-            return records.head().change if found is None else _read_change(found.change)
+            return records.head().change if found is None else read_change(found.change)
 
     def spent_under(self, least: ProtectedChange) -> Cost:
         """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
@@ -480,7 +452,7 @@ class Account:
         Raises :class:`Refused` if the account has charges without a bound for it; each charge is then refused as well.
         """
         with self._file.open() as records:
-            return _repriced(records.head(), least).total
+            return repriced(records.head(), least).total
 
     @property
     def exact(self) -> int:
@@ -491,10 +463,11 @@ class Account:
     def charges(self) -> list[dict[str, Any]]:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
-        Each has the fields of :class:`Charge` that describe the question, its cost, and the running totals of the run
-        and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how often the reply
-        was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored`
-        makes for lost audit rows are included; these describe no question, but name the run.
+        Each has the fields of :class:`~fedsynth.privacy.charge.Charge` that describe the question, its cost, and the
+        running totals of the run and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays``
+        counts how often the reply was sent again. If the request stated less, ``quoted`` is the cost for that. The
+        charges that :meth:`restored` makes for lost audit rows are included; these describe no question, but name the
+        run.
         """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
@@ -508,42 +481,55 @@ class Account:
 
     # Runs
 
-    def open_runs(self) -> list[tuple[str, datetime]]:
-        """Return the names of the runs that are not closed, with the time (UTC) of their last use, oldest first.
+    def open_runs(self) -> list[tuple[str, float]]:
+        """Return the names of the runs that are not closed, and for how many days each was idle; the longest first.
 
-        A run is used when a question is charged or its session opened, and when a stored reply is sent again.
+        A run is used when a question is charged or its session opened, and when a stored reply is sent again. Days
+        count as for :meth:`expire`.
         """
         with self._file.open() as records:
+            now, _ = self._passed(records)
             runs = records.all(RunRecord, "NOT closed ORDER BY used, run")
-        return [(run.run, datetime.fromtimestamp(run.used, UTC)) for run in runs]
+        return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
-    def close(self, run: str) -> int:
+    def close(self, run: str, by: str = "steward") -> int:
         """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
 
-        The number is 0 if the run was closed before. Its questions are refused from then on; its charges remain. Raises
-        :class:`InvalidParameter` for an unknown run.
+        The number is 0 if the run was closed before, when nothing changes. Its questions are refused from then on; its
+        charges remain. The audit row says by whom it was closed. Raises :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
             found = records.one(RunRecord, "run = ?", run)
             if found is None:
                 raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
-            closed = 0 if found.closed else self._close(records, found)
+            if found.closed:
+                return 0
+            closed = self._close(records, found, by)
         self._file.clear()
         return closed
 
     def expire(self, days: float, keep: str = "") -> list[str]:
-        """Close all runs last used more than ``days`` days ago, except the run named ``keep``; return their names."""
-        oldest = self._clock().timestamp() - days * 86400
-        idle = ("NOT closed AND used < ? AND run != ? ORDER BY used, run", oldest, keep)
-        with self._file.open() as records:  # called for each question: nothing is locked if no run is idle
-            if not records.all(RunRecord, *idle):
+        """Close all runs that were idle for more than ``days`` days, except the run named ``keep``; return their names.
+
+        Days are those that the account has seen pass: at most one between two readings of the clock.
+        """
+        idle = "NOT closed AND used < ? AND run != ? ORDER BY used, run"
+        with self._file.open() as records:  # called for each question: nothing is locked if there is nothing to do
+            now, due = self._passed(records)
+            if not due and not records.all(RunRecord, idle, now.age - days * _DAY, keep):
                 return []
         with self._file.transaction() as records:
-            expired = records.all(RunRecord, *idle)
+            expired = records.all(RunRecord, idle, self._age(records) - days * _DAY, keep)
             for run in expired:
-                self._close(records, run)
-        self._file.clear()
+                self._close(records, run, "age")
+        if expired:
+            self._file.clear()
         return [run.run for run in expired]
+
+    def lost(self, began: Mapping[str, Budget] | None = None, *, sampled: bool = True) -> LostCharges:
+        """Return what :meth:`restored` charges when it is given the same arguments, and charge nothing."""
+        with self._file.open() as records:
+            return self._lost(records, began or {}, sampled)[1]
 
     def restored(
         self,
@@ -551,14 +537,16 @@ class Account:
         began: Mapping[str, Budget] | None = None,
         *,
         sampled: bool = True,
+        announced: LostCharges | None = None,
     ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
         The lost charges are unknown, so each open run is charged up to its limit (:meth:`RunRecord.rest
         <fedsynth.privacy.account_file.RunRecord.rest>`) and closed. ``began`` gives the limits, by run name, of runs
         that began after the backup was made, which the account does not know. Later audit rows get numbers above
-        ``row``, and :meth:`holds` accepts what servers have seen up to there. Raises :class:`InvalidParameter` for a
-        row number that cannot exist.
+        ``row``, and :meth:`holds` accepts what servers have seen up to there. ``announced`` is what :meth:`lost`
+        returned, for a person to agree to: nothing else is then charged. Raises :class:`InvalidParameter` for a row
+        number that cannot exist, and :class:`Refused` if something else than what was announced would be charged.
 
         Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
         and the account has no such charge. The unspent rest of a run's limit is then charged as the bound that it sets
@@ -575,28 +563,68 @@ class Account:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
             self._close_hour(records, self._clock())  # it may append a row, which would take the number chosen here
+            runs, charges = self._lost(records, began or {}, sampled)
+            if announced not in (None, charges):
+                raise Refused("the account has changed since these charges were announced; give the command again")
             head = records.head()
             number = max(row, head.row) + 1
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
             records.execute("INSERT INTO restores VALUES (?)", number)
-            runs = records.all(RunRecord, "NOT closed ORDER BY run")
-            here = msgspec.json.encode(head.change).decode()
-            for name, most in (began or {}).items():
-                if records.one(RunRecord, "run = ?", name) is None:
-                    runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
-            sampled = sampled or bool(head.total.curve)
-            for run in runs:
-                if run.change != here:
-                    self._close(records, run)
-                    continue
-                rest = run.rest(sampled=sampled)
-                total = run.spent + rest
-                facts = {"run": run.run, "cost": rest, "run_total": total}
-                self._append(records, "written off", facts, rest)
-                self._close(records, run.with_spent(total))
+            for run, lost in zip(runs, charges.runs, strict=True):
+                total = lost.spent + lost.rest
+                facts = {"run": run.run, "cost": lost.rest, "run_total": total}
+                self._append(records, "written off", facts, lost.rest)
+                self._close(records, run.with_spent(total), "restoration")
+            for run in records.all(RunRecord, "NOT closed ORDER BY run"):
+                self._close(records, run, "restoration")
         self._file.clear()
 
     # Inside a transaction
+
+    def _lost(
+        self, records: Records, began: Mapping[str, Budget], sampled: bool
+    ) -> tuple[list[RunRecord], LostCharges]:
+        """Return the runs that a restored backup may lack charges of, and these charges."""
+        head = records.head()
+        here = msgspec.json.encode(head.change).decode()
+        runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == here]
+        for name, most in began.items():
+            if records.one(RunRecord, "run = ?", name) is None:
+                runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
+        sampled = sampled or bool(head.total.curve)
+        charged = (LostRun(run.run, run.limit, run.spent, run.rest(sampled=sampled)) for run in runs)
+        return runs, LostCharges(tuple(charged), head.total)
+
+    def _passed(self, records: Records) -> tuple[ClockRecord, bool]:
+        """Return the account's time now, and whether this reading of the clock is to be stored."""
+        reading = self._clock().timestamp()
+        known = records.one(ClockRecord)
+        if known is None:
+            return ClockRecord(reading, 0.0), True
+        passed = reading - known.reading
+        return ClockRecord(reading, known.age + min(max(passed, 0.0), _DAY)), not 0 <= passed < _TICK
+
+    def _age(self, records: Records) -> float:
+        """Return the account's age, in seconds; store the reading of the clock, and warn of one that cannot be right.
+
+        Only every so often is it stored, to write less: the days between two stored readings count as one at most.
+        """
+        now, due = self._passed(records)
+        if due:
+            known = records.one(ClockRecord) or now
+            records.execute("DELETE FROM clock")
+            records.put(now)
+            if not -_BACK <= (passed := now.reading - known.reading) <= _DAY:
+                ahead = "ahead of" if passed > 0 else "behind"
+                _log.warning(
+                    "the clock is %.1f days %s the last time that the account %s was used; if it is wrong, set it "
+                    "(chrony or systemd-timesyncd), and if it is right, nothing is to be done: runs have aged by %s",
+                    abs(passed) / _DAY,
+                    ahead,
+                    self._file.path,
+                    "one day" if passed > 0 else "nothing",
+                )
+        return now.age
 
     def _random(self, key: str) -> bytes:
         return os.urandom(32) if self._entropy is None else self._entropy(key)
@@ -651,6 +679,32 @@ class Account:
             start = datetime.fromtimestamp(over.hour * 3600, UTC).isoformat(timespec="minutes")
             self._append(records, "rejected", {"hour": start, "count": over.number, "digest": over.digest.hex()})
 
+    def _count_replay(self, key: str) -> None:
+        """Count a reply that is sent again, which is a use of its run."""
+        with self._file.transaction() as records:
+            question = records.one(QuestionRecord, "key = ?", key)
+            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
+            if question is not None and run is not None:
+                records.put(question._replace(replays=question.replays + 1))
+                records.put(run._replace(used=max(run.used, self._age(records))))
+
+    def _refuse_storage(self, records: Records, charge: Charge, stored: int) -> None:
+        """Raise :class:`Refused` if a question would make the account store more than its run, or all runs, may."""
+        if stored > charge.most_stored:
+            raise Refused(
+                f"with this question, run {charge.run} may make the site store {stored} bytes, and largest_stored in "
+                f"[policy] is {charge.most_stored:g}; ask for smaller tables, or raise it (fedsynth plan says how much "
+                "a run needs)"
+            )
+        (others,) = records.execute(
+            "SELECT total(stored) FROM runs WHERE NOT closed AND run != ?", charge.run
+        ).fetchone()
+        if others + stored > _RUNS_STORED * charge.most_stored:
+            raise Refused(
+                f"all open runs together may make the site store {_RUNS_STORED} times largest_stored in [policy]; "
+                "close those that are finished (fedsynth site close)"
+            )
+
     def _slot(self, records: Records, charge: Charge) -> float | None:
         """Return the price of the plan's slot that a charge uses; ``None`` without a plan."""
         if charge.slots is None:
@@ -660,7 +714,7 @@ class Account:
             charge.run,
             charge.group,
         ).fetchall()
-        slot = _free_slot(charge.slots, used, charge.price)
+        slot = free_slot(charge.slots, used, charge.price)
         if slot is None:
             raise Refused(
                 f"the approved plan has no free slot for {charge.group!r} at {charge.price:.6g}; this run has used "
@@ -675,7 +729,7 @@ class Account:
         for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
             records.forget(key)
 
-    def _close(self, records: Records, run: RunRecord) -> int:
+    def _close(self, records: Records, run: RunRecord, by: str) -> int:
         """Delete everything about a run's questions except their charges; return their number."""
         questions = records.all(QuestionRecord, "run = ?", run.run)
         for question in questions:
@@ -684,7 +738,7 @@ class Account:
                 records.put(question._replace(salt=b""))
         records.forget(f"run {run.run}")
         records.put(run._replace(closed=1))
-        self._append(records, "closed", {"run": run.run, "questions": len(questions)})
+        self._append(records, "closed", {"run": run.run, "questions": len(questions), "by": by})
         return len(questions)
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
@@ -696,127 +750,6 @@ class Account:
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
-
-
-def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
-    if run.closed:
-        raise Refused(f"run {charge.run} is closed at this site; start another run")
-    if charge.rows and run.rows and charge.rows != run.rows:
-        raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
-
-
-def _refuse_other_currency(run: RunRecord, charge: Charge) -> None:
-    """Refuse a plan whose prices are in another currency than the run's.
-
-    Slots of one run are counted by their prices: in epsilon if the run's limit is pure, otherwise in rho. For sampled
-    releases, prices in rho refer to one order, that of the limit.
-    """
-    limit = run.limit
-    pure = limit.pure
-    if charge.slots is not None and (
-        pure != charge.per_run.pure or (run.curve and limit.order != charge.per_run.order)
-    ):
-        before, now = ("epsilon", "rho") if pure else ("rho", "epsilon")
-        if pure == charge.per_run.pure:
-            before, now = (f"rho at order {order:.4g}" for order in (limit.order, charge.per_run.order))
-        raise Refused(
-            f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
-            "currency: continue under the plan that it began with, or start another run"
-        )
-
-
-def _refuse_other_change(run: RunRecord, change: ProtectedChange) -> None:
-    began = _read_change(run.change)
-    if began != change:
-        raise Refused(
-            f"start another run: {run.run} began when this account counted for {began}, and now it counts for {change}"
-        )
-
-
-def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
-    """Return the end of an audit with its total for the account's unit and relation and for ``least`` as well."""
-    change = head.change.covering(least)
-    try:
-        return head.repriced(change)
-    except Unsupported as error:
-        raise Refused(
-            "undo the change of unit or size_is_public in [policy]: this account has training on random samples of "
-            f"rows, whose cost is proved for {head.change} and has no bound for {change}"
-        ) from error
-
-
-def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
-    """Return the cost of a charge to the persons for whom the account counts."""
-    steps = charge.change.steps_to(change)
-    if steps > 1 and charge.slots is not None:
-        raise Refused(
-            "plan again with --rows-per-person and --sites-per-person as in `fedsynth site account`, and have the plan "
-            f"approved: it is for {charge.change}, and this account counts for {change}"
-        )
-    try:
-        return charge.cost.grouped(steps)
-    except Unsupported as error:
-        raise Refused(
-            "run with --rows-per-person and --sites-per-person as in `fedsynth site account`, or a method that samples "
-            f"no rows: noise on samples is proved for {charge.change}, and this account counts for {change}"
-        ) from error
-
-
-def _wider(one: Budget, other: Budget) -> Budget:
-    """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
-    return max(other, one, key=lambda limit: (not limit.pure, limit.epsilon if limit.pure else limit.rho))
-
-
-def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
-    if (known.run, known.terms) != (charge.run, charge.terms):
-        raise Refused(
-            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
-            "the change of policy or version, or let the run ask a new question"
-        )
-
-
-def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
-    if cost == Cost():
-        return  # public facts cost nothing, and are answered even if the budget is used up
-    limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
-    if charge.own is not None:
-        limits.append(("in this run, by this site's own limit", charge.own, in_run))
-    for scope, limit, before in limits:
-        if not limit.covers(before + cost):
-            unit = "epsilon" if limit.pure else "rho"
-            raise BudgetExceeded(
-                f"the question costs {unit} = {limit.price(cost):.6g}, and {unit} = {limit.price(before):.6g} "
-                f"of {getattr(limit, unit):.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
-                "steward to raise the limit"
-            )
-
-
-def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, int]], price: float) -> float | None:
-    """Return the price of the cheapest slot that covers ``price`` after ``used`` ones are taken; ``None`` if none does.
-
-    Taking the cheapest covering slot is optimal: of two slots that cover a charge, the dearer one covers everything
-    that the cheaper one covers. Used slots are reassigned each time, so a run may continue under a plan with other
-    prices.
-    """
-    free: Counter[float] = Counter()
-    for slot, times in slots:
-        free[slot] += times
-    place: float | None = None
-    for taken, times in [*used, (price, 1)]:
-        for place in sorted(slot for slot, left in free.items() if left and slot * ROUNDING >= taken):
-            here = min(times, free[place])
-            free[place] -= here
-            times -= here
-            if not times:
-                break
-        if times:
-            return None
-    return place
-
-
-def _facts(charge: Charge) -> dict[str, object]:
-    names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
-    return {name: getattr(charge, name) for name in names} | {"release": msgspec.json.decode(charge.release)}
 
 
 def _hour(moment: datetime) -> int:

@@ -28,7 +28,7 @@ from fedsynth.privacy.audit import START, AuditHead, AuditRow, ChainCheck, read_
 from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
 _UNKNOWN = 1e15  # a log-moment that no limit covers
-_FORMAT = 3  # of the file, stored as user_version; lower numbers had other tables
+_FORMAT = 4  # of the file, stored as user_version; lower numbers had other tables
 # SQLite errors that are not damage but concern the disk, its permissions, or other processes.
 _PASSING = {
     sqlite3.SQLITE_BUSY,
@@ -48,7 +48,7 @@ CREATE TABLE restores (row INTEGER PRIMARY KEY);
 CREATE TABLE runs (
     run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, epsilon NOT NULL, rho NOT NULL,
     limit_epsilon NOT NULL, limit_delta NOT NULL, used NOT NULL, change TEXT NOT NULL, curve TEXT NOT NULL,
-    seal BLOB NOT NULL) WITHOUT ROWID;
+    stored NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE questions (
     key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
     slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
@@ -58,6 +58,7 @@ CREATE TABLE parts (
     key TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, seal BLOB NOT NULL, PRIMARY KEY (key, part));
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL, seal BLOB NOT NULL);
 CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, seal BLOB NOT NULL);
+CREATE TABLE clock (reading NOT NULL, age NOT NULL, seal BLOB NOT NULL);
 """
 
 
@@ -69,9 +70,10 @@ class RunRecord(NamedTuple):
     * ``epsilon``, ``rho``, ``curve``: its :class:`~fedsynth.privacy.cost.Cost` so far, the curve as JSON, empty if
       there is none.
     * ``limit_epsilon``, ``limit_delta``: its limit, the most that it may cost one person.
-    * ``used``: time of its last use, in seconds since 1970.
+    * ``used``: the account's age (:class:`ClockRecord`, in seconds) at its last use.
     * ``change``: whom its cost and its limit are for, as JSON (:class:`~fedsynth.privacy.cost.ProtectedChange`): the
       account's when the run began.
+    * ``stored``: the most bytes that its questions make the account store.
     """
 
     run: str
@@ -84,6 +86,7 @@ class RunRecord(NamedTuple):
     used: float
     change: str
     curve: str = ""
+    stored: int = 0
 
     @property
     def limit(self) -> Budget:
@@ -131,7 +134,7 @@ class RunRecord(NamedTuple):
 class QuestionRecord(NamedTuple):
     """The account's record of a question (one request of a run) that is charged or has an open session.
 
-    * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.account.Charge>`); ``run``: the name of its
+    * ``key``: identifies the question (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`); ``run``: the name of its
       run.
     * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 if only its session, the state between its
       messages, is open.
@@ -185,14 +188,26 @@ class RejectedRecord(NamedTuple):
     digest: bytes = START
 
 
+class ClockRecord(NamedTuple):
+    """The account's own time: the last ``reading`` of the clock (seconds since 1970), and its ``age`` then, in seconds.
+
+    The age is what the account has seen pass, and grows by at most a day between two readings. Idle runs are closed by
+    it, so that a clock that is wrong for a while closes none.
+    """
+
+    reading: float
+    age: float
+
+
 _read_curve = msgspec.json.Decoder(tuple[float, ...]).decode
-_Record = TypeVar("_Record", RunRecord, QuestionRecord, PartRecord, SecretRecord, RejectedRecord)
+_Record = TypeVar("_Record", RunRecord, QuestionRecord, PartRecord, SecretRecord, RejectedRecord, ClockRecord)
 _TABLE_OF = {
     RunRecord: "runs",
     QuestionRecord: "questions",
     PartRecord: "parts",
     SecretRecord: "secrets",
     RejectedRecord: "rejected",
+    ClockRecord: "clock",
 }
 
 
@@ -213,9 +228,9 @@ class Records:
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
         """Return the records of one class for which the SQL condition ``where`` holds, after verifying their checksums.
 
-        ``kind`` is the class (:class:`RunRecord`, :class:`QuestionRecord`, :class:`PartRecord`, :class:`SecretRecord`
-        or :class:`RejectedRecord`), and ``values`` stand for the condition's question marks. Raises
-        :class:`FedsynthError` for a wrong checksum.
+        ``kind`` is the class (:class:`RunRecord`, :class:`QuestionRecord`, :class:`PartRecord`, :class:`SecretRecord`,
+        :class:`RejectedRecord` or :class:`ClockRecord`), and ``values`` stand for the condition's question marks.
+        Raises :class:`FedsynthError` for a wrong checksum.
         """
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_seal(row[:-1]) != row[-1] for row in rows):
@@ -300,6 +315,7 @@ class Records:
         self.all(PartRecord)
         self.all(SecretRecord)
         self.all(RejectedRecord)
+        self.all(ClockRecord)
         if [row[0] for row in self.execute("SELECT row FROM restores ORDER BY row")] != chain.restores:
             return 0, "the list of restored backups differs from that of the audit rows"
         return 0, ""

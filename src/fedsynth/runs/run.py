@@ -22,10 +22,12 @@ from fedsynth.federation.plan import Plan
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.federation.trust.three_servers.remote import connected
+from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
+from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import new_folder, refuse_existing
 from fedsynth.runs.job import Job
 from fedsynth.runs.split import Split, load_rows
@@ -133,6 +135,7 @@ def run_deployed(
     their privacy costs that the sites approved: the privacy statement then gives the epsilon of that plan by exact
     accounting, if it is smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs (the server's secret
     and the transcript, which records all messages), and ``folder/runs/RUN`` appears when the run is complete.
+    The sites are then told that the run has ended (:mod:`~fedsynth.runs.ending`), which waits for them only shortly.
     ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
     sees only messages that are really sent, none that a resumed run takes from the transcript.
 
@@ -150,6 +153,7 @@ def run_deployed(
             "[deployment] in job.toml"
         )
     schema, coordinator, identities = Schema.load(Path(job.schema)), load_coordinator(folder), deployment.identities
+    tell_ends(folder, transport, coordinator, identities)
     method, trust = job.build_method(schema), job.build_trust()
     with claimed(state), connected(trust, folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
@@ -180,9 +184,13 @@ def run_deployed(
             sizes = federation.public_sizes()
             federation = replace(federation, sites=tuple(sizes), sizes=sizes)
         outcome = _fitted(job, method, federation, out)
+        note_end(folder, deployment.run, deployment.sites)
         with new_folder(out, mode=0o700) as complete:
             shutil.copyfile(state / "transcript", complete.transcript)
             complete.write(job, federation, outcome.synthesizer, outcome.synthetic, out, {})
+        for path in (*out.rglob("*"), out, out.parent):
+            sync(path)  # the sites can repeat nothing afterwards
+        tell_ends(folder, transport, coordinator, identities)
     return outcome
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsynth.errors import FedsynthError
-from fedsynth.transports.files.messages import MessageName, named
+from fedsynth.transports.files.messages import MessageName, named, run_of
 
 AGAIN = 30.0  # s after which a file that looks unchanged is read again: copying may preserve time and size
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -48,6 +48,12 @@ class ExchangeFolder:
             listed = [] if folder is None else os.listdir(folder)
         found = [name for file in listed if (name := named(file)) is not None and file == name.request]
         return sorted(found, key=lambda name: (name.run, name.step, name.turn, name.digest, name.attempt))
+
+    def ends(self) -> list[str]:
+        """Return the names of the runs whose end a file tells (:func:`~fedsynth.transports.files.messages.run_of`)."""
+        with self._opened() as folder:
+            listed = [] if folder is None else os.listdir(folder)
+        return sorted(filter(None, map(run_of, listed)))
 
     def stamp(self, file: str) -> Stamp | None:
         """Return inode, size in bytes and modification time in nanoseconds of a file, by which a change is noticed.

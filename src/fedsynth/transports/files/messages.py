@@ -8,6 +8,8 @@ Rule 2: the content of a request file is a signature of the coordinator and the 
     (:func:`~fedsynth.federation.wire.open_reply`): a signature that holds shows that it is complete.
 Rule 3: a name is used once. A message that is sent again after it was refused or given up gets another ``attempt``, so
     no request is ever overwritten. A site replaces only replies in the folder that are incomplete or not its own.
+Rule 4: that a run has ended is told in the file RUN.end among the requests, and acknowledged in RUN.ended among the
+    replies (:mod:`~fedsynth.federation.ending`). Both carry signatures, which show that they are complete.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ OVERHEAD = 4096
 """Largest number of bytes by which a file exceeds the message in it."""
 _REQUEST = b"fedsynth request file 1\n"  # unlike the start of a request's body, whose bytes 4 to 7 are zero
 _FRAME = struct.Struct("<24sQ32s")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME = re.compile(
     r"(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,63})\.(?P<step>[0-9]{6,10})\.(?P<turn>[0-9]{1,4})"
     r"\.(?P<digest>[0-9a-f]{32})\.(?P<attempt>[0-9a-f]{16})"
@@ -115,6 +118,12 @@ def named(file: str) -> MessageName | None:
     """Return the parts of the name of a request or reply file; ``None`` if ``file`` is the name of any other file."""
     stem, _, kind = file.rpartition(".")
     return MessageName.parse(stem) if kind in ("request", "reply") else None
+
+
+def run_of(file: str) -> str:
+    """Return the run whose end a file among the requests tells, by its name; empty for any other name."""
+    run, _, kind = file.rpartition(".")
+    return run if kind == "end" and _RUN.fullmatch(run) else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

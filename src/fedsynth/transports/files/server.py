@@ -3,7 +3,8 @@
 Rule 1: a file that is not the site's signed reply to the message is passed over, and the site's own is waited for.
 Rule 2: whatever else is in the folder or happens to it, the worst result is a lost site, never a lost run. Rule 3: a
 request that is in the folder already is not written again: a server that was killed, or stopped until somebody has
-carried the files, finds its requests and the replies that have arrived.
+carried the files, finds its requests and the replies that have arrived. Rule 4: the end of a run lies among the
+requests until its site has acknowledged it; nothing waits for that.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
+from fedsynth.federation.ending import LARGEST
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import LARGEST_MESSAGE, ForeignReply, Reply, WireError, open_envelope
 from fedsynth.files import read_text, write_private
+from fedsynth.runs.ending import EndNotice
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, require_exchange
@@ -152,6 +155,26 @@ class FileTransport:
             # here to have files carried keeps the refusal; otherwise it would ask a failed site again without end.
             if not stopped:
                 self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
+
+    def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
+        """Write each notice to its site as a file, and pass the acknowledgements that are there to ``accept``.
+
+        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`, and waits for nobody, however long
+        ``patience`` is. The files of an accepted acknowledgement are removed.
+        """
+        for notice in notices:
+            requests, replies = self._folder(notice.site, "requests"), self._folder(notice.site, "replies")
+            told, acknowledged = f"{notice.run}.end", f"{notice.run}.ended"
+            try:
+                data = replies.read(acknowledged, LARGEST)
+                if data is not None and accept(notice, data):
+                    requests.remove(told)
+                    replies.remove(acknowledged)
+                    continue
+                if requests.stamp(told) is None:
+                    requests.write(told, notice.data)
+            except OSError as error:
+                _log.warning("%s cannot be used (%s): %s is told later", requests.path, error, notice.site)
 
     def remove_run(self, run: str) -> None:
         """Remove the requests of the run named ``run`` and their replies, once the run is complete.
@@ -341,7 +364,8 @@ def over_files(
     ``folder/job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
     folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
     for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
-    replies are removed from ``exchange``; copies of them elsewhere are not needed any more.
+    replies are removed from ``exchange``; copies of them elsewhere are not needed any more. What stays is a file to
+    each site that says that the run has ended, until the site has acknowledged it.
 
     Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
     :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``

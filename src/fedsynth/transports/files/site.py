@@ -5,7 +5,7 @@ Rule 1: a request is answered only if the coordinator signed it for this site an
     stored in the site's privacy account. Rule 3: replies are sent at whole multiples of ``answer_every`` seconds (from
     the site's policy; of a longer time if they took training), so their timing, which may depend on the rows, shows
     only in such steps. Rule 4: a site never removes requests or replies from the exchange, because several independent
-    copies of it may exist.
+    copies of it may exist. Rule 5: a file that tells the end of a run closes the run before anything is answered.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from pathlib import Path
 
 import fedsynth
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.ending import LARGEST, acknowledges, read_end
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
 from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import IdleRuns, TimedReplies, answer, site_secret, wait_until_due
+from fedsynth.host.state import IdleRuns, TimedReplies, answer, end_of_run, site_secret, wait_until_due
 from fedsynth.transports.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
-from fedsynth.transports.files.messages import OVERHEAD, MessageName, RequestFile, read_request
+from fedsynth.transports.files.messages import OVERHEAD, MessageName, RequestFile, read_request, run_of
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
 POLL = 1.0  # s between two searches for requests
@@ -72,6 +73,8 @@ class FileAnswerer:
         self._known = ReadTimes()
         self._done: dict[str, tuple[Stamp, Stamp]] = {}
         self._told: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._ends: set[str] = set()
 
     def stop(self) -> None:
         """Make :meth:`serve` return once the current batch of requests is answered; called from another thread."""
@@ -110,6 +113,7 @@ class FileAnswerer:
         config = load_site_config(self._folder)
         key = identity(site_secret(config))
         replies = self._replies(config)
+        self._end_runs(config, key)
         answered, unwritten = 0, ""
         began = time.monotonic()
         for batch in self._batches(config, key):
@@ -132,6 +136,31 @@ class FileAnswerer:
             raise FedsynthError(unwritten)
         return answered
 
+    def _end_runs(self, config: SiteConfig, key: bytes) -> None:
+        """Close the runs that have ended, as files in the folder say, and acknowledge that in files."""
+        requests, replies = self.requests(config), self._replies(config)
+        self._ended.clear()
+        self._ends = {f"{run}.end" for run in requests.ends()}
+        for file in sorted(self._ends):
+            run = run_of(file)
+            try:
+                data = requests.read(file, LARGEST) or b""
+                if read_end(data, config.coordinator).run != run:
+                    raise WireError("it tells the end of another run")
+            except (WireError, OSError) as error:
+                self._say_once(file, error)
+                continue
+            self._ended.add(run)
+            known = replies.read(f"{run}.ended", LARGEST) or b""
+            if not acknowledges(known, data, config.name, key) and (told := end_of_run(config, data)):
+                replies.write(f"{run}.ended", told)
+                self._say(f"run {run} has ended, and is closed here")
+
+    def _say_once(self, file: str, error: Exception) -> None:
+        if self._told.get(file) != str(error):
+            self._say(f"{file} is left unanswered: {error}")
+        self._told[file] = str(error)
+
     def requests(self, config: SiteConfig) -> ExchangeFolder:
         """Return the folder of the requests to this site; ``config`` is the content of its ``site.toml``."""
         return ExchangeFolder(self._exchange, config.name, "requests")
@@ -147,8 +176,10 @@ class FileAnswerer:
         present = {name.request for name in names}
         self._known.keep(present)
         self._done = {file: stamps for file, stamps in self._done.items() if file in present}
-        self._told = {file: what for file, what in self._told.items() if file in present}
+        self._told = {file: what for file, what in self._told.items() if file in present | self._ends}
         for name in names:
+            if name.run in self._ended:  # a copy that was carried late would open the run again
+                continue
             asked = self._asked(config, name, key)
             if asked is None:
                 continue
@@ -165,9 +196,7 @@ class FileAnswerer:
         try:
             return self._read(config, name, key)
         except (WireError, OSError) as error:
-            if self._told.get(name.request) != str(error):
-                self._say(f"{name.request} is left unanswered: {error}")
-            self._told[name.request] = str(error)
+            self._say_once(name.request, error)
             return None
 
     def _read(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:

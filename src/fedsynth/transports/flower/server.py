@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -26,6 +26,7 @@ import fedsynth
 from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
+from fedsynth.runs.ending import EndNotice
 from fedsynth.runs.progress import SiteState, Tell, ignore_report
 from fedsynth.transports.flower.records import ASK, BUSY, pack, unpack
 
@@ -146,8 +147,8 @@ class FlowerTransport:
         missing = [name for name in self._sites if name not in connected]
         if len(connected) < least:
             raise SiteLost(
-                f"{len(connected)} sites are connected and {least} are required; missing: {', '.join(missing)}. Start "
-                "their SuperNodes, restart those that are up, and run the same command again"
+                f"{len(connected)} sites are connected and {least} are required; missing: {', '.join(missing)}. "
+                "`fedsynth site serve` must run there, whose log says what is wrong; then run the same command again"
             )
         if missing:
             _log.warning("not connected, and left out until they are: %s", missing)
@@ -179,6 +180,38 @@ class FlowerTransport:
             patience = min(GRACE, self._deadline) if name in self._late else self._deadline
             for batch in _batches(positions, [len(asked[at].data) for at in positions]):
                 yield _Batch(name, batch, now + patience, self._poll * LOOKS)
+
+    def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
+        """Send notices to the sites that are connected, and pass what they reply within ``patience`` s to ``accept``.
+
+        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`. All notices to a site go in one message.
+        """
+        nodes, sent = self.nodes(), dict[str, list[EndNotice]]()
+        by_site = {site: [notice for notice in notices if notice.site == site] for site in self._sites}
+        for site, told in by_site.items():
+            if told and site in nodes:
+                content = self._packed(site, [notice.data for notice in told])
+                message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
+                with _reached():
+                    sent |= dict.fromkeys(self._grid.push_messages([message]), told)
+        end = time.monotonic() + patience
+        while sent and time.monotonic() < end:
+            time.sleep(self._poll)
+            with _reached():
+                replies = list(self._grid.pull_messages(list(sent)))
+            for reply in replies:
+                told = sent.pop(reply.metadata.reply_to_message_id, [])
+                try:
+                    for notice, part in zip(told, unpack("replies", reply.content), strict=True):
+                        accept(notice, part)
+                except Exception as error:  # a reply may hold anything, or an error in place of content
+                    _log.warning("a site's acknowledgement cannot be read: %s", error)
+
+    def _packed(self, site: str, messages: Sequence[bytes]) -> RecordDict:
+        """Return the content of a Flower message with messages to a site."""
+        content = pack("requests", messages)
+        content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": site})
+        return content
 
     def _step(self, exchange: _Exchange) -> None:
         """Send due messages, receive replies, and give up overdue ones."""
@@ -219,8 +252,7 @@ class FlowerTransport:
             if batch.told != "busy" and (batch.connected or batch.told):
                 self._report(batch, "connected")
             batch.connected = node.last_activated_at
-            content = pack("requests", [exchange.asked[at].data for at in batch.positions])
-            content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": batch.site})
+            content = self._packed(batch.site, [exchange.asked[at].data for at in batch.positions])
             group = str(exchange.asked[batch.positions[0]].request.head.step)
             ttl = max(batch.end - now, self._poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
@@ -230,9 +262,7 @@ class FlowerTransport:
         with _reached():
             try:
                 ids = list(self._grid.push_messages(pushed))  # empty if it takes none
-            except (
-                ObjectPushError
-            ) as error:  # if the run has ended, the next call says so
+            except ObjectPushError as error:  # if the run has ended, the next call says so
                 _log.info("%s", error)
                 ids = []
         for batch, sent in zip(batches, [*ids, *[""] * (len(batches) - len(ids))], strict=True):
