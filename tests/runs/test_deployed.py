@@ -18,6 +18,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.local import LocalNoise
+from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods import find_method
 from fedsynth.privacy.account import Account
@@ -27,7 +28,10 @@ from fedsynth.runs.state import COORDINATOR
 
 NAMES = ("east", "north")
 SECRET = bytes(range(32))
-JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=Deployment("r", NAMES))
+SITE_SECRETS = {name: bytes([at]) * 32 for at, name in enumerate(NAMES)}
+PEERS = {name: identity(secret).hex() for name, secret in SITE_SECRETS.items()}
+DEPLOYMENT = Deployment("r", NAMES, peers=PEERS)
+JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=DEPLOYMENT)
 
 
 def planned(job: Job, trust: Trust) -> Plan:
@@ -54,7 +58,7 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
     )
     key = Coordinator(SECRET).public
     sites = [
-        Site(name, random_table(80, at), policy, Account(), bytes([at]) * 32, key) for at, name in enumerate(NAMES)
+        Site(name, random_table(80, at), policy, Account(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)
     ]
     assert job.deployment is not None
     return replace(job, deployment=replace(job.deployment, plan=plan.digest)), InProcess(sites)

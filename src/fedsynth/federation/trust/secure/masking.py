@@ -72,7 +72,10 @@ def sign(seed: bytes, *message: str | bytes) -> bytes:
 
     ``seed`` is that of a signing key (:func:`identity_seed`).
     """
-    return Ed25519PrivateKey.from_private_bytes(seed).sign(_SALT + _join(message))
+    return _signing(seed).sign(_SALT + _join(message))
+
+
+_signing = lru_cache(maxsize=2**11)(Ed25519PrivateKey.from_private_bytes)
 
 
 def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
