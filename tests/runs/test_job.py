@@ -80,3 +80,34 @@ def test_nobody_elses_folder_is_replaced(tmp_path):
     with pytest.raises(FedsynthError, match="is not a run directory, so --force will not replace it"):
         run_simulated(SIMULATED, tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+SITES = ("north", "south", "east")
+
+
+@pytest.mark.parametrize(
+    ("sites", "least", "options", "says"),
+    [
+        (3, 2, {}, "needs 3 of them to its end; set min_sites = 3, or min_honest = 3 under"),
+        (5, 3, {}, "set min_sites = 4 to 5, or min_honest = 5 under"),
+        (5, 1, {"min_honest": 5}, "set min_sites = 3 to 5$"),
+        (3, 2, {"min_honest": 3}, ""),
+        (5, 4, {}, ""),
+        (5, 4, {"dropouts": 0}, "set min_sites = 5$"),
+    ],
+)
+def test_a_min_sites_without_effect_under_secure_is_refused_with_the_numbers_that_work(sites, least, options, says):
+    """Before, the job was accepted, and a run that lost a site ended with exit code 7 all the same."""
+
+    def job(trust: str) -> Job:
+        deployment = Deployment("r", tuple(f"site-{at}" for at in range(sites)), min_sites=least)
+        return Job("oneshot", 1.0, 1e-6, trust=trust, trust_options=options, deployment=deployment)
+
+    if says:
+        with pytest.raises(FedsynthError, match=says):
+            job("secure")
+    else:
+        job("secure")
+        trust = job("secure").build_trust().with_roster({f"site-{at}": bytes([at]) * 32 for at in range(sites)})
+        assert trust.threshold(sites) <= least
+    Job("oneshot", 1.0, 1e-6, trust="local", deployment=Deployment("r", SITES, min_sites=2))

@@ -130,10 +130,36 @@ class Job:
             raise InvalidParameter(f"format = {self.format!r}: {nearest(self.format, FORMATS)}")
         if self.deployment is None:
             return
+        self._check_min_sites(self.deployment)
         if simulated := [name for name in _SIMULATED if getattr(self, name) != getattr(Job, name)]:
             raise InvalidParameter(
                 f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
             )
+
+    def _check_min_sites(self, deployment: Deployment) -> None:
+        """Refuse a ``min_sites`` with which a secure sum that all sites began could not be completed."""
+        many, least = len(deployment.sites), deployment.least
+        if self.trust != "secure" or least == many:
+            return
+        from fedsynth.federation.trust.secure.site import SecureSum
+
+        def needed(trust: Trust) -> int:
+            assert isinstance(trust, SecureSum)
+            return trust.with_roster({name: name.encode() for name in deployment.sites}).threshold(many)
+
+        if least >= (enough := needed(trust_named(self.trust, self.trust_options))):
+            return
+        honest = [
+            number
+            for number in range(1, many + 1)
+            if needed(trust_named(self.trust, {**self.trust_options, "min_honest": number})) <= least
+        ]
+        to = f" to {many}" if enough < many else ""
+        also = f", or min_honest = {honest[0]} under [trust_options] if so many surely do not collude" if honest else ""
+        raise FedsynthError(
+            f"min_sites = {least} is too few under the trust 'secure': a sum that {many} sites begin needs {enough} of "
+            f"them to its end; set min_sites = {enough}{to}{also}"
+        )
 
     @property
     def budget(self) -> Budget:
