@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,7 @@ class Job:
             what,
             "use the fedsynth that wrote it, or write the job again with this one",
         )
+        _refuse_misplaced(what, content)
         deployment = content.get("deployment", {})
         _refuse_unknown(what, content, cls)
         _refuse_unknown(f"{what}, [deployment]", deployment if isinstance(deployment, dict) else {}, Deployment)
@@ -269,6 +270,35 @@ def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are set, also in nested tables."""
     kept = {name: _said(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
+
+
+def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
+    """Raise an error for an entry in the wrong section, such as one appended to a file, where the last section is."""
+    head = {one.name for one in dataclasses.fields(Job)}
+    deployed = {one.name for one in dataclasses.fields(Deployment)}
+    tables = {name: of for name, of in content.items() if isinstance(of, dict)}
+    deployment = tables.get("deployment", {})
+    listed = deployment.get("sites", [])
+    sites = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    peers = peers if isinstance(peers := deployment.get("peers", {}), dict) else {}
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("", set(content) - head),
+        ("deployment", set(deployment) - deployed),
+        ("deployment.peers", set(peers) - set(sites)),
+        ("trust_options", tables.get("trust_options", {})),
+        ("options", _no_options(content.get("method"), set(tables.get("options", {})) & (head | deployed))),
+    ]
+    for section, names in sections:
+        for name in sorted(set(names) & (head | deployed)):
+            here = f"in the section [{section}]" if section else "before the first section"
+            inside = name in deployed and (name not in head or "deployment" in content)
+            home = "under [deployment]" if inside else "before the first [section] of the file"
+            raise FedsynthError(f"{what}: {name!r} stands {here}; move that line to its place, {home}")
+
+
+def _no_options(method: object, names: set[str]) -> set[str]:
+    """Return those of the ``names`` that are no options of the method."""
+    return names - set(options_of(find_method(method).kind)) if names and isinstance(method, str) else set()
 
 
 def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
