@@ -83,6 +83,8 @@ class Job:
     ``public_sizes`` treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the
     marginals to preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic
     rows (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
+    With ``spreadsheet_safe``, a run also writes a copy of them to open in a spreadsheet, where no cell runs as a
+    formula.
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
     table of the demo extra, which has a schema of its own; from other data, a schema is drafted without ``schema``.
@@ -116,6 +118,7 @@ class Job:
     holdout: float = 0.0
     target: str = ""
     format: str = "csv"
+    spreadsheet_safe: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     trust_options: Mapping[str, Any] = field(default_factory=dict)
     deployment: Deployment | None = None
