@@ -541,8 +541,8 @@ def test_layouts_without_anything_to_learn_are_refused():
 def test_models_that_do_not_fit_together_are_refused(labelled, tmp_path):
     model = labelled.model
     for wrong, match in (
-        ({"weights": model.weights[1:]}, "weights of float32"),
-        ({"weights": model.weights.astype(np.float64)}, "weights of float32"),
+        ({"weights": model.weights[1:]}, "finite float32 weights"),
+        ({"weights": model.weights.astype(np.float64)}, "finite float32 weights"),
         ({"label_shares": np.zeros(0)}, "4 non-negative shares"),
         ({"label_shares": np.array([2.0, -1, 0, 0])}, "4 non-negative shares"),
         ({"sampler": "euler"}, "sampler must be"),
@@ -551,7 +551,7 @@ def test_models_that_do_not_fit_together_are_refused(labelled, tmp_path):
         with pytest.raises(InvalidParameter, match=match):
             replace(model, **wrong)
     meta, arrays = model.to_arrays()
-    with pytest.raises(InvalidParameter, match="not a diffusion network"):
+    with pytest.raises(InvalidParameter, match="its head does not fit"):
         TabularDiffusion.from_arrays({**meta, "network": {"type": "diffusion", "width": 1}}, arrays)
     assert issubclass(InvalidParameter, FedsynthError)
 

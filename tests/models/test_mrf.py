@@ -171,7 +171,6 @@ def test_one_row_one_column_one_value():
         lambda m: MarkovRandomField((), 1.0, [], []),
         lambda m: MarkovRandomField((2,), 1.0, [(0,)], [np.array([0.0, -np.inf])]),
         lambda m: MarkovRandomField((2,), 1.0, [(0,)], [np.zeros(3)]),
-        lambda m: MarkovRandomField.from_arrays({"sizes": [2]}, {}),
     ],
 )
 def test_wrong_arguments_say_what_to_pass(act):

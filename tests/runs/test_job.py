@@ -80,3 +80,68 @@ def test_nobody_elses_folder_is_replaced(tmp_path):
     with pytest.raises(FedsynthError, match="is not a run directory, so --force will not replace it"):
         run_simulated(SIMULATED, tmp_path / "mine", force=True)
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+SITES = ("north", "south", "east")
+
+
+@pytest.mark.parametrize(
+    ("sites", "least", "options", "says"),
+    [
+        (3, 2, {}, "needs 3 of them to its end; set min_sites = 3, or min_honest = 3 under"),
+        (5, 3, {}, "set min_sites = 4 to 5, or min_honest = 5 under"),
+        (5, 1, {"min_honest": 5}, "set min_sites = 3 to 5$"),
+        (3, 2, {"min_honest": 3}, ""),
+        (5, 4, {}, ""),
+        (5, 4, {"dropouts": 0}, "set min_sites = 5$"),
+    ],
+)
+def test_a_min_sites_without_effect_under_secure_is_refused_with_the_numbers_that_work(sites, least, options, says):
+    """Before, the job was accepted, and a run that lost a site ended with exit code 7 all the same."""
+
+    def job(trust: str) -> Job:
+        deployment = Deployment("r", tuple(f"site-{at}" for at in range(sites)), min_sites=least)
+        return Job("oneshot", 1.0, 1e-6, trust=trust, trust_options=options, deployment=deployment)
+
+    if says:
+        with pytest.raises(FedsynthError, match=says):
+            job("secure")
+    else:
+        job("secure")
+        trust = job("secure").build_trust().with_roster({f"site-{at}": bytes([at]) * 32 for at in range(sites)})
+        assert trust.threshold(sites) <= least
+    Job("oneshot", 1.0, 1e-6, trust="local", deployment=Deployment("r", SITES, min_sites=2))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("min_sites = 2", r"'min_sites' stands in the section \[deployment.peers\]; .* under \[deployment\]"),
+        ("seed = 3", r"'seed' stands in the section \[deployment.peers\]; .* before the first \[section\]"),
+        ('schema = "s.toml"', r"'schema' stands in the section \[deployment.peers\]; .* before the first"),
+    ],
+)
+def test_a_line_appended_to_a_job_is_named_with_its_place(tmp_path, line, says):
+    """Before: "Expected `str`, got `int` at $.deployment.peers[...]", or that `schema` is no valid name of a site."""
+    peers = dict.fromkeys(SITES, "ab" * 32)
+    job = Job("oneshot", 1.0, 1e-6, trust="secure", deployment=Deployment("r", SITES, peers=peers))
+    (tmp_path / "job.toml").write_text(job.to_file() + line + "\n")
+    with pytest.raises(FedsynthError, match=says) as caught:
+        Job.load(tmp_path / "job.toml")
+    assert "job.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[options]\nrows = 5\n", r"'rows' stands in the section \[options\]; .* before the first"),
+        ("[trust_options]\nplan = 5\n", r"'plan' stands in the section \[trust_options\]; .* under \[deployment\]"),
+        ("min_sites = 2\n", r"'min_sites' stands before the first section; .* under \[deployment\]"),
+        ('[deployment]\nrun = "r"\nsites = ["a"]\nrows = 3\n', r"'rows' stands in the section \[deployment\]"),
+    ],
+)
+def test_a_line_in_another_section_is_named_with_its_place(text, says):
+    with pytest.raises(FedsynthError, match=says):
+        Job.from_toml('method = "oneshot"\nepsilon = 1.0\ndelta = 1e-6\n' + text)
+    sites = '[deployment]\nrun = "r"\nsites = ["rows"]\npeers = {rows = "abab"}\n'
+    assert Job.from_toml('method = "oneshot"\nepsilon = 1.0\ndelta = 1e-6\n' + sites).deployment is not None

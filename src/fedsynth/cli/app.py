@@ -51,6 +51,8 @@ from fedsynth.cli.options import (
     SimulatedHoldout,
     Sites,
     SitesPerPerson,
+    SpreadsheetCopy,
+    SpreadsheetSafe,
     TrustName,
     TrustSet,
     Workload,
@@ -297,6 +299,7 @@ def simulate(
     format_: Annotated[
         str, typer.Option("--format", help="Format of the file with the synthetic table: csv or parquet.")
     ] = "csv",
+    spreadsheet_safe: SpreadsheetCopy = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -361,6 +364,7 @@ def simulate(
             holdout=holdout,
             target=target,
             format=format_,
+            spreadsheet_safe=spreadsheet_safe,
             options=dict(jobs.parse_option(text) for text in set_ or ()),
             trust_options=dict(jobs.parse_option(text) for text in trust_set or ()),
         )
@@ -485,6 +489,7 @@ def sample(
         ),
     ] = None,
     seed: SampleSeed = None,
+    spreadsheet_safe: SpreadsheetSafe = False,
     device: DeviceName = "auto",
     json_: Json = False,
 ) -> None:
@@ -500,14 +505,18 @@ def sample(
       fedsynth sample run/model.fedsynth --rows 5000 --out some.csv \
         --where sex=f --where age=30..40
     """
+    from fedsynth.data import spreadsheet
     from fedsynth.data.read import write_frame
+    from fedsynth.data.sources.files import is_csv
     from fedsynth.models.conditions import parse_conditions
     from fedsynth.models.synthesizer import load
 
+    if spreadsheet_safe and not is_csv(out):
+        raise click.UsageError("--spreadsheet-safe is for CSV files; name an --out that ends in .csv, or leave it out")
     synthesizer = load(model)
     with computing_on(device):
         drawn = synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where or []))
-    write_frame(drawn, out)
+    write_frame(spreadsheet.spreadsheet_safe(drawn) if spreadsheet_safe else drawn, out)
     redrawn = drawn.attrs.get("redrawn", 0.0)
     facts = {"rows": rows, "file": str(out), "redrawn": redrawn}
     say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{rows} rows in {out}"])))
@@ -622,7 +631,8 @@ def schema_check(
     """Validate a table against a schema and list bad values.
 
     Each bad value is listed by column and row, with how a run would handle it and how to fix it. Missing columns,
-    broken rules and malformed lines are listed too. Exit codes: 0 the table fits, 3 a column is missing or cannot be
+    broken rules and malformed lines are listed too, and so are column names and categories that would run as formulas
+    where a spreadsheet opens the synthetic table. Exit codes: 0 the table fits, 3 a column is missing or cannot be
     read, rows would be left out, or a CSV file seems to be of another kind than --records says.
 
     Example:
@@ -631,6 +641,7 @@ def schema_check(
     """
     from fedsynth.data.read import check_table
     from fedsynth.data.sources import open_source
+    from fedsynth.data.spreadsheet import formula_warnings
     from fedsynth.schema import Schema
 
     agreed = Schema.load(schema)
@@ -645,12 +656,15 @@ def schema_check(
                     "readable": report.readable,
                     "digest": agreed.digest,
                     "problems": report.problems,
+                    "warnings": formula_warnings(agreed),
                 }
             )
         )
     else:
         for problem in report.problems:
             print(f"- {problem}")
+        for warning in formula_warnings(agreed):
+            print(f"- WARNING: {_harmless(warning)}")
         if report.readable:
             left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
         else:

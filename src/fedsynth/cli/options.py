@@ -174,6 +174,24 @@ RowsFile = Annotated[
         "--out", help="File to write, .csv or .parquet; an existing one is replaced once the new one is complete."
     ),
 ]
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="Put an apostrophe before each cell and column name that a spreadsheet would run as a formula (text that "
+        "begins with =, +, - or @). Such a file is a copy to look at: `fedsynth evaluate` and other programs would "
+        "read other values in it.",
+    ),
+]
+SpreadsheetCopy = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe",
+        help="Write synthetic-spreadsheet.csv as well: a copy of the synthetic table for people who open it in a "
+        "spreadsheet, with an apostrophe before each cell and column name that would run as a formula there (text that "
+        "begins with =, +, - or @). `fedsynth report` reads the table itself, which stays as it is.",
+    ),
+]
 MaybeSchemaOut = Annotated[
     Path | None,
     typer.Option("--out", help="Schema file (TOML) to write; it must not exist yet. Without it, the draft is printed."),

@@ -315,7 +315,11 @@ def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | Non
     if exposed or not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != data[len(_MAGIC) : start]:
         _log.warning("%s is damaged, of another version or readable by others", path)
         return None
-    head, arrays = unpack(bytes(content))
+    try:
+        head, arrays = unpack(bytes(content))
+    except FedsynthError as error:
+        _log.warning("%s: %s", path, error)
+        return None
     if head["schema"] != schema.digest:
         return None
     codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.stored)))

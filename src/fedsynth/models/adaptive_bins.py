@@ -18,11 +18,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.estimate import inverse_variance_mean
 from fedsynth.models.evidence import CodeEvidence, PlacedEvidence
 from fedsynth.models.gum import simplex
 from fedsynth.models.piecewise import piecewise_mean
+from fedsynth.models.saved import DrawnColumn, check_cells, read_floats, read_grid, read_integers
 from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.columns import Categorical, Column, Datetime, Numeric
 
@@ -160,10 +162,23 @@ class AdaptiveBins:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> AdaptiveBins:
         """Restore cells (adaptive bins, :class:`AdaptiveBins`) for sampling from the arrays of :meth:`to_arrays`.
 
-        Variances, which are not stored, become infinite.
+        Variances, which are not stored, become infinite. Raises :class:`InvalidParameter` for arrays that are no cells.
         """
-        groups = np.asarray(arrays["groups"], dtype=np.int64)
-        return replace(cls._unknown(groups, Grid.from_arrays(arrays)), counts=arrays["counts"])
+        shape = arrays["groups"].shape if "groups" in arrays else (None,)
+        groups = read_integers(arrays, "groups", (None,), math.prod(length or 0 for length in shape))
+        if len(np.unique(groups)) != groups.max() + 1:
+            raise InvalidParameter("the groups of a column's cells have gaps")
+        grid = read_grid(arrays) if "upper" in arrays else None
+        return replace(cls._unknown(groups, grid), counts=read_floats(arrays, "counts", groups.shape, 0))
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless the cells convert what the model has ``drawn`` to ``column``'s values.
+
+        A model draws the number of a group, with or without a place in it.
+        """
+        check_cells(column, self.grid, len(self.groups))
+        if drawn.latents or drawn.size != self.size:
+            raise InvalidParameter(f"the model draws {drawn.size} groups of {column.name!r}, not {self.size}")
 
     def given(self, column: Column, condition: Condition) -> tuple[CodeEvidence, AdaptiveBins]:
         """Translate a condition on the values of ``column``: return evidence on the groups, and new cells to draw from.

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +24,18 @@ from fedsynth.models.estimate import Zeros, forbidden, without
 from fedsynth.models.evidence import IMPOSSIBLE, Evidence, RejectionSampler
 from fedsynth.models.gum import simplex
 from fedsynth.models.mrf import MarkovRandomField, junction_tree_cells, log_potential
+from fedsynth.models.saved import (
+    DrawnColumn,
+    Position,
+    SavedColumns,
+    Total,
+    check_positions,
+    check_shares,
+    read_floats,
+    read_head,
+)
 from fedsynth.models.structure import Parents, Structure, mutual_information
+from fedsynth.schema.bins import MOST_COLUMNS
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -32,6 +44,14 @@ _CHUNK = 1 << 16  # rows sampled at a time: within a chunk draws are even, and t
 _MOST_CELLS = 1 << 23  # largest junction tree for exact conditioning: 64 MB
 _RAKES = 10  # rounds of iterative proportional fitting
 _MOST_ROWS = 1 << 20  # most states of the parents in one conditional table; see `evenly`
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved network."""
+
+    order: SavedColumns
+    parents: Annotated[tuple[tuple[Position, ...], ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
+    total: Total
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +192,11 @@ class BayesianNetwork:
                 result += np.log(table.ravel()[cell])
         return result
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the network draws for each column: integer codes."""
+        return tuple(DrawnColumn(size) for size in self.sizes)
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the network, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
         parents = [list(parents) for parents in self.structure.parents]
@@ -180,10 +205,20 @@ class BayesianNetwork:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> BayesianNetwork:
-        """Restore the network from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
-        structure = Structure(tuple(meta["order"]), tuple(tuple(parents) for parents in meta["parents"]))
-        tables = tuple(arrays[f"conditional{column}"] for column in range(len(structure.parents)))
-        return cls(structure, tables, float(meta["total"]))
+        """Restore the network from both results of :meth:`to_arrays`.
+
+        Raises :class:`InvalidParameter` for anything else, such as a graph with a cycle.
+        """
+        saved = read_head(meta, _Saved)
+        for parents in saved.parents:
+            check_positions(parents, len(saved.parents))
+        structure = Structure(saved.order, saved.parents)
+        tables = []
+        for column, parents in enumerate(saved.parents):
+            name = f"conditional{column}"
+            tables.append(read_floats(arrays, name, [None] * (len(parents) + 1), 0))
+            check_shares(name, tables[-1])
+        return cls(structure, tuple(tables), saved.total)
 
     def _row(self, column: int, codes: Sequence[NDArray[Any]]) -> Integers:
         """Return, for each record, the row of the column's flattened table that its parents' states select."""

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, RejectionSampler, keep
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Integers, NormalScores
-from fedsynth.schema.bins import Grid
+from fedsynth.models.saved import (
+    DrawnColumn,
+    Total,
+    check_cells,
+    check_correlation,
+    check_shares,
+    read_floats,
+    read_grid,
+    read_head,
+    read_integers,
+)
+from fedsynth.schema.bins import MOST_COLUMNS, Grid
 from fedsynth.schema.columns import Column
 
 Drawn = Array | Integers  # numbers of a column, or its codes
@@ -228,7 +241,13 @@ class OneAxis:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> OneAxis:
         """Restore an axis (:class:`OneAxis`) from the result of :meth:`to_arrays`."""
-        return cls(NormalScores(arrays["order"], arrays["shares"]), Grid.from_arrays(arrays))
+        return cls(_read_axis(arrays), read_grid(arrays) if "upper" in arrays else None)
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""
+        check_cells(column, self.grid, len(self.axis.shares))
+        if drawn != DrawnColumn(0, latents=self.latents):
+            raise InvalidParameter(f"the model does not draw a point of one normal axis for {column.name!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,8 +300,31 @@ class TwoAxes:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TwoAxes:
         """Restore a number's axes (:class:`TwoAxes`) from the result of :meth:`to_arrays`."""
-        grid = Grid(arrays["lower"], arrays["upper"], int(arrays["per_unit"]))
-        return cls(Mixture(*arrays["mixture"]), NormalScores(arrays["order"], arrays["shares"]), grid)
+        mixture = read_floats(arrays, "mixture", (3, None))
+        if not ((mixture[0] >= 0).all() and (mixture[2] > 0).all()):
+            raise InvalidParameter("its mixture has a negative weight, or a deviation that is not positive")
+        check_shares("mixture", mixture[0])
+        return cls(Mixture(*mixture), _read_axis(arrays), read_grid(arrays))
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""
+        cells = len(self.mixture.means)
+        check_cells(column, self.grid, len(self.grid) + column.missing)
+        if drawn != DrawnColumn(0, latents=self.latents) or len(self.axis.shares) != cells + 1:
+            raise InvalidParameter(f"the model does not draw a point of two normal axes for {column.name!r}")
+        ends = np.concatenate([[-np.inf], self.axis.thresholds, [np.inf]])
+        place = int(np.flatnonzero(self.axis.order == cells)[0])
+        if not column.missing and ends[place] < ends[place + 1]:
+            raise InvalidParameter(f"{column.name!r} has no missing values, but its axis does")
+
+
+def _read_axis(arrays: Mapping[str, NDArray[Any]]) -> NormalScores:
+    shares = read_floats(arrays, "shares", (None,), 0)
+    check_shares("shares", shares)
+    order = read_integers(arrays, "order", shares.shape, len(shares))
+    if len(np.unique(order)) < len(order):
+        raise InvalidParameter("the order of its cells is not a permutation")
+    return NormalScores(order, shares)
 
 
 def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
@@ -290,6 +332,15 @@ def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
 
 
 Margin = OneAxis | TwoAxes
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved copula."""
+
+    total: Total
+    latents: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=2)], ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,14 +394,25 @@ class Copula:
         """
         return [z[:, end - many : end] for many, end in zip(self.latents, np.cumsum(self.latents), strict=True)]
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the copula draws for each column: points on normal axes."""
+        return tuple(DrawnColumn(0, latents=many) for many in self.latents)
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         return {"total": self.total, "latents": list(self.latents)}, {"correlation": self.correlation}
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Copula:
-        """Restore the model from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
-        return cls(arrays["correlation"], meta["total"], tuple(meta["latents"]))
+        """Restore the model from both results of :meth:`to_arrays`.
+
+        Raises :class:`InvalidParameter` for anything else.
+        """
+        saved = read_head(meta, _Saved)
+        correlation = read_floats(arrays, "correlation", [sum(saved.latents)] * 2)
+        check_correlation(correlation)
+        return cls(correlation, saved.total, saved.latents)
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, SavedLayout, codes_of
 from fedsynth.models.evidence import Evidence, RejectionSampler, Sampler
-from fedsynth.models.networks import Shapes, dense, glorot, size_of
+from fedsynth.models.networks import Shapes, check_weights, dense, glorot, read_weights
+from fedsynth.models.saved import DrawnColumn, Total, read_floats, read_head
 from fedsynth.privacy.device import Device
 from fedsynth.privacy.device import device as device_of
 
@@ -497,6 +498,16 @@ def bfloat16_is_faster(device: str) -> bool:
 # The model
 
 
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    network: Diffusion
+    layout: SavedLayout
+    total: Total
+    sampler: Literal["ddim", "ddpm"]
+    steps: int
+
+
 @dataclass(frozen=True, eq=False)
 class TabularDiffusion:
     """A model that samples rows from a trained diffusion network.
@@ -520,12 +531,7 @@ class TabularDiffusion:
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` for weights, shares and steps that do not fit the network."""
-        size = size_of(self.network.shapes(self.layout))
-        if self.weights.shape != (size,) or self.weights.dtype != np.float32:
-            raise InvalidParameter(
-                f"the network needs {size} weights of float32, not {self.weights.shape} of {self.weights.dtype}; "
-                "fit it again"
-            )
+        check_weights(self.weights, self.network.shapes(self.layout))
         many = self.layout.tokens[self.network.label] if self.network.label >= 0 else 0
         shares = self.label_shares
         if shares.shape != (many,) or (many and not ((shares >= 0).all() and abs(shares.sum() - 1) < 1e-6)):
@@ -569,12 +575,16 @@ class TabularDiffusion:
             model = replace(self, label_shares=shares / shares.sum())
         return RejectionSampler(model, others) if others else model
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the network draws for each column: tokens, and places in those of numbers."""
+        return self.layout.drawn_columns
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         meta = {
             "network": msgspec.to_builtins(self.network),
-            "tokens": list(self.layout.tokens),
-            "numbers": list(self.layout.numbers),
+            "layout": [list(part) for part in self.layout],
             "total": self.total,
             "sampler": self.sampler,
             "steps": self.steps,
@@ -585,12 +595,10 @@ class TabularDiffusion:
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularDiffusion:
         """Restore the model, exactly, from both results of :meth:`to_arrays`.
 
-        A missing entry raises ``KeyError``, an invalid one :class:`InvalidParameter`.
+        Raises :class:`InvalidParameter` for anything else.
         """
-        try:
-            network = msgspec.convert(meta["network"], Diffusion)
-        except msgspec.ValidationError as error:
-            raise InvalidParameter(f"not a diffusion network: {error}; fit it again") from error
-        layout = BatchLayout(tuple(meta["tokens"]), tuple(meta["numbers"]))
-        shares = np.asarray(arrays["label_shares"])
-        return cls(network, layout, arrays["weights"], meta["total"], shares, meta["sampler"], meta["steps"])
+        saved = read_head(meta, _Saved)
+        network, layout = saved.network, saved.layout.layout()
+        many = layout.tokens[network.label] if network.label >= 0 else 0
+        shares = read_floats(arrays, "label_shares", (many,), 0)
+        return cls(network, layout, read_weights(arrays), saved.total, shares, saved.sampler, saved.steps)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.models.saved import DrawnColumn
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
 
 if TYPE_CHECKING:
@@ -164,6 +165,24 @@ class EncodedBatch(NamedTuple):
     places: Floats
 
 
+class SavedLayout(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A :class:`BatchLayout` in the head of a saved model."""
+
+    tokens: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)], ...],
+        msgspec.Meta(min_length=1, max_length=MOST_COLUMNS),
+    ]
+    numbers: tuple[int, ...]
+
+    def layout(self) -> BatchLayout:
+        """Return the layout; raises :class:`InvalidParameter` for more than 2^18 tokens and for invalid positions."""
+        if list(self.numbers) != sorted(set(self.numbers) & set(range(len(self.tokens)))):
+            raise InvalidParameter("its numbers are not ascending positions of columns")
+        if sum(self.tokens) > ALL_TOKENS:
+            raise InvalidParameter(f"its columns have {sum(self.tokens)} tokens; at most {ALL_TOKENS} are allowed")
+        return BatchLayout(self.tokens, self.numbers)
+
+
 class BatchLayout(NamedTuple):
     """Layout of an :class:`EncodedBatch`: the number of ``tokens`` (codes) of each column, and which are numbers.
 
@@ -178,6 +197,12 @@ class BatchLayout(NamedTuple):
         """Return the layout of rows encoded by ``encoders``, one for each column."""
         numbers = tuple(at for at, encoder in enumerate(encoders) if encoder.places is not None)
         return cls(tuple(encoder.tokens for encoder in encoders), numbers)
+
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What a network draws for each column: tokens, and places in those of numbers."""
+        placed = set(self.numbers)
+        return tuple(DrawnColumn(tokens, at in placed) for at, tokens in enumerate(self.tokens))
 
 
 def check_encoders(encoders: Sequence[Encoder], schema: Schema) -> None:

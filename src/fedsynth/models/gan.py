@@ -26,14 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, SavedLayout, codes_of
 from fedsynth.models.evidence import Evidence, RejectionSampler
-from fedsynth.models.networks import Adam, Shapes, dense
+from fedsynth.models.networks import Adam, Shapes, check_weights, dense, read_weights
 from fedsynth.models.one_hot import (
     OneHot,
     RowVectors,
     Widths,
-    check_weights,
     computing,
     drawn,
     in_parts,
@@ -45,6 +44,7 @@ from fedsynth.models.one_hot import (
     require_torch,
     written,
 )
+from fedsynth.models.saved import DrawnColumn, Total, read_floats, read_head
 from fedsynth.privacy.device import Device
 from fedsynth.schema.bins import Floats, Integers
 
@@ -330,6 +330,14 @@ class Adversaries:
 # The model
 
 
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    network: Generator
+    layout: SavedLayout
+    total: Total
+
+
 @dataclass(frozen=True, eq=False)
 class TabularGAN:
     """A model that samples rows from a trained generator (CTGAN), with conditions drawn by ``shares``.
@@ -383,6 +391,11 @@ class TabularGAN:
         """
         return kept(self, self.layout, evidence)
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the network draws for each column: tokens, and places in those of numbers."""
+        return self.layout.drawn_columns
+
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`).
 
@@ -400,7 +413,9 @@ class TabularGAN:
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularGAN:
         """Restore the model, exactly, from both results of :meth:`to_arrays`.
 
-        A missing entry raises ``KeyError``, an invalid one ``ValueError``.
+        Raises :class:`InvalidParameter` for anything else.
         """
-        network, layout = msgspec.convert(meta["network"], Generator), msgspec.convert(meta["layout"], BatchLayout)
-        return cls(network, layout, arrays["weights"], arrays["shares"], float(meta["total"]))
+        saved = read_head(meta, _Saved)
+        layout = saved.layout.layout()
+        shares = read_floats(arrays, "shares", (OneHot.of(layout).hot,), 0)
+        return cls(saved.network, layout, read_weights(arrays), shares, saved.total)

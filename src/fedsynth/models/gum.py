@@ -9,18 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, whole
 from fedsynth.models.estimate import Mask, Measurement, Zeros, forbidden, inverse_variance_mean, merged, without
 from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.junction_tree import Clique, Floats, reduce, spread
+from fedsynth.models.saved import DrawnColumn, SavedColumns, Total, check_positions, read_floats, read_head
+from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS
 
 _DECAY, _EVERY = 0.84, 20  # factor by which the step size shrinks, and the number of sweeps between reductions
 _RAKES = 50  # rounds of iterative proportional fitting
+MOST_SWEEPS = 1000  # a larger number is taken for a mistake: drawing rows would take hours
+_LEAST = 1e-6  # rows of a saved table
 _WINDOW = 1 << 15  # smallest number of rows among which one target moves rows
 
 
@@ -139,7 +144,8 @@ class GradualUpdate:
     from cells with too many rows to cells with too few. A row is moved either by overwriting its values in the target's
     columns, or by copying over it a whole row that is already in the new cell. Copying preserves the other targets
     better. Overwriting is used for cells without rows and, to mix rows, for half of the rows that move to cells with
-    rows, in every second sweep. Raises :class:`InvalidParameter` for fewer than one sweep.
+    rows, in every second sweep. Raises :class:`InvalidParameter` for fewer than one sweep or more than
+    1000.
     """
 
     sizes: tuple[int, ...]
@@ -147,9 +153,8 @@ class GradualUpdate:
     sweeps: int = 20
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidParameter` for a number of sweeps below 1."""
-        if self.sweeps < 1:
-            raise InvalidParameter(f"sweeps must be at least 1, not {self.sweeps}")
+        """Raise :class:`InvalidParameter` for a number of sweeps below 1 or above 1000."""
+        whole(1, MOST_SWEEPS, sweeps=self.sweeps)
 
     def rows(self, start: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Return rows that nearly match the targets, made from the rows ``start``, which are not modified.
@@ -223,6 +228,18 @@ class GradualUpdate:
         return error
 
 
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    sizes: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=MOST_CELLS)], ...],
+        msgspec.Meta(min_length=1, max_length=MOST_COLUMNS),
+    ]
+    cliques: tuple[SavedColumns, ...]
+    sweeps: Annotated[int, msgspec.Meta(ge=1, le=MOST_SWEEPS)]
+    total: Total
+
+
 @dataclass(frozen=True, eq=False)
 class GradualRows:
     """A model that samples rows by GUM (the gradual update method): independent columns, changed to match given tables.
@@ -257,6 +274,11 @@ class GradualRows:
                 return None
         return RejectionSampler(self, evidence)
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the model draws for each column: integer codes."""
+        return tuple(DrawnColumn(size) for size in self.update.sizes)
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Return the model, to be saved, as JSON values and named arrays, the tables that its rows match.
 
@@ -273,9 +295,20 @@ class GradualRows:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> GradualRows:
-        """Restore the model from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
-        tables = {tuple(clique): arrays[f"table{at}"] for at, clique in enumerate(meta["cliques"])}
-        return cls(GradualUpdate(tuple(meta["sizes"]), tables, meta["sweeps"]), meta["total"])
+        """Restore the model from both results of :meth:`to_arrays`.
+
+        Raises :class:`InvalidParameter` for anything else.
+        """
+        saved = read_head(meta, _Saved)
+        tables = {}
+        for at, clique in enumerate(saved.cliques):
+            check_positions(clique, len(saved.sizes))
+            tables[clique] = read_floats(arrays, f"table{at}", [saved.sizes[column] for column in clique], 0)
+            if not tables[clique].sum() >= _LEAST:
+                raise InvalidParameter(f"the table of the columns {list(clique)} has no rows")
+        if len(tables) < len(saved.cliques) or not tables.keys() >= {(column,) for column in range(len(saved.sizes))}:
+            raise InvalidParameter("it needs the table of every single column, and each table once")
+        return cls(GradualUpdate(saved.sizes, tables, saved.sweeps), saved.total)
 
 
 def _whole(amounts: Floats, offset: float) -> NDArray[np.int64]:

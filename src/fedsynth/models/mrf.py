@@ -10,12 +10,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.models.evidence import IMPOSSIBLE, LEAST, Evidence
 from fedsynth.models.junction_tree import (
     Clique,
@@ -30,12 +31,26 @@ from fedsynth.models.junction_tree import (
     reduce,
     spread,
 )
+from fedsynth.models.saved import DrawnColumn, SavedColumns, Total, check_positions, read_floats, read_head
+from fedsynth.schema.bins import MOST_CELLS, MOST_COLUMNS
 
 __all__ = ["Clique", "MarkovRandomField", "junction_tree_cells"]
 
 _MEMO_BYTES = 64 << 20  # size of the cache of marginals
 _CHUNK = 1 << 20  # rows sampled at a time: bounds the working memory to about 50 MB
+_MOST_LOADED = 1 << 26  # largest junction tree of a saved model, in cells: half a gigabyte
 _GATHER = 1 << 16  # rows whose likelihood is computed at a time: their cell numbers fit into the cache
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    sizes: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=1, le=MOST_CELLS)], ...],
+        msgspec.Meta(min_length=1, max_length=MOST_COLUMNS),
+    ]
+    total: Total
+    factors: tuple[SavedColumns, ...]
 
 
 class MarkovRandomField:
@@ -287,6 +302,11 @@ class MarkovRandomField:
 
     # --------------------------------------------------------------------------------------------- on disk
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the model draws for each column: integer codes."""
+        return tuple(DrawnColumn(size) for size in self.sizes)
+
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, Floats]]:
         """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it exactly."""
         meta = {
@@ -298,13 +318,21 @@ class MarkovRandomField:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> MarkovRandomField:
-        """Restore the model from both results of :meth:`to_arrays`; raises :class:`FedsynthError` for anything else."""
-        try:
-            factors = [tuple(int(column) for column in factor) for factor in meta["factors"]]
-            potentials = [np.asarray(arrays[f"potential_{i}"], np.float64) for i in range(len(factors))]
-            return cls(meta["sizes"], meta["total"], factors, potentials)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise FedsynthError(f"not a graphical model ({error}); pass what to_arrays returned") from error
+        """Restore the model from both results of :meth:`to_arrays`; raises :class:`FedsynthError` for anything else.
+
+        A model whose junction tree has more than 2^26 cells is refused too: few small factors can ask for a tree that
+        no memory holds.
+        """
+        saved = read_head(meta, _Saved)
+        for factor in saved.factors:
+            check_positions(factor, len(saved.sizes))
+        potentials = [
+            read_floats(arrays, f"potential_{at}", [saved.sizes[column] for column in factor])
+            for at, factor in enumerate(saved.factors)
+        ]
+        if (cells := junction_tree_cells(saved.sizes, saved.factors)) > _MOST_LOADED:
+            raise InvalidParameter(f"its junction tree has {cells} cells; at most {_MOST_LOADED} are read from a file")
+        return cls(saved.sizes, saved.total, saved.factors, potentials)
 
 
 def log_potential(probability: Floats) -> Floats:

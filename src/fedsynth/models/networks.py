@@ -7,11 +7,13 @@ weights are one flat vector. Modules with networks import PyTorch only when it i
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.models.encoders import BatchLayout, EncodedBatch
 
 if TYPE_CHECKING:
@@ -101,3 +103,19 @@ class Adam:
         first, second = self.first / (1 - beta1**self.steps), self.second / (1 - beta2**self.steps)
         moved: NDArray[np.float64] = weights - self.learning_rate * first / (np.sqrt(second) + 1e-8)
         return moved.astype(np.float32)
+
+
+def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
+    """Raise :class:`InvalidParameter` unless ``weights`` are a flat, finite float32 vector that fits ``shapes``."""
+    if weights.shape != (size_of(shapes),) or weights.dtype != np.float32 or not np.isfinite(weights).all():
+        raise InvalidParameter(
+            f"the network needs {size_of(shapes)} finite float32 weights, not {weights.shape} of {weights.dtype}; "
+            "fit it again"
+        )
+
+
+def read_weights(arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return the array "weights" of a saved model, unchecked; raises :class:`InvalidParameter` if it is missing."""
+    if "weights" not in arrays:
+        raise InvalidParameter("the array 'weights' is missing")
+    return arrays["weights"]

@@ -17,10 +17,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import InvalidParameter
 from fedsynth.models.encoders import BatchLayout, EncodedBatch
 from fedsynth.models.evidence import Evidence, RejectionSampler, Sampler
-from fedsynth.models.networks import Shapes, dense, size_of
+from fedsynth.models.networks import Shapes, dense
 from fedsynth.privacy.device import Device
 from fedsynth.privacy.device import device as device_of
 from fedsynth.schema.bins import Floats, Integers
@@ -37,6 +36,7 @@ Widths = Annotated[
 ]
 """Widths of hidden layers, in the order from a network's input."""
 
+_FARTHEST = 1e30  # bound of outputs: their differences stay finite in float32
 _AT_ONCE = 4096  # rows sampled together
 
 
@@ -166,6 +166,8 @@ def computing(
 ) -> Callable[..., NDArray[np.float32]]:
     """Return a function that evaluates a trained network on NumPy arrays: float32 in, float32 out, without gradients.
 
+    Outputs lie between +-1e30, and NaN gives 0: weights of a hostile file may make a network overflow.
+
     ``weights`` are flat and are split by ``shapes``. The function computes ``forward(tape, *tensors)``, where ``tape``
     holds the weights. ``device`` "auto" is the configured device (:mod:`fedsynth.privacy.device`). Raises
     :class:`~fedsynth.errors.Unsupported` if PyTorch, or a GPU that was named, is missing.
@@ -180,9 +182,8 @@ def computing(
 
     def compute(*inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         with torch.no_grad():
-            found: NDArray[np.float32] = (
-                forward(tape, *(torch.from_numpy(array).to(name) for array in inputs)).cpu().numpy()
-            )
+            outputs = forward(tape, *(torch.from_numpy(array).to(name) for array in inputs))
+            found: NDArray[np.float32] = outputs.nan_to_num(0.0).clamp(-_FARTHEST, _FARTHEST).cpu().numpy()
         return found
 
     return compute
@@ -224,15 +225,6 @@ def kept(model: Sampler, layout: BatchLayout, evidence: Mapping[int, Evidence]) 
     if any(not known.likelihood(np.arange(layout.tokens[at])).any() for at, known in evidence.items()):
         return None
     return RejectionSampler(model, evidence)
-
-
-def check_weights(weights: NDArray[np.float32], shapes: Shapes) -> None:
-    """Raise :class:`InvalidParameter` unless ``weights`` are a flat, finite float32 vector that fits ``shapes``."""
-    if weights.shape != (size_of(shapes),) or weights.dtype != np.float32 or not np.isfinite(weights).all():
-        raise InvalidParameter(
-            f"the network needs {size_of(shapes)} finite float32 weights, not {weights.shape} of {weights.dtype}; "
-            "fit it again"
-        )
 
 
 def places_of(scalars: Any) -> Floats:

@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import InvalidParameter
 from fedsynth.models.evidence import CodeEvidence, Drawn, Evidence, PlacedEvidence, Sampler, keep
 from fedsynth.models.mrf import MarkovRandomField
+from fedsynth.models.saved import DrawnColumn, SavedColumns, check_correlation, check_positions, read_floats, read_head
 
 Array = NDArray[np.float64]
 
 _FARTHEST = 1e-12  # smallest tail probability at which a group begins or ends
 _REACH = 8.0  # bound of the normal axis
 _LAST = 1 - 2.0**-40  # largest place
+_MOST_PLACED = 1 << 13  # groups of a column with places: group + _LAST stays below the next group in float64
 SWEEPS = 4  # of the Gibbs sampler, which starts at the groups' medians, close to its target
 _KNOTS = np.sin(np.linspace(0, np.pi / 2, 33)) ** 2  # shares of a group's mass at which places are tabulated
 _ROWS = 1 << 14  # rows drawn for such a table, or for the bound of rejection weights
@@ -32,6 +36,14 @@ _RAREST = 1e-9  # share of the model's rows below which a group may be less freq
 _NARROW = 1e-9  # share of a group: a smaller part that is not admitted is ignored, a smaller admitted one widened
 _FEWEST = 1 / 256  # share of rows that are kept at least; if there would be fewer, the largest weights are cut
 _LEAST = 1 << 10  # fewest rows drawn at a time if some are rejected
+
+
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    groups: dict[str, Any]
+    columns: SavedColumns
+    ordered: SavedColumns
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +162,12 @@ class RankedGroups:
             found.append(curve)
         return found
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the model draws for each column: groups, and places in those of ``columns``."""
+        placed = set(self.columns)
+        return tuple(DrawnColumn(size, at in placed) for at, size in enumerate(self.groups.sizes))
+
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
         meta, arrays = self.groups.to_arrays()
@@ -158,9 +176,21 @@ class RankedGroups:
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> RankedGroups:
-        """Restore the model, exactly, from both results of :meth:`to_arrays`; a missing entry raises ``KeyError``."""
-        groups = MarkovRandomField.from_arrays(meta["groups"], arrays)
-        return cls(groups, tuple(meta["columns"]), tuple(meta["ordered"]), np.asarray(arrays["correlation"]))
+        """Restore the model, exactly, from both results of :meth:`to_arrays`.
+
+        Raises :class:`FedsynthError` for anything else.
+        """
+        saved = read_head(meta, _Saved)
+        groups = MarkovRandomField.from_arrays(saved.groups, arrays)
+        check_positions(saved.columns, len(groups.sizes))
+        if len(saved.ordered) != len(saved.columns):
+            raise InvalidParameter("its lists of columns and of ordered groups have different lengths")
+        for column, many in zip(saved.columns, saved.ordered, strict=True):
+            if not 1 <= many <= groups.sizes[column] <= _MOST_PLACED:
+                raise InvalidParameter(f"column {column} has {many} ordered groups of {groups.sizes[column]}")
+        correlation = read_floats(arrays, "correlation", [len(saved.columns)] * 2)
+        check_correlation(correlation)
+        return cls(groups, saved.columns, saved.ordered, correlation)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,12 @@ rows beforehand.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from fedsynth.models.gan import TabularGAN
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
+from fedsynth.models.saved import DrawnColumn, read_head
 from fedsynth.models.vae import TabularVAE
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
@@ -44,6 +46,7 @@ from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 FORMAT = 2
 REDRAWS = 100
 _LEAST = 1024  # fewest rows drawn at a time when rows are redrawn
+_MOST_ROWS = 1 << 28  # most rows drawn unless a number is asked for
 _MANY = 0.2  # share of rows that break a rule above which a warning is logged
 _log = logging.getLogger(__name__)
 
@@ -61,6 +64,10 @@ class Model(Sampler, Protocol):
     def total(self) -> float:
         """The estimated number of records: the default number of rows to sample."""
 
+    @property
+    def drawn_columns(self) -> Sequence[DrawnColumn]:
+        """What the model draws for each column of ``schema.stored``: codes, codes with places, or points."""
+
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler of rows that meet conditions on columns; ``None`` if such rows have probability 0.
 
@@ -75,7 +82,7 @@ class Model(Sampler, Protocol):
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Model:
         """Restore the model, exactly, from both results of :meth:`to_arrays`: JSON values ``meta`` and ``arrays``.
 
-        Missing or invalid entries raise ``KeyError``, ``TypeError``, ``ValueError`` or :class:`FedsynthError`.
+        They may come from a hostile file: whatever is not a model that can be sampled raises :class:`FedsynthError`.
         """
 
 
@@ -108,7 +115,16 @@ class ModelAxis(Protocol):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> ModelAxis:
-        """Restore an axis (conversion of codes to values) from the named arrays of :meth:`to_arrays`."""
+        """Restore an axis (conversion of codes to values) from the named arrays of :meth:`to_arrays`.
+
+        They may come from a hostile file: arrays that are no axis raise :class:`FedsynthError`.
+        """
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless it converts all that a model has ``drawn`` to values of a column.
+
+        ``column`` is the schema's, as sites encode it.
+        """
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,11 @@ class Bins:
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Bins:
         """Return the conversion of the schema's own codes to values; ``arrays`` is not needed."""
         return cls()
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless the model has ``drawn`` the codes of ``column``, without places."""
+        if drawn != DrawnColumn(column.size):
+            raise InvalidParameter(f"the model does not draw the {column.size} codes of {column.name!r}")
 
 
 _MODELS: tuple[type[Model], ...] = (
@@ -299,6 +320,8 @@ class Synthesizer:
         return frame
 
     def _count(self, rows: int | None) -> int:
+        if rows is None and self.model.total > _MOST_ROWS:
+            raise InvalidParameter(f"the model stands for {self.model.total:g} records; say how many rows to draw")
         count = max(1, round(self.model.total)) if rows is None else rows
         if count < 1:
             raise InvalidParameter(f"rows must be at least 1, not {rows}")
@@ -396,22 +419,44 @@ def load(path: Path | str) -> Synthesizer:
     Raises :class:`FedsynthError` for a file that is no complete model or was written in a format that this version does
     not read, and ``OSError`` if there is no such file.
     """
+    data = Path(path).read_bytes()
     try:
-        head, arrays = unpack(Path(path).read_bytes())
+        found, arrays = unpack(data)
     except FedsynthError as error:
         raise FedsynthError(f"{path} is {error}") from error
-    if head.get("format") != FORMAT or head.get("kind") not in MODELS or not set(head.get("axes", ())) <= set(AXES):
+    if found.get("format") != FORMAT or str(found.get("kind")) not in MODELS:
         raise FedsynthError(
-            f"{path} holds format {head.get('format')}, kind {head.get('kind')!r}, but this version reads format "
+            f"{path} holds format {found.get('format')}, kind {found.get('kind')!r}, but this version reads format "
             f"{FORMAT}, kinds {', '.join(MODELS)}; install the fedsynth version that wrote it"
         )
+    try:
+        return _restored(read_head(found, _Head), arrays)
+    except Exception as error:  # whatever a hostile file makes a parser raise
+        raise FedsynthError(f"{path} is not a complete model ({error}); copy it again, or fit it again") from error
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The head of a saved synthesizer."""
+
+    format: int
+    schema: str
+    info: dict[str, Any]
+    kind: str
+    model: dict[str, Any]
+    axes: tuple[str, ...]
+
+
+def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
+    """Return the synthesizer of a file; raise an error unless schema, axes and model fit one another."""
+    schema = Schema.from_toml(head.schema)
+    if len(head.axes) != len(schema.stored):
+        raise InvalidParameter(f"{len(head.axes)} axes for {len(schema.stored)} columns")
     parts: dict[str, dict[str, NDArray[Any]]] = {}
     for name, array in arrays.items():
         owner, _, own = name.partition(".")
         parts.setdefault(owner, {})[own] = array
-    try:
-        model = MODELS[head["kind"]].from_arrays(head["model"], parts.get("model", {}))
-        axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head["axes"]))
-        return Synthesizer(Schema.from_toml(head["schema"]), axes, model, head["info"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise FedsynthError(f"{path} is not a complete model ({error}); copy it again, or fit it again") from error
+    model = MODELS[head.kind].from_arrays(head.model, parts.get("model", {}))
+    axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
+    for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
+        axis.check(column, drawn)
+    return Synthesizer(schema, axes, model, head.info)

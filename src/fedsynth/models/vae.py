@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.encoders import BatchLayout, EncodedBatch, codes_of
+from fedsynth.models.encoders import BatchLayout, EncodedBatch, SavedLayout, codes_of
 from fedsynth.models.evidence import Evidence, RejectionSampler
-from fedsynth.models.networks import Shapes, dense
+from fedsynth.models.networks import Shapes, check_weights, dense, read_weights
 from fedsynth.models.one_hot import (
     OneHot,
     RowVectors,
     Widths,
-    check_weights,
     computing,
     drawn,
     in_parts,
@@ -36,6 +35,7 @@ from fedsynth.models.one_hot import (
     perceptron,
     places_of,
 )
+from fedsynth.models.saved import DrawnColumn, Total, read_head
 from fedsynth.privacy.device import Device
 
 if TYPE_CHECKING:
@@ -129,6 +129,15 @@ class AutoEncoder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
         return lost
 
 
+class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON values of a saved model."""
+
+    network: AutoEncoder
+    layout: SavedLayout
+    total: Total
+    decoding: Literal["sample", "argmax"]
+
+
 @dataclass(frozen=True, eq=False)
 class TabularVAE:
     """A model that samples rows from a trained autoencoder: latent codes from the normal distribution, decoded.
@@ -179,6 +188,11 @@ class TabularVAE:
         """
         return kept(self, self.layout, evidence)
 
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the network draws for each column: tokens, and places in those of numbers."""
+        return self.layout.drawn_columns
+
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays; :meth:`from_arrays` restores it."""
         meta = {
@@ -193,7 +207,7 @@ class TabularVAE:
     def from_arrays(cls, meta: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> TabularVAE:
         """Restore the model, exactly, from both results of :meth:`to_arrays`.
 
-        A missing entry raises ``KeyError``, an invalid one ``ValueError``.
+        Raises :class:`InvalidParameter` for anything else.
         """
-        network, layout = msgspec.convert(meta["network"], AutoEncoder), msgspec.convert(meta["layout"], BatchLayout)
-        return cls(network, layout, arrays["weights"], float(meta["total"]), meta["decoding"])
+        saved = read_head(meta, _Saved)
+        return cls(saved.network, saved.layout.layout(), read_weights(arrays), saved.total, saved.decoding)

@@ -55,8 +55,9 @@ class RunFolder:
     server's ledger with the privacy statement in ``ledger.json``, and in ``transcript`` every question with the answers
     (of exact counts for a trusted server only that the site answered, and the released sum). A simulated run has
     ``rows.key`` as well, the key of the digest of its rows (anyone who has it can confirm a guess at a row) and, where
-    sizes are public, of the permutation that dealt them. An
-    evaluation writes ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
+    sizes are public, of the permutation that dealt them. With ``spreadsheet_safe`` in the job,
+    ``synthetic-spreadsheet.csv`` is a copy of the rows to look at in a spreadsheet. An evaluation writes
+    ``scores.json``, ``scores.csv`` and ``report.html``, and a directory may hold these alone.
     """
 
     path: Path
@@ -278,8 +279,11 @@ class RunFolder:
         entries of its section ``[made]``, such as the digest of the rows.
         """
         from fedsynth.data.read import write_frame
+        from fedsynth.data.spreadsheet import spreadsheet_safe
 
         write_frame(synthetic, self.path / f"synthetic.{job.format}")
+        if job.spreadsheet_safe:
+            write_frame(spreadsheet_safe(synthetic), self.path / "synthetic-spreadsheet.csv")
         synthesizer.save(self.model_file)
         federation.schema.save(self.schema_file)
         account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,8 @@ class Job:
     ``public_sizes`` treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the
     marginals to preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic
     rows (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
+    With ``spreadsheet_safe``, a run also writes a copy of them to open in a spreadsheet, where no cell runs as a
+    formula.
 
     The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
     table of the demo extra, which has a schema of its own; from other data, a schema is drafted without ``schema``.
@@ -141,6 +143,7 @@ class Job:
     holdout: float = 0.0
     target: str = ""
     format: str = "csv"
+    spreadsheet_safe: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     trust_options: Mapping[str, Any] = field(default_factory=dict)
     deployment: Deployment | None = None
@@ -155,10 +158,36 @@ class Job:
             raise InvalidParameter(f"format = {self.format!r}: {nearest(self.format, FORMATS)}")
         if self.deployment is None:
             return
+        self._check_min_sites(self.deployment)
         if simulated := [name for name in _SIMULATED if getattr(self, name) != getattr(Job, name)]:
             raise InvalidParameter(
                 f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
             )
+
+    def _check_min_sites(self, deployment: Deployment) -> None:
+        """Refuse a ``min_sites`` with which a secure sum that all sites began could not be completed."""
+        many, least = len(deployment.sites), deployment.least
+        if self.trust != "secure" or least == many:
+            return
+        from fedsynth.federation.trust.secure.site import SecureSum
+
+        def needed(trust: Trust) -> int:
+            assert isinstance(trust, SecureSum)
+            return trust.with_roster({name: name.encode() for name in deployment.sites}).threshold(many)
+
+        if least >= (enough := needed(trust_named(self.trust, self.trust_options))):
+            return
+        honest = [
+            number
+            for number in range(1, many + 1)
+            if needed(trust_named(self.trust, {**self.trust_options, "min_honest": number})) <= least
+        ]
+        to = f" to {many}" if enough < many else ""
+        also = f", or min_honest = {honest[0]} under [trust_options] if so many surely do not collude" if honest else ""
+        raise FedsynthError(
+            f"min_sites = {least} is too few under the trust 'secure': a sum that {many} sites begin needs {enough} of "
+            f"them to its end; set min_sites = {enough}{to}{also}"
+        )
 
     @property
     def budget(self) -> Budget:
@@ -232,6 +261,7 @@ class Job:
             what,
             "use the fedsynth that wrote it, or write the job again with this one",
         )
+        _refuse_misplaced(what, content)
         deployment = content.get("deployment", {})
         _refuse_unknown(what, content, cls)
         _refuse_unknown(f"{what}, [deployment]", deployment if isinstance(deployment, dict) else {}, Deployment)
@@ -268,6 +298,35 @@ def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are set, also in nested tables."""
     kept = {name: _said(value) if isinstance(value, dict) else value for name, value in fields.items()}
     return {name: value for name, value in kept.items() if value is not None and value not in ("", {})}
+
+
+def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
+    """Raise an error for an entry in the wrong section, such as one appended to a file, where the last section is."""
+    head = {one.name for one in dataclasses.fields(Job)}
+    deployed = {one.name for one in dataclasses.fields(Deployment)}
+    tables = {name: of for name, of in content.items() if isinstance(of, dict)}
+    deployment = tables.get("deployment", {})
+    listed = deployment.get("sites", [])
+    sites = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    peers = peers if isinstance(peers := deployment.get("peers", {}), dict) else {}
+    sections: list[tuple[str, Iterable[str]]] = [
+        ("", set(content) - head),
+        ("deployment", set(deployment) - deployed),
+        ("deployment.peers", set(peers) - set(sites)),
+        ("trust_options", tables.get("trust_options", {})),
+        ("options", _no_options(content.get("method"), set(tables.get("options", {})) & (head | deployed))),
+    ]
+    for section, names in sections:
+        for name in sorted(set(names) & (head | deployed)):
+            here = f"in the section [{section}]" if section else "before the first section"
+            inside = name in deployed and (name not in head or "deployment" in content)
+            home = "under [deployment]" if inside else "before the first [section] of the file"
+            raise FedsynthError(f"{what}: {name!r} stands {here}; move that line to its place, {home}")
+
+
+def _no_options(method: object, names: set[str]) -> set[str]:
+    """Return those of the ``names`` that are no options of the method."""
+    return names - set(options_of(find_method(method).kind)) if names and isinstance(method, str) else set()
 
 
 def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:

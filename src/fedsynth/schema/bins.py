@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -314,16 +314,5 @@ class Grid:
         return whole
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the cells as the arrays "lower", "upper" and "per_unit", for model files.
-
-        :meth:`from_arrays` reads them.
-        """
+        """Return the cells as the arrays "lower", "upper" and "per_unit", for model files."""
         return {"lower": self.lower, "upper": self.upper, "per_unit": np.array(self.per_unit)}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Grid | None:
-        """Return the cells in ``arrays``, as :meth:`to_arrays` names them; ``None`` if there are none.
-
-        A model file has none for a categorical column, for example.
-        """
-        return cls(arrays["lower"], arrays["upper"], int(arrays["per_unit"])) if "upper" in arrays else None

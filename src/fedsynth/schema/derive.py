@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
 from fedsynth.errors import SchemaError, Unsupported, nearest
-from fedsynth.schema.bins import Floats, Integers, bin_of
+from fedsynth.schema.bins import MOST_CELLS, Floats, Integers, bin_of
 from fedsynth.schema.columns import (
     LARGEST,
     Boolean,
@@ -143,6 +143,11 @@ def forbidden_cells(schema: Schema, axes: Sequence[Grouped] | None = None) -> di
     """
     found: dict[Clique, Mask] = {}
     fine: dict[Clique, Mask] = {}
+    cliques = {tuple(sorted(map(schema.index, rule.never))) for rule in schema.rules}
+    if (many := sum(math.prod(schema.shape(clique)) for clique in cliques)) > MOST_CELLS:
+        raise SchemaError(
+            f"the rules are about {many} combinations of values, more than {MOST_CELLS}; name columns with fewer values"
+        )
     for rule in schema.rules:
         members = rule.members(schema)
         clique = tuple(sorted(members))

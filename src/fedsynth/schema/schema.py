@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
+from fedsynth.schema.bins import MOST_COLUMNS
 from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
     KINDS,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Boolean", "Categorical", "Column", "Datetime", "Numeric", "Schema"]
 
 FORMAT = 1
+_MOST_CODES = 1 << 22  # values and bins of all columns: more would exhaust the memory before a row is read
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
 _DRAFT = """\
 # Derived from one site's rows, which no privacy budget covers. Replace its bounds and lists by facts that are known
@@ -84,7 +87,7 @@ class Schema:
         if not self.columns:
             raise SchemaError("the schema has no columns; describe at least one")
         names = [column.name for column in self.columns]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := sorted(name for name, many in Counter(names).items() if many > 1):
             raise SchemaError(
                 f"duplicate column {', '.join(map(repr, twice))} in the schema; give each column a name of its own"
             )
@@ -356,7 +359,7 @@ class Schema:
                 f"the file lacks fedsynth_schema = {FORMAT} and is not a schema of this version; if it is a schema, "
                 "add this line at the top (docs/schema.md), or use the fedsynth version that wrote it"
             )
-        columns = [_column(entry) for entry in _tables(content, "column")]
+        columns = _columns(_tables(content, "column"))
         rules = [_rule(entry) for entry in _tables(content, "rule")]
         missing_values = content.pop("missing_values", list(MISSING))
         if not isinstance(missing_values, list) or not all(isinstance(value, str) for value in missing_values):
@@ -489,6 +492,24 @@ def _form(name: str, key: str, entry: Any) -> Stored | Computed:
         raise SchemaError(
             f"column {name!r} has an entry of the wrong type in {key} ({error}); see docs/schema.md"
         ) from error
+
+
+def _columns(entries: list[dict[str, Any]]) -> list[Column | Identifier]:
+    """Return the columns; raise :class:`SchemaError` where they, or their bins, are too many for any run."""
+    if len(entries) > MOST_COLUMNS:
+        raise SchemaError(f"the schema has {len(entries)} columns; at most {MOST_COLUMNS} are allowed")
+    found: list[Column | Identifier] = []
+    codes = 0
+    for entry in entries:
+        column = _column(entry)
+        found.append(column)
+        codes += 0 if isinstance(column, Identifier) else column.size
+        if codes > _MOST_CODES:
+            raise SchemaError(
+                f"the columns up to {column.name!r} have {codes} values and bins together, more than {_MOST_CODES}; "
+                "give columns fewer bins or values"
+            )
+    return found
 
 
 def _column(entry: dict[str, Any]) -> Column | Identifier:
