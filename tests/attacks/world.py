@@ -126,7 +126,7 @@ def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
         "coordinator": {"key": COORDINATOR.public.hex()},
         "policy": {
             "budget": limits,
-            "per_run": limits,
+            "per_run": policy.get("budget", limits),
             "trusts": {"local": {}},
             "verbs": list(VERBS),
             "plans": "any",
