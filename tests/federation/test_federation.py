@@ -549,7 +549,7 @@ def test_a_federation_needs_a_site():
 def test_sites_answer_their_own_coordinator_and_nobody_else(trust):
     network = Network()
     federation = start(network, trust=trust)
-    with pytest.raises(Refused):
+    with pytest.raises(SiteLost):
         replace(federation, coordinator=Coordinator(b"another".ljust(32))).sum(QUERY, 0.1)
     assert set(network.rho.values()) == {0}
     federation.sum(QUERY, 0.1)

@@ -731,7 +731,7 @@ def test_b08_a_reply_that_a_relay_rewrites_is_lost_and_no_later_run_is_refused(t
 
     grid.faults["south"] = relayed
     run(job, root, grid)
-    assert set(json.loads((root / "state" / "seen.json").read_text())["seen"]) == {"north"}
+    assert set(json.loads((root / "state" / "seen.json").read_text())["seen"]) == {"north", "east"}
     grid.faults.clear()
     out = run(replace(job, deployment=of(job, run="second")), root, grid)
     assert "lost_sites = []" in (out / "run.toml").read_text()

@@ -665,9 +665,8 @@ class Federation:
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
-            self.seen[reply.site] = max(
-                reply.seen, self.seen.get(reply.site, AuditPosition()), key=lambda seen: seen.row
-            )
+            if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
+                self.seen[reply.site] = reply.seen
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "

@@ -296,7 +296,7 @@ class Records:
             if wrong:
                 return row, wrong
         if sound != "ok":
-            raise damaged(self.path, str(sound))
+            raise damaged(self.path, " ".join(str(sound).split()))  # SQLite says it in several lines
         tables = self.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
         if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
             raise damaged(self.path, "its tables are not an account's")
