@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, digest_of
 from fedsynth.federation.trust import Trust
@@ -192,7 +192,7 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> T
             raise FedsynthError(refuse)
         site = open_site(config)
     except Exception as error:
-        reason = refuse or f"{type(error).__name__}: {error}"
+        reason = refuse or reason_of(error)
         _log.warning("site %s: %s", config.name, reason)
         return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
     seconds = sum(site.seconds(data) for data in messages)
@@ -254,8 +254,9 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
         seen = AuditPosition(
             *open_account(config).note("refused" if refused else "failed", request=digest, reason=reason)
         )
-    except Exception:  # the account itself may be the fault
-        _log.exception("site %s: the account cannot be written to", config.name)
+    except Exception as error:  # the account itself may be the fault
+        said = reason_of(error)
+        _log.error("site %s: the account cannot be written to: %s", config.name, said, exc_info=is_fault(error))
     return write_reply(config.name, digest, "refused" if refused else "failed", seen)
 
 

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 
 import fedsynth
-from fedsynth.errors import FedsynthError, Refused, SiteLost
+from fedsynth.errors import FedsynthError, Refused, SiteLost, explained
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import Reply
 from fedsynth.runs.job import Job
@@ -323,10 +323,11 @@ def _serve(grid: Grid, context: Context) -> None:
     """Run the job whose file the run configuration names; everything that it makes lies beside that file."""
     try:
         outcome = run_watched(Path(str(context.run_config["job"])), str(context.run_id), partial(_connected, grid))
-    except FedsynthError as error:
-        _log.error("the run ended without a result: %s", error)
+    except (FedsynthError, OSError) as error:
+        said = explained(error) if isinstance(error, OSError) else str(error)
+        _log.error("the run ended without a result: %s", said)
         logging.getLogger("flwr").addFilter(_without_traceback)
-        raise RunEnded(str(error)) from None
+        raise RunEnded(said) from None
     _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
     for warning in outcome.statement.warnings():
         _log.warning("%s", warning)
