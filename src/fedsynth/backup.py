@@ -24,7 +24,7 @@ from typing import IO
 import msgspec
 
 from fedsynth.errors import FedsynthError
-from fedsynth.files import private_folder, refuse_format, sync
+from fedsynth.files import private_folder, refuse_format, sync, writing
 
 FORMAT = 1
 _CONTENTS = "backup.json"
@@ -77,7 +77,7 @@ def write_backup(to: Path, contents: BackupContents, files: Mapping[str, Path]) 
     descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         digests = {}
-        with os.fdopen(descriptor, "w+b") as opened:
+        with writing(to), os.fdopen(descriptor, "w+b") as opened:
             with zipfile.ZipFile(opened, "w") as archive:
                 for name, path in files.items():
                     digests[name] = _add(archive, name, path)
@@ -113,7 +113,7 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupCon
                 for name, digest in contents.files.items():
                     target = partial / _inside(name)
                     private_folder(target.parent)
-                    with opened.open(name) as source, open(target, "xb", opener=_private) as copy:
+                    with opened.open(name) as source, writing(target), open(target, "xb", opener=_private) as copy:
                         found = _copy(source, copy)
                         copy.flush()
                         os.fsync(copy.fileno())
@@ -166,7 +166,7 @@ def put(source: Path, target: Path) -> None:
     private_folder(target.parent)
     if source.stat().st_dev != target.parent.stat().st_dev:
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        with source.open("rb") as held, open(partial, "xb", opener=_private) as copy:
+        with source.open("rb") as held, writing(target), open(partial, "xb", opener=_private) as copy:
             _copy(held, copy)
             copy.flush()
             os.fsync(copy.fileno())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
+import os
 from collections.abc import Iterable
 from numbers import Integral
 
@@ -66,6 +68,33 @@ class DataWarning(UserWarning):
 
     The message gives counts and quotes a few values of real rows: show it to people who may see the rows.
     """
+
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def explained(error: OSError) -> str:
+    """Return the system's complaint about a file as a sentence: the file, what is wrong, and what to do about it."""
+    where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    said = (error.strerror or str(error) or "the system refused").lower()
+    if error.errno in _FULL:
+        said = (
+            os.strerror(error.errno).lower()
+            + "; free space there (df shows how much is left), or raise the limit, then do the same again"
+        )
+    elif isinstance(error, FileNotFoundError):
+        said += "; check the path"
+    return f"{where}: {said}" if where else said
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a log says of an error: a sentence about a file, or the error's class and message."""
+    return explained(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+
+
+def is_fault(error: Exception) -> bool:
+    """Return whether an error is neither fedsynth's own nor the system's, so that a log should have its traceback."""
+    return not isinstance(error, FedsynthError | OSError)
 
 
 _EXIT: dict[type[FedsynthError], int] = {

@@ -10,6 +10,8 @@ import json
 import os
 import secrets
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +25,19 @@ Records = Literal["lines", "rfc4180"]
 _T = TypeVar("_T")
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A context manager (for a ``with`` block) in which ``path`` is written: an ``OSError`` in it names that file.
+
+    The system names no file where a write or a sync fails, as on a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
 def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write a file atomically: an old file is replaced only after the new one is complete and on the disk.
 
@@ -31,17 +46,18 @@ def write_whole(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     sync of its folder.
     """
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with writing(path):
+        descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync(path.parent)
 
 
 def write_private(path: Path, content: str | bytes) -> None:

@@ -196,7 +196,7 @@ def _run(session: _Session) -> None:
     except errors.FedsynthError as error:
         _fail(type(error).__name__, str(error), errors.exit_code(error), json_)
     except OSError as error:
-        _fail("OSError", _explained(error), 2, json_)
+        _fail("OSError", errors.explained(error), 2, json_)
     except Exception as error:
         if session.log is None:
             traceback.print_exc()
@@ -233,14 +233,6 @@ def _root(
         session = context.ensure_object(_Session)
         session.resources.enter_context(log_to(log_file, session.arguments))
         session.log = log_file
-
-
-def _explained(error: OSError) -> str:
-    """Return the system's complaint about a file, in words."""
-    where = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
-    said = (error.strerror or str(error) or "the system refused").lower()
-    said += "; check the path" if isinstance(error, FileNotFoundError) else ""
-    return f"{where}: {said}" if where else said
 
 
 def _fail(kind: str, message: str, code: int, json_: bool) -> None:

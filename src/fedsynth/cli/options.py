@@ -6,6 +6,7 @@ An option that several commands have is declared here, once: one name, one meani
 from __future__ import annotations
 
 import datetime
+import io
 import json
 import logging
 import os
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from fedsynth.errors import explained
 from fedsynth.files import Records
 from fedsynth.privacy.device import Device
 
@@ -472,6 +474,22 @@ def serve_until_stopped(serve: Callable[[], None], stop: Callable[[], None]) -> 
     serve()
 
 
+class _LogFile(logging.StreamHandler[TextIO]):
+    """Writes a log to a file; if that fails, as on a full disk, it says so once on standard error."""
+
+    def __init__(self, stream: TextIO, file: Path) -> None:
+        super().__init__(stream)
+        self._file, self._failed = file, False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (of logging)
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._failed:
+            self._failed, error.filename = True, str(self._file)
+            print(f"fedsynth: the log is incomplete: {explained(error)}", file=sys.stderr)
+
+
 @contextmanager
 def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
     """A context manager (for a ``with`` block) during which fedsynth's log is appended to ``file``; yields nothing.
@@ -485,9 +503,10 @@ def log_to(file: Path, arguments: Sequence[str]) -> Iterator[None]:
     descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     logger = logging.getLogger("fedsynth")
     level = logger.level
-    with os.fdopen(descriptor, "a", encoding="utf-8") as stream:
+    # Unbuffered: what a full disk does not take must not be written again, and fail again, when the file is closed.
+    with io.TextIOWrapper(os.fdopen(descriptor, "ab", buffering=0), encoding="utf-8", write_through=True) as stream:
         os.fchmod(descriptor, 0o600)
-        written, shown = logging.StreamHandler(stream), logging.StreamHandler(sys.stderr)
+        written, shown = _LogFile(stream, file), logging.StreamHandler(sys.stderr)
         written.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         shown.setLevel(logging.WARNING)
         shown.addFilter(lambda record: record.exc_info is None)

@@ -29,7 +29,7 @@ from fedsynth.data.sources import open_source
 from fedsynth.data.sources.arrow import encode, encode_column, frame_of, in_parts
 from fedsynth.data.sources.files import CsvRows, check_suffix
 from fedsynth.errors import InvalidParameter, SchemaError, listed
-from fedsynth.files import Records, sync
+from fedsynth.files import Records, sync, writing
 from fedsynth.persons import UNKNOWN, identify, keep_rows
 from fedsynth.rows import BadLine, Source, Table, concatenate
 from fedsynth.schema import MISSING, Schema
@@ -281,14 +281,15 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
     check_suffix(path)
     partial = path.with_name(path.name + ".partial")
     try:
-        if path.suffix.lower() == ".parquet":
-            frame.to_parquet(partial, index=False)
-        else:
-            # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
-            _early_years(frame).to_csv(partial, index=False, lineterminator=_line_end(frame))
-        sync(partial)
-        os.replace(partial, path)
-        sync(path.parent)
+        with writing(path):
+            if path.suffix.lower() == ".parquet":
+                frame.to_parquet(partial, index=False)
+            else:
+                # pandas rather than pyarrow: it adds quotes only where needed and writes times as ISO 8601.
+                _early_years(frame).to_csv(partial, index=False, lineterminator=_line_end(frame))
+            sync(partial)
+            os.replace(partial, path)
+            sync(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported, is_fault, reason_of
 from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
@@ -149,8 +149,9 @@ class Site:
         digest = hashlib.sha256(found.body).hexdigest()
         try:
             return self._answered(data, found, digest)
-        except Exception:
-            _log.exception("site %s: a message could be neither answered nor recorded", self.name)
+        except Exception as error:
+            what = "site %s: a message could be neither answered nor recorded: %s"
+            _log.error(what, self.name, reason_of(error), exc_info=is_fault(error))
             return write_reply(self._seed, self.name, digest, "failed", NO_ROW)
 
     @cached_property
@@ -235,7 +236,7 @@ class Site:
         except Refused as error:
             code, reason = "refused", str(error)
         except Exception as error:
-            code, reason = "failed", f"{type(error).__name__}: {error}"
+            code, reason = "failed", reason_of(error)
         return self._turn_down(code, digest, reason, turn.request.head)
 
     def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: str) -> bytes:
@@ -252,7 +253,7 @@ class _Failed(Exception):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)
-        self.reason = f"{type(error).__name__}: {error}"
+        self.reason = reason_of(error)
 
 
 @dataclass(eq=False)

@@ -28,6 +28,7 @@ from fedsynth.federation.wire import (
     read_reply,
     seal_envelope,
 )
+from fedsynth.files import writing
 
 _HEAD = struct.Struct(">BQI")
 
@@ -257,15 +258,16 @@ class Recorded:
             self._append(self._ANSWER, key + b"\n" + reply.data)
 
     def _append(self, kind: int, data: bytes) -> None:
-        with self._path.open("ab") as file:
+        with writing(self._path), self._path.open("ab") as file:
             file.write(_record(kind, data))
             file.flush()
             os.fsync(file.fileno())
 
     def _resume(self) -> None:
         """Read every complete record, and truncate one that a crash left incomplete."""
-        self._path.touch()
-        with self._path.open("r+b") as file:
+        with writing(self._path):
+            self._path.touch()
+        with writing(self._path), self._path.open("r+b") as file:
             was_begun = file.read(len(self._MAGIC))
             if not self._MAGIC.startswith(was_begun):
                 raise FedsynthError(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, authenticated
@@ -177,7 +177,7 @@ def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> T
             raise FedsynthError(refuse)
         site = open_site(config)
     except Exception as error:
-        reason = refuse or f"{type(error).__name__}: {error}"
+        reason = refuse or reason_of(error)
         _log.warning("site %s: %s", config.name, reason)
         return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
     seconds = sum(site.seconds(data) for data in messages)
@@ -258,8 +258,11 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
     try:
         account = open_account(config)
         seed = identity_seed(site_secret(config, account))
-    except Exception:
-        _log.exception("site %s: no reply can be signed without the account", config.name)
+    except Exception as error:
+        said = reason_of(error)
+        _log.error(
+            "site %s: no reply can be signed without the account: %s", config.name, said, exc_info=is_fault(error)
+        )
         return b""
     try:
         digest = hashlib.sha256(authenticated(data, config.coordinator).body).hexdigest()
@@ -269,8 +272,9 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
     last = NO_ROW
     try:
         last = account.note(code, request=digest, reason=reason)
-    except Exception:  # the account itself may be the fault
-        _log.exception("site %s: the account cannot be written to", config.name)
+    except Exception as error:  # the account itself may be the fault
+        said = reason_of(error)
+        _log.error("site %s: the account cannot be written to: %s", config.name, said, exc_info=is_fault(error))
     return write_reply(seed, config.name, digest, code, last)
 
 

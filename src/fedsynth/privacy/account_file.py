@@ -361,7 +361,13 @@ class AccountFile:
         except sqlite3.ProgrammingError:
             raise
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter occurs while reading SQLite messages
-            if getattr(error, "sqlite_errorcode", 0) & 255 in _PASSING:
+            code = getattr(error, "sqlite_errorcode", 0) & 255
+            if code == sqlite3.SQLITE_FULL:
+                raise FedsynthError(
+                    f"{self.path}: no space left on its disk (or its limit is reached); free space there, then do the "
+                    "same again"
+                ) from error
+            if code in _PASSING:
                 raise FedsynthError(f"cannot use the account {self.path} at the moment: {error}; try again") from error
             raise damaged(self.path, str(error)) from error
 

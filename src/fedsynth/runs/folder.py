@@ -287,7 +287,7 @@ class RunFolder:
         synthesizer.save(self.model_file)
         federation.schema.save(self.schema_file)
         account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
-        self.ledger_file.write_text(json.dumps(account, indent=1))
+        write_whole(self.ledger_file, json.dumps(account, indent=1))
         by = {
             "fedsynth": fedsynth.__version__,
             "python": platform.python_version(),
@@ -299,7 +299,7 @@ class RunFolder:
         said = job.relative_to(target)
         if job.data or job.deployment is not None:  # generated rows have their own schema
             said = replace(said, schema=self.schema_file.name)
-        self.run_file.write_text(said.to_file() + "\n" + tomli_w.dumps({"made": by}))
+        write_whole(self.run_file, said.to_file() + "\n" + tomli_w.dumps({"made": by}))
 
     def write_rows_key(self, key: bytes, rows: Split) -> str:
         """Write ``rows.key``, readable by its owner only; return the digest of the rows under it (hex, HMAC-SHA-256).

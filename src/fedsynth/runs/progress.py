@@ -8,6 +8,7 @@ a site is connected, away, busy with another run, or has answered.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -21,11 +22,11 @@ from typing import Any, Literal
 import msgspec
 
 import fedsynth
-from fedsynth.errors import FedsynthError, Unsupported, exit_code
+from fedsynth.errors import FedsynthError, Unsupported, exit_code, explained
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
-from fedsynth.files import private_folder
+from fedsynth.files import private_folder, writing
 from fedsynth.methods import find_method
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import RunResult, run_deployed
@@ -178,15 +179,13 @@ class EventLog:
     def __init__(self, file: Path, attempt: str) -> None:
         """Open ``file``, creating it and its folder if needed; ``attempt`` identifies the attempt in each event."""
         private_folder(file.parent)
-        self._attempt = attempt
+        self._file, self._attempt = file, attempt
         self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
         os.fchmod(self._descriptor, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
         size = os.fstat(self._descriptor).st_size
-        if (
-            size and os.pread(self._descriptor, 1, size - 1) != b"\n"
-        ):  # a power cut or a full disk left the last line incomplete
-            os.write(self._descriptor, b"\n")
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # after a power cut, or on a full disk
+            self._write(b"\n")
 
     def __enter__(self) -> EventLog:
         return self
@@ -197,9 +196,13 @@ class EventLog:
     def add(self, kind: type[Event], /, **fields: Any) -> None:
         """Append an event of the class ``kind`` that happens now; ``fields`` are its other fields by name."""
         event = kind(time=time.time(), attempt=self._attempt, **fields)
-        os.write(
-            self._descriptor, msgspec.json.encode(event) + b"\n"
-        )  # one write, so that lines of several writers do not mix
+        self._write(msgspec.json.encode(event) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        """Append a line in one write, so that lines of several writers do not mix."""
+        with writing(self._file):
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def tell(self, site: str, state: SiteState) -> None:
         """Append a transport's report of a site."""
@@ -327,7 +330,7 @@ def ending(error: Exception) -> dict[str, Any]:
     if isinstance(error, FedsynthError):
         return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
     if isinstance(error, OSError):
-        return {"exit_code": 2, "error": "OSError", "message": str(error)}
+        return {"exit_code": 2, "error": "OSError", "message": explained(error)}
     fault = "this is a bug in fedsynth; please report it with the traceback in the server's log"
     return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
 

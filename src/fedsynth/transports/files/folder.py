@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedsynth.errors import FedsynthError
+from fedsynth.files import writing
 from fedsynth.transports.files.messages import MessageName, named, run_of
 
 AGAIN = 30.0  # s after which a file that looks unchanged is read again: copying may preserve time and size
@@ -97,11 +98,12 @@ class ExchangeFolder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial, dir_fd=folder)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(partial, flags, 0o666, dir_fd=folder), "wb") as opened:
-                opened.write(data)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
+            with writing(self.path / file):
+                with open(os.open(partial, flags, 0o666, dir_fd=folder), "wb") as opened:
+                    opened.write(data)
+                    opened.flush()
+                    os.fsync(opened.fileno())
+                os.rename(partial, file, src_dir_fd=folder, dst_dir_fd=folder)
 
     def remove(self, file: str) -> None:
         """Remove the file named ``file`` from this folder if it exists; raises ``OSError`` if that fails."""

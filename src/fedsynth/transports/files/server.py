@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import fedsynth
-from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported, explained
 from fedsynth.federation.ending import LARGEST
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.transport import Message
@@ -203,13 +203,13 @@ class FileTransport:
                     listed[other.message.site] = other.requests.requests()
                 self._place(other, listed[other.message.site])
             except OSError as error:  # the share may be mounted again
-                other.say(f"{other.requests.path} cannot be used ({error})")
+                other.say(f"{other.requests.path} cannot be used ({explained(error)})")
         if one.message.site in self._without:
             return self._lost(one, "left out (--without)")
         try:
             return None if one.name is None else self._read(one)
         except OSError as error:
-            one.say(f"{self._folder(one.message.site, 'replies').path} cannot be used ({error})")
+            one.say(f"{self._folder(one.message.site, 'replies').path} cannot be used ({explained(error)})")
             return None
 
     def _place(self, one: _Asked, listed: Iterable[MessageName]) -> None:

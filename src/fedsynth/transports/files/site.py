@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fedsynth
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, explained, is_fault
 from fedsynth.federation.ending import LARGEST, acknowledges, read_end
 from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
@@ -88,10 +88,10 @@ class FileAnswerer:
                 self.answer_once()
                 trouble = ""
             except Exception as error:
-                if str(error) != trouble:
-                    traceback = not isinstance(error, (FedsynthError, OSError))
-                    _log.warning("this site cannot answer: %s", error, exc_info=traceback)
-                trouble = str(error)
+                said = explained(error) if isinstance(error, OSError) else str(error)
+                if said != trouble:
+                    _log.warning("this site cannot answer: %s", said, exc_info=is_fault(error))
+                trouble = said
             self._stopped.wait(self._poll)
 
     def answer_once(self) -> int:
@@ -123,9 +123,7 @@ class FileAnswerer:
                 try:
                     replies.write(asked.name.reply, message)
                 except OSError as error:
-                    unwritten = (
-                        f"{replies.path / asked.name.reply} cannot be written ({error}); free space or fix the cause"
-                    )
+                    unwritten = f"a reply cannot be written: {explained(error)}"
                 else:
                     answered += 1
                     self._say(f"{asked.name.said}: {_said(message)}")

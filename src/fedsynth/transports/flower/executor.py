@@ -37,7 +37,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
-from fedsynth.errors import FedsynthError, Refused
+from fedsynth.errors import FedsynthError, Refused, explained
 from fedsynth.runs.job import Job
 from fedsynth.runs.progress import Tell, run_watched
 from fedsynth.transports.flower.server import FlowerTransport
@@ -178,9 +178,9 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             for warning in outcome.statement.warnings():
                 _log.warning("%s", warning)
             _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
-        except FedsynthError as error:
-            details = str(error)
-            _log.error("the run ended without a result: %s", error)
+        except (FedsynthError, OSError) as error:
+            details = explained(error) if isinstance(error, OSError) else str(error)
+            _log.error("the run ended without a result: %s", details)
         except Exception as error:
             details = f"a fault of fedsynth ({type(error).__name__}); the log of `fedsynth deploy serve` has more"
             _log.exception("the run ended without a result")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import fedsynth
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.host.config import SiteConfig, load_site_config
 from fedsynth.host.state import IdleRuns, TimedReplies, answer, wait_until_due
 
@@ -364,8 +364,8 @@ def reply(folder: Path, message: Message) -> Message:
         every = config.policy.answer_every
         replies, seconds = _replies(config, message.content)
         content = pack("replies", replies)
-    except Exception:
-        _log.exception("this site could not answer")  # in the site's own log; the server learns nothing of it
+    except Exception as error:  # in the site's own log; the server learns nothing of it
+        _log.error("this site could not answer: %s", reason_of(error), exc_info=is_fault(error))
         content = RecordDict({"failed": ConfigRecord({})})
     found = Message(content, reply_to=message)
     wait_until_due(began, every, seconds=seconds)

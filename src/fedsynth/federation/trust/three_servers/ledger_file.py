@@ -9,6 +9,7 @@ three servers must state the same amount spent.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sqlite3
@@ -81,6 +82,9 @@ class ServerLedgerFile:
         except sqlite3.DatabaseError as error:
             self._connection.close()
             raise FedsynthError(f"{path} is damaged ({error}); restore its backup") from error
+        except OSError:
+            self._connection.close()
+            raise
         if found != _FORMAT:
             self._connection.close()
             raise FedsynthError(f"{path} is not a ledger of this version; use the fedsynth version that wrote it")
@@ -198,15 +202,21 @@ class ServerLedgerFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction on the file: at its end, all or nothing of it is durable."""
+        """Open a transaction: at its end, all or nothing of it is durable; ``OSError`` if the disk is full."""
         with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 255 == sqlite3.SQLITE_FULL:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path)) from error
                 raise
-            self._connection.execute("COMMIT")
 
 
 def _link(content: bytes) -> bytes:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, is_fault, reason_of
 from fedsynth.federation.coordinator import signed_by
 from fedsynth.federation.trust.three_servers.calls import (
     Agree,
@@ -156,8 +156,8 @@ class ComputeServer:
                 return self._failure("lost", str(error))
             except (WireError, FedsynthError) as error:
                 return self._failure("refused", str(error))
-            except Exception:
-                _log.exception("a call could not be answered")
+            except Exception as error:
+                _log.error("a call could not be answered: %s", reason_of(error), exc_info=is_fault(error))
                 return Failure("failed", "")
 
     def _failure(self, code: str, reason: str) -> Failure:
