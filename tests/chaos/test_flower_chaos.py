@@ -35,7 +35,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory):
     """Return the processes of the last run, which serve the next one as well, unless it failed."""
-    held = []
+    held: list[DeployedWorld] = []
 
     def hold():
         if not held:
@@ -78,6 +78,7 @@ def checked(name, worlds, plan, tmp_path, deadline=DEADLINE):
     note_replies(outcome)
     assert outcome.completed, (outcome.hit, outcome.codes, outcome.said)
     assert outcome.ended == []  # nobody has to start a site's process again
+    assert "Traceback" not in "\n".join(world.printed("server"))  # that would be a fault of fedsynth: docs/deploy.md
     assert faults_of_accounts(outcome) == []
     assert sorted(outcome.exposed) == []
     assert outcome.left == 0

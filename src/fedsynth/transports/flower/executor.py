@@ -101,7 +101,7 @@ class FlowerExecutor:
         """Return the token of the SuperLink's oldest task; empty if there is none, or no SuperLink."""
         try:
             found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is no message of Flower's
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
                 raise Refused(
                     f"the SuperLink at {self._superlink} does not accept this secret; give both the same file"
@@ -188,7 +188,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             for warning in outcome.statement.warnings():
                 _log.warning("%s", warning)
             _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
-        except FedsynthError as error:
+        except (FedsynthError, OSError) as error:  # the second where the disk is full, or a file cannot be read
             details = str(error)
             _log.error("the run ended without a result: %s", error)
         except Exception as error:
@@ -197,6 +197,8 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
         except KeyboardInterrupt:
             _log.warning("the run was stopped, or given up by the SuperLink; start it again to resume it")
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM):  # what is left is short, and has to be done
+                signal.signal(number, signal.SIG_IGN)
             heartbeat.stop()  # first: afterwards the SuperLink does not know the attempt any more
             try:
                 client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
@@ -205,7 +207,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             grid.close()
 
 
-def _line(error: httpx.HTTPError) -> str:
+def _line(error: Exception) -> str:
     """Return the first line of an error's text; further lines of HTTPX point to pages about HTTP."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 

@@ -209,8 +209,14 @@ class FlowerNode:
             work()
         except RunEnded:
             _log.info("run %s has ended at the server; its message is dropped", run)
-        except Exception:
-            _log.exception("a message could not be fetched or its reply not delivered; the server sends it again")
+        except Exception as error:
+            known = isinstance(error, httpx.HTTPError)
+            why = f" ({_reason(error, self._connection.superlink)})" if known else ""
+            _log.warning(
+                "a message could not be fetched or its reply not delivered%s; the server sends it again",
+                why,
+                exc_info=not known,
+            )
             self._active = False  # to be activated anew, which the server notices
 
     def _answer(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
