@@ -41,11 +41,11 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.runs.job import Job
 from fedsynth.runs.progress import Tell, run_watched
+from fedsynth.transports.flower.grid import FlowerGrid
 from fedsynth.transports.flower.server import FlowerTransport
 
 POLL = 0.5  # s between two polls for a task
@@ -168,7 +168,7 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    grid = HttpGrid(superlink, insecure=False, root_certificates=certificates, token=token)
+    grid = FlowerGrid(superlink, certificates, token)
     status, details = SubStatus.FAILED, "the attempt was interrupted"
     with connected(superlink, certificates, RuntimeTokenHttpInterceptor(token)) as client:
         try:

@@ -45,7 +45,7 @@ try:
         PushMessagesRequest,
     )
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.supercore.inflatable.inflatable_object import (
@@ -376,8 +376,24 @@ def _send(client: FleetHttpClient, node: Node, found: Message, seconds: float) -
                 clientapp_runtime_list=[seconds],
             )
         )
-        push = make_push_object_fn_protobuf(_patiently(client.PushObject), node, run, pushed.session_id)
+        push = make_push_object_fn_protobuf(_patiently(_pushed_once(client)), node, run, pushed.session_id)
         push_objects(get_all_nested_objects(found), push, object_ids_to_push=set(pushed.objects_to_push))
+
+
+def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushObjectResponse]:
+    """Return what pushes a part of a reply, and takes a repetition that is turned down for the answer that was lost.
+
+    The SuperLink stores each part once. Should it have none, it gives the reply up, and the server asks again.
+    """
+    tried: set[str] = set()
+
+    def push(request: PushObjectRequest) -> PushObjectResponse:
+        again = request.object_id in tried
+        tried.add(request.object_id)
+        found = client.PushObject(request)
+        return PushObjectResponse(stored=True) if again else found
+
+    return push
 
 
 def reply(folder: Path, message: Message) -> Message:
