@@ -22,7 +22,7 @@ help:
 	@echo "make matrix     the tests of data frames with pandas 2.2 and 3, each in an environment of its own"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make test-deployment  a Flower SuperLink, a server and four sites as real processes"
-	@echo "make chaos      more deployed runs, and servers and nodes that are killed"
+	@echo "make chaos      deployed runs under faults: each at every process, and many at random (an hour)"
 	@echo "make postgres   a PostgreSQL server for the tests of database sources (Debian, as root)"
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"

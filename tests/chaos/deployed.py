@@ -1,9 +1,11 @@
 """A whole run over Flower's own processes, and a plan of faults that a seed determines.
 
-SuperLink, superexec, the server's process, SuperNodes, `site serve` and `deploy run` are killed and paused, disks are
-full, clocks are off by a day, and the network between nodes and SuperLink drops, delays and cuts connections. What has
-ended is started again after a while, as systemd would. Then everything is mended, and `deploy run` is given until the
-run has ended. Flower's heartbeats come every 10 s, so that it forgets a dead node and a dead run sooner.
+Targets are the SuperLink (``superlink``), the server's resident process (``server``), the attempt at the run that it
+forks (``app``), the command ``deploy run`` (``deploy``) and the sites (``node-SITE``). They are killed and paused,
+their disks are full, a site's clock is off by 400 days, and the network between sites and SuperLink drops, delays and
+cuts connections, or carries nothing for a while. Each fault passes after a time of its own. What a fault has killed is
+started again, and so is what ended by itself, as systemd would; a site's process that ends by itself is noted as a
+finding. No other process is restarted. ``deploy run`` is given again and again until the run is complete.
 """
 
 from __future__ import annotations
@@ -31,38 +33,62 @@ from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, need
 from tests.transports.flower_world import RUN, FlowerWorld, children, lay_out
 from tests.transports.recomputing import keep_salts
 
-from fedsynth.errors import FedsynthError
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.wire import Request
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.transports.flower.control import TABLES
 
-DEADLINE = 20.0  # s of a round
-BOUND = 300.0  # s within which `deploy run` has to end, whatever happens
-AGAIN = 2.0  # s after which what ended by itself is started again
-SERVER = ("superlink", "superexec", "app", "deploy")
-SITE = ("node", "serve")
+DEADLINE = 20.0  # s of a round, shorter than many faults
+BOUND = 300.0  # s within which `deploy run` has to end, and the run to be complete once all faults have passed
+AGAIN = 2.0  # s after which what ended by itself is started again, and `deploy run` is given again
+DAYS = 400  # by which a clock is off: longer than a site keeps an idle run
+SERVER = ("superlink", "server", "app", "deploy")
 KNOWN = (0, 2, 4, 5, 7, 8)  # exit codes of `deploy run` that docs/cli.md gives a meaning
-GOING_ON = ("is going on", "a run is going on")
-SHIFTED = """
-import datetime, faulthandler, os, signal, time
-faulthandler.register(signal.SIGUSR1, all_threads=True)
-from flwr.common import constant
-constant.HEARTBEAT_DEFAULT_INTERVAL = 10
-days = int(os.environ.get("CHAOS_DAYS", "0"))
-if days:
-    print("the clock is off by", days, "days", flush=True)
-    whole, seconds, nanoseconds, shift = datetime.datetime, time.time, time.time_ns, datetime.timedelta(days=days)
-    class Shifted(whole):
-        @classmethod
-        def now(cls, tz=None):
-            return whole.now(tz) + shift
-    datetime.datetime = Shifted
-    time.time = lambda: seconds() + shift.total_seconds()
-    time.time_ns = lambda: nanoseconds() + days * 86400 * 10**9
+GOING_ON = ("is going on", "is in progress in another process")
+# Flower forgets an attempt at the run whose process was killed after twice the time between its heartbeats; Flower's is
+# 30 s, and 10 s the least that it takes.
+HEARTBEATS = """
+import os
+if "CHAOS_SERVER" in os.environ:
+    from flwr.common import constant
+    constant.HEARTBEAT_DEFAULT_INTERVAL = 10
 """
-
+# A process's clock is off by the days that the file CHAOS_CLOCK holds, if it exists: for Python, OpenSSL and SQLite.
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long shift(void) {
+    char text[16] = {0};
+    const char *name = getenv("CHAOS_CLOCK");
+    int file = name ? open(name, O_RDONLY | O_CLOEXEC) : -1;
+    if (file < 0) return 0;
+    if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
+    close(file);
+    return atol(text) * 86400;
+}
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, clock, now);
+    if (!result && clock == CLOCK_REALTIME) now->tv_sec += shift();
+    return result;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    int result = syscall(SYS_gettimeofday, now, zone);
+    if (!result && now) now->tv_sec += shift();
+    return result;
+}
+time_t time(time_t *into) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (into) *into = now.tv_sec;
+    return now.tv_sec;
+}
+"""
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a seed determines
@@ -74,8 +100,8 @@ def plan_of(seed: int) -> Plan:
     trust = ("trusted", "local", "secure")[seed % 3]
     method = ("oneshot", "auto")[seed // 3 % 2]
     setup = Setup(method, trust, 3, 3 if trust == "secure" else rng.choice([2, 3]), seeded=False)
+    targets = [*SERVER, *(f"node-{name}" for name in setup.names)]
     starts, clocks = [], {}
-    targets = [*SERVER, *(f"{kind}-{name}" for kind in SITE for name in (rng.choice(setup.names),) * 2)]
     for _ in range(rng.choice([1, 2, 2])):
         faults = []
         for _ in range(rng.choice([1, 2, 3])):
@@ -84,14 +110,37 @@ def plan_of(seed: int) -> Plan:
             kind = rng.choice(["kill", "kill", "pause"])
             lasts = rng.choice([rng.uniform(0.5, 5), rng.uniform(5, 25)])
             faults.append(Fault(kind, at, rng.choice(targets), lasts, after))
-        starts.append(tuple(faults))
-    disk = rng.choice(["", "", "server", "superlink", rng.choice(setup.names)])
+        starts.append(faults)
+    moment = rng.choice(["start", "begun", "asked"])
+    if rng.random() < 0.6:
+        target = rng.choice(["superlink", "server", f"node-{rng.choice(setup.names)}"])
+        starts[0].append(Fault("fill", rng.uniform(0, 3), target, rng.uniform(5, 25), moment))
     if rng.random() < 0.25:
-        clocks[rng.choice(setup.names)] = rng.choice([-1, 1])
+        name = rng.choice(setup.names)
+        clocks[name] = rng.choice([-DAYS, DAYS])
+        kind = rng.choice(["clock", "reboot"])
+        starts[0].append(Fault(kind, rng.uniform(0, 3), f"node-{name}", rng.uniform(10, 40), moment))
+    if rng.random() < 0.25:
+        starts[-1].append(Fault("part", rng.uniform(0, 3), rng.choice(targets), rng.uniform(10, 40), "asked"))
     loss = rng.choice([0.0, 0.05, 0.2])
-    if disk:
-        starts[0] = (*starts[0], Fault("fill", rng.uniform(0, 3), disk, 0.0, rng.choice(["start", "begun", "asked"])))
-    return Plan(setup, tuple(starts), loss, disk, rng.randrange(0, 8) * 4096, clocks)
+    return Plan(setup, tuple(map(tuple, starts)), loss, "", rng.randrange(0, 8) * 4096, clocks)
+
+
+LASTS = {"kill": 5.0, "pause": 60.0, "fill": 30.0, "part": 40.0, "clock": 40.0, "reboot": 40.0}  # s, in the matrix
+# To whom each fault happens, one at a time. A partition at the server is one of all sites.
+MATRIX = [
+    *((kind, target) for kind in ("kill", "pause", "fill") for target in (*SERVER, "node-site-1")),
+    *(("part", target) for target in ("superlink", "node-site-1")),
+    *((kind, "node-site-1") for kind in ("clock", "reboot")),
+]
+
+
+def cell_of(kind: str, target: str, method: str) -> Plan:
+    """Return the plan of one fault at a moment after the first question that its names determine."""
+    rng = random.Random(f"{kind} {target} {method}")
+    fault = Fault(kind, rng.uniform(0, 3 if method == "oneshot" else 12), target, LASTS[kind], "asked")
+    clocks = {"clock": {"site-1": rng.choice([-DAYS, DAYS])}, "reboot": {"site-1": DAYS}}.get(kind, {})
+    return Plan(Setup(method, "secure", 3, 3, seeded=False), ((fault,),), 0.0, "", 0, clocks)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -99,19 +148,24 @@ def plan_of(seed: int) -> Plan:
 
 
 class Relay:
-    """A TCP relay that drops, delays and cuts connections at random while ``loss`` is not 0."""
+    """A TCP relay that drops, delays and cuts connections at random while ``loss`` is not 0.
 
-    def __init__(self, to: int, loss: float, rng: random.Random) -> None:
+    While it is ``parted``, it carries nothing: connections stay open in silence, and of new ones half are closed.
+    """
+
+    def __init__(self, to: int) -> None:
         """Listen at a free port of the loopback interface, for the port ``to`` there."""
-        self.loss = loss
+        self.loss = 0.0
+        self.parted = False
+        self.rng = random.Random(0)
         self._to = to
-        self._rng = rng
         self._door = socket.create_server(("127.0.0.1", 0))
         self.port = self._door.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """Accept nothing more."""
+        self.parted = False
         with contextlib.suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)
         self._door.close()
@@ -122,22 +176,34 @@ class Relay:
                 inner, _ = self._door.accept()
             except OSError:
                 return
-            if self._rng.random() < self.loss:
+            if self.rng.random() < (0.5 if self.parted else self.loss):
                 inner.close()
             else:
                 threading.Thread(target=self._carry, args=(inner,), daemon=True).start()
 
     def _carry(self, inner: socket.socket) -> None:
-        with inner, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._to), 5) as outer:
-            other = {inner: outer, outer: inner}
-            while True:
-                for one in select.select([inner, outer], [], [])[0]:
-                    part = one.recv(1 << 16)
-                    if not part or self._rng.random() < self.loss / 10:
-                        return
-                    if self._rng.random() < self.loss:
-                        time.sleep(self._rng.expovariate(1.0))
-                    other[one].sendall(part)
+        with inner, contextlib.suppress(OSError):
+            if self._silent():
+                return
+            with socket.create_connection(("127.0.0.1", self._to), 5) as outer:
+                other = {inner: outer, outer: inner}
+                while True:
+                    for one in select.select([inner, outer], [], [], 0.5)[0]:
+                        if self._silent():
+                            return
+                        part = one.recv(1 << 16)
+                        if not part or self.rng.random() < self.loss / 10:
+                            return
+                        if self.rng.random() < self.loss:
+                            time.sleep(self.rng.expovariate(1.0))
+                        other[one].sendall(part)
+
+    def _silent(self) -> bool:
+        """Wait while nothing is carried; return whether that was so."""
+        parted = self.parted
+        while self.parted:
+            time.sleep(0.1)
+        return parted
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,24 +212,46 @@ class Relay:
 
 @dataclass
 class Deployed(Outcome):
-    """How a run over Flower ended; ``exposed`` are the files that held an exact count at any time."""
+    """How a run over Flower ended.
+
+    ``exposed`` are the files that held an exact count at any time, ``ended`` the sites' processes that ended by
+    themselves, with the last line of their log. ``left`` counts rows of messages in the SuperLink's database after the
+    end, and ``warned`` is whether a command said that there are some.
+    """
 
     exposed: set[str] = field(default_factory=set)
-    left: int = 0  # rows of messages in the SuperLink's database after the end
+    ended: list[str] = field(default_factory=list)
+    left: int = 0
+    warned: bool = False
     seconds: float = 0.0
 
 
 class DeployedWorld(FlowerWorld):
-    """The processes of one run, in a folder of its own."""
+    """The processes of one run after another, each in a folder of its own, in which the processes' logs go on."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        """Lay the federation out; start nothing."""
-        folder.mkdir(exist_ok=True)
-        super().__init__(folder / "flower", plan.setup.names)
+    def __init__(self, folder: Path, sites: Sequence[str]) -> None:
+        """Start the processes of these ``sites``, of the server and of the SuperLink."""
+        super().__init__(folder, sites)
+        self.boot = folder / "boot"
+        self.boot.mkdir()
+        (self.boot / "sitecustomize.py").write_text(HEARTBEATS)
+        command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(self.boot / "clock.so")]
+        subprocess.run(command, input=CLOCK, text=True, check=True, capture_output=True)
+        self.relays = {name: Relay(self.port) for name in sites}
+        self._due: dict[str, float] = {}  # when what ended is started again, by name
+        self._passing: list[tuple[float, Callable[[], None]]] = []  # when a fault passes, and what ends it
+        self._full: dict[str, int] = {}  # the bytes to which files may grow, by target
+        self._orphans: list[int] = []  # attempts whose parent was killed
+        self._command: subprocess.Popen[str] | None = None
+        self.start()
+
+    def begin(self, folder: Path, plan: Plan, deadline: float) -> Deployed:
+        """Lay out the federation of a plan, with the ``deadline`` of a round in seconds; start nothing."""
+        folder.mkdir()
         self.plan, setup = plan, plan.setup
-        self.root = folder / "root"
+        self.home = folder / "root"
         lay_out(
-            self.root,
+            self.home,
             setup.tables(),
             SCHEMA,
             setup.trust,
@@ -172,61 +260,64 @@ class DeployedWorld(FlowerWorld):
             options=METHODS[setup.method],
             trust_options=setup.trust_options,
             min_sites=setup.min_sites,
-            deadline=DEADLINE,
+            deadline=deadline,
             answer_every=1.0,
         )
-        keep_salts(self.root)
-        self.use(self.root)
-        (folder / "boot").mkdir()
-        (folder / "boot" / "sitecustomize.py").write_text(SHIFTED)
-        rng = random.Random(repr(plan))
-        self.relays = {name: Relay(self.port, 0.0, random.Random(rng.random())) for name in setup.names}
-        self.outcome = Deployed(self.root, plan, notes=folder / "replies")
-        self.due: dict[str, float] = {}  # when what ended is started again, by name
-        self.paused: dict[int, float] = {}  # when what is paused goes on, by process
-        self.faulty = False
+        keep_salts(self.home)
+        self.use(self.home)
+        for name, relay in self.relays.items():
+            relay.rng = random.Random(f"{name} {plan}")
+        self.outcome = Deployed(self.home, plan, notes=folder / "replies")
         self._needles = {needle: what for needle, what in needles_of(setup).items() if len(needle) >= 10}
-        self._command: subprocess.Popen[str] | None = None
+        self._printed = {name: len(self.log(name)) for name in self.processes}
+        return self.outcome
 
     # What is different from undisturbed processes
 
     def spawn(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a process whose clock may be off."""
-        path = f"{self.root.parent / 'boot'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-        days = self.plan.clocks.get(name.partition("-")[2], 0) if self.faulty else 0
-        return super().spawn(name, "env", f"PYTHONPATH={path}", f"CHAOS_DAYS={days}", *command)
+        """Start a process whose clock may come to be off, or which sends and misses heartbeats sooner."""
+        site = name.partition("-")[2]
+        path = f"PYTHONPATH={self.boot}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        clock = [f"CHAOS_CLOCK={self.boot / site}", f"LD_PRELOAD={self.boot / 'clock.so'}"]
+        return super().spawn(name, "env", *(clock if site else ["CHAOS_SERVER=1", path]), *command)
 
-    def supernode(self, ca: Path, key: Path | None) -> list[str]:
-        """Return the beginning of a SuperNode's command, which reaches the SuperLink through its relay."""
-        assert key is not None
-        command = super().supernode(ca, key)
-        command[command.index("--superlink") + 1] = f"127.0.0.1:{self.relays[key.parent.name].port}"
-        return command
+    def serve(self, name: str) -> list[str]:
+        """Return the command that answers for a site, which reaches the SuperLink through its relay."""
+        return [*super().serve(name)[:-1], f"127.0.0.1:{self.relays[name].port}"]
+
+    def printed(self, name: str) -> list[str]:
+        """Return the lines that a process has printed since the run was laid out."""
+        return self.log(name)[self._printed[name] :].splitlines()
 
     # The supervisor
 
     def _start(self, name: str) -> None:
         kind, _, site = name.partition("-")
-        if name == "superlink-exec":
-            self.start_superexec()
-        elif kind == "superlink":
+        if kind == "superlink":
             self.start_superlink()
-        elif kind == "node":
-            self.start_supernode(site)
+        elif kind == "server":
+            self.start_server()
         else:
-            self.spawn(name, *self.serve(site))
+            self.start_node(site)
 
     def tend(self) -> None:
-        """Start what has ended again once it is time, and let go on what has been paused long enough."""
+        """Start what has ended again once it is time, and end the faults whose time is over."""
         moment = time.monotonic()
-        for pid in [pid for pid, end in self.paused.items() if end <= moment]:
-            del self.paused[pid]
-            _signal(pid, signal.SIGCONT)
-        for name in list(self.processes):
-            if self.processes[name].poll() is None:
-                self.due.pop(name, None)
-            elif moment >= self.due.setdefault(name, moment + AGAIN):
-                del self.due[name]
+        for entry in [entry for entry in self._passing if entry[0] <= moment]:
+            self._passing.remove(entry)
+            entry[1]()
+        for target, limit in self._full.items():
+            self._limit(target, limit)
+        for name, process in list(self.processes.items()):
+            if process.poll() is None:
+                continue
+            if name not in self._due:
+                self._due[name] = moment + AGAIN
+                if name.startswith("node-"):
+                    last = (self.printed(name) or [""])[-1]
+                    self.outcome.ended.append(f"{name} ended with {process.returncode}: {last}")
+            if moment >= self._due[name]:
+                del self._due[name]
                 self._start(name)
 
     def _pids(self, target: str) -> list[int]:
@@ -235,46 +326,76 @@ class DeployedWorld(FlowerWorld):
             alive = self._command is not None and self._command.poll() is None
             return [self._command.pid] if alive and self._command is not None else []
         if target == "app":
-            return children(self.processes["superlink-exec"].pid)
-        name = "superlink-exec" if target == "superexec" else target
-        process = self.processes[name]
+            return children(self.processes["server"].pid)
+        process = self.processes[target]
         return [] if process.poll() is not None else [process.pid]
 
-    def _inflict(self, fault: Fault) -> None:
-        if fault.kind == "fill":
-            self.outcome.hit.append(f"full disk {fault.target}")
-            self._fill(full=True)
-            return
-        for pid in self._pids(fault.target):
-            self.outcome.hit.append(f"{fault.kind} {fault.target} {fault.lasts:.0f} s")
-            if fault.kind == "pause":
+    def _inflict(self, fault: Fault) -> bool:
+        """Let a fault happen; return whether its target was there."""
+        pids = self._pids(fault.target)
+        if not pids:
+            return False
+        self.outcome.hit.append(f"{fault.kind} {fault.target} {fault.lasts:.0f} s")
+        over, site = time.monotonic() + fault.lasts, fault.target.partition("-")[2]
+        if fault.kind == "pause":
+            for pid in pids:
                 _signal(pid, signal.SIGSTOP)
-                self.paused[pid] = time.monotonic() + fault.lasts
-            else:
-                _signal(pid, signal.SIGKILL)
-                name = "superlink-exec" if fault.target == "superexec" else fault.target
-                if name in self.processes:
-                    self.processes[name].wait(10)
-                    self.due[name] = time.monotonic() + fault.lasts
-
-    def _fill(self, full: bool) -> None:
-        """Let a disk be full, or have room again: no file there grows by more than ``room`` beyond the largest."""
-        if self.plan.disk == "superlink":
-            folder, pids = self.folder, self._pids("superlink")
-        elif self.plan.disk == "server":
-            folder, pids = self.root / "state", [*self._pids("superexec"), *self._pids("app")]
+                self._passing.append((over, lambda pid=pid: _signal(pid, signal.SIGCONT)))  # type: ignore[misc]
+        elif fault.kind == "fill":
+            self._full[fault.target] = self._largest(fault.target) + self.plan.room
+            self._passing.append((over, lambda: self._empty(fault.target)))
+        elif fault.kind == "part":
+            for name in [site] if site else self.relays:
+                self.relays[name].parted = True
+                self._passing.append((over, lambda name=name: self._heal(name)))  # type: ignore[misc]
+        elif fault.kind == "clock":
+            self._set_clock(site, over)
         else:
-            folder, pids = self.root / "sites" / self.plan.disk / "state", self._pids(f"serve-{self.plan.disk}")
-        largest = max((path.stat().st_size for path in _files(folder)), default=0)
-        limit = largest + self.plan.room if full else resource.RLIM_INFINITY
+            self._kill(fault.target, pids, 1.0 if fault.kind == "reboot" else fault.lasts)
+            if fault.kind == "reboot":
+                self._set_clock(site, over)
+        return True
+
+    def _kill(self, target: str, pids: Sequence[int], lasts: float) -> None:
+        if target == "server":  # an attempt goes on without it
+            self._orphans += children(pids[0])
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        if target in self.processes:
+            self.processes[target].wait(10)
+            self._due[target] = time.monotonic() + lasts
+
+    def _heal(self, name: str) -> None:
+        self.relays[name].parted = False
+
+    def _set_clock(self, site: str, over: float) -> None:
+        """Let a site's clock be off until then."""
+        (self.boot / site).write_text(str(self.plan.clocks[site]))
+        self._passing.append((over, (self.boot / site).unlink))
+
+    def _largest(self, target: str) -> int:
+        """Return the size of the largest file where a target writes: no file there grows beyond it and some room."""
+        site = target.partition("-")[2]
+        folder = self.home / "sites" / site / "state" if site else self.home / "state"
+        folder = self.folder if target == "superlink" else folder
+        return max((path.stat().st_size for path in _files(folder)), default=0)
+
+    def _limit(self, target: str, limit: int) -> None:
+        """Let the files of a target's processes grow to ``limit`` bytes, or without end."""
+        pids = [*self._pids(target), *(self._pids("app") if target == "server" else ())]
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
+    def _empty(self, target: str) -> None:
+        """Let a disk have room again."""
+        del self._full[target]
+        self._limit(target, resource.RLIM_INFINITY)
+
     # The run
 
     def _happened(self, since: int) -> set[str]:
-        file = self.root / "state" / RUN / "events.jsonl"
+        file = self.home / "state" / RUN / "events.jsonl"
         if not file.exists():
             return set()
         whole = file.read_bytes()[since:].rpartition(b"\n")[0]
@@ -282,9 +403,9 @@ class DeployedWorld(FlowerWorld):
 
     def _deploy(self, faults: Sequence[Fault]) -> int:
         """Give ``deploy run``, with faults while it runs; return its exit code."""
-        file = self.root / "state" / RUN / "events.jsonl"
+        file = self.home / "state" / RUN / "events.jsonl"
         since = file.stat().st_size if file.exists() else 0
-        self._command = command = self.deploy_run(self.root)
+        self._command = command = self.deploy_run(self.home)
         began = time.monotonic()
         anchors = {"start": began}
         pending = list(faults)
@@ -301,12 +422,13 @@ class DeployedWorld(FlowerWorld):
                 watched = moment
                 self.look(self.folder.glob("state.db*"))
             if moment - began > BOUND:
-                raise TimeoutError(f"`deploy run` did not end within {BOUND:g} s")
+                raise TimeoutError(f"{self.outcome.hit}: `deploy run` did not end within {BOUND:g} s")
             time.sleep(0.1)
         _, said = command.communicate()
         self.look(_files(self.folder))
         self.outcome.said.append(said.strip())
         self.outcome.codes.append(command.returncode)
+        self.outcome.warned |= "the SuperLink still holds" in said
         return command.returncode
 
     def _until_done(self, seconds: float, done: Callable[[], object]) -> None:
@@ -314,86 +436,42 @@ class DeployedWorld(FlowerWorld):
         while not done():
             self.tend()
             if time.monotonic() > end:
-                raise TimeoutError(f"{self.outcome.hit}: not over within {seconds:g} s")
-            time.sleep(1)
-
-    def _all_up(self) -> bool:
-        with contextlib.suppress(FedsynthError, subprocess.TimeoutExpired):
-            ended = [name for name, process in self.processes.items() if process.poll() is not None]
-            return not self.paused and not ended and self.online() == self.plan.setup.sites
-        return False
+                raise TimeoutError(f"{self.outcome.hit}: not over within {seconds:g} s: {self.outcome.said}")
+            time.sleep(0.2)
 
     def run(self) -> Deployed:
-        """Run under faults, mend everything, and run on until the run is complete or keeps saying why it cannot be."""
-        self.start()
+        """Run under faults, and on once all have passed, until the run is complete or keeps saying why it cannot be."""
         began = time.monotonic()
-        self.faulty = True
         for relay in self.relays.values():
             relay.loss = self.plan.loss
-        for name in self._of_clocks():
-            self.kill(name)
-            self._start(name)
         for faults in self.plan.starts:
             self._deploy(faults)
             if self.outcome.completed:
                 break
-        self._mend()
-        for _ in range(4):
-            if self.outcome.completed:
-                break
-            code = self._deploy(())
-            if code == 7:  # "restart the missing sites": where they are, their logs tell
-                for process in self.processes.values():
-                    _signal(process.pid, signal.SIGUSR1)
-                time.sleep(1)
-                self._restart([f"{kind}-{name}" for name in self.plan.setup.names for kind in SITE])
-            if code == 8 and "is going on" in self.outcome.said[-1]:
-                self._until_done(BOUND, lambda: not self._going_on())
-        if self.outcome.codes[-1]:
+        for relay in self.relays.values():
+            relay.loss = 0.0
+        over = max((end for end, _ in self._passing), default=0.0)
+        end, last = max(time.monotonic(), over) + BOUND, 0
+        while not self.outcome.completed and time.monotonic() < end and last < 4:
+            pause = time.monotonic() + AGAIN
+            self._until_done(BOUND, lambda pause=pause: time.monotonic() > pause)  # type: ignore[misc]
+            passed = not self._passing
+            self._deploy(())
+            last += passed and not any(text in self.outcome.said[-1] for text in GOING_ON)
+        self._until_done(BOUND, lambda: not self._passing)
+        if self.outcome.codes[-1] or self.outcome.warned:
             self._purge()
         self.outcome.left = self._messages()
         self.look(_files(self.folder))
-        self.look(path for path in _files(self.root) if not path.is_relative_to(self.root / "sites"))
+        self.look(path for path in _files(self.home) if not path.is_relative_to(self.home / "sites"))
         self.outcome.seconds = time.monotonic() - began
         return self.outcome
 
-    def _of_clocks(self) -> list[str]:
-        return [f"{kind}-{name}" for name in self.plan.clocks for kind in SITE]
-
-    def _mend(self) -> None:
-        self.faulty = False
-        for relay in self.relays.values():
-            relay.loss = 0.0
-        if self.plan.disk:
-            self._fill(full=False)
-        # A SuperLink that could not write ends a node's heartbeats for good, and a connection that is cut during its
-        # TLS handshake the node's work, while its process runs on: docs/deploy.md says to restart it. (Behind the nginx
-        # of a site's deployment a node sees a 502 instead.)
-        stuck = self.plan.loss or self.plan.disk == "superlink"
-        nodes = [f"node-{name}" for name in self.plan.setup.names] if stuck else []
-        self._restart(sorted({*self._of_clocks(), *nodes}))
-        self._until_done(BOUND, lambda: not self._going_on())
-
-    def _restart(self, names: Sequence[str]) -> None:
-        """Start some processes anew, and wait until all are up."""
-        for name in names:
-            self.kill(name)
-            self._start(name)
-        self._until_done(150, self._all_up)
-
-    def _going_on(self) -> bool:
-        """Whether a run that nobody looks at any more goes on at the server."""
-        process = self.deploy("status", self.root, "--json")
-        shown, _ = process.communicate(timeout=60)
-        if process.returncode:
-            return False  # none has begun
-        return json.loads(shown)["runs"][-1]["state"] in ("connecting", "asking", "computing")
-
     def _purge(self) -> None:
-        """Delete the messages as docs/deploy.md says where no ``deploy run`` saw the end."""
+        """Delete the messages as docs/deploy.md says where no ``deploy run`` saw the end, or could not delete them."""
 
         def purged() -> bool:
-            process = self.deploy("purge", self.root, "--database", str(self.folder / "state.db"))
+            process = self.deploy("purge", self.home, "--database", str(self.folder / "state.db"))
             _, said = process.communicate(timeout=120)
             assert process.returncode == 0 or "a run is going on" in said, said
             return process.returncode == 0
@@ -417,17 +495,22 @@ class DeployedWorld(FlowerWorld):
         if self._command is not None and self._command.poll() is None:
             self._command.kill()
             self._command.communicate()
-        for process in self.processes.values():
-            if process.poll() is None:
-                for child in children(process.pid):
-                    _signal(child, signal.SIGKILL)
         self.stop()
+        for pid in self._orphans:
+            if "fedsynth" in _command_line(pid):
+                _signal(pid, signal.SIGKILL)
         for relay in self.relays.values():
             relay.close()
 
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+def _command_line(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 def _signal(pid: int, number: int) -> None:

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import re
+import ssl
 import subprocess
 import time
 import tomllib
@@ -537,6 +538,47 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
     serve_nothing(config, transport, monkeypatch)
     assert open_runs(config) == ["young"]
     assert [copy.stem for copy in config.copies.glob("*.rows")] == [kept] * (not way)
+
+
+@pytest.mark.parametrize("refusal", ["signature", "certificate"])
+def test_no_run_is_closed_as_idle_while_the_server_may_refuse_the_node_for_its_clock(
+    tmp_path, monkeypatch, caplog, refusal
+):
+    """A host that boots with a clock 400 days ahead closed every open run for good, before the first message came."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    import httpx
+
+    from fedsynth.transports.flower.node import FlowerNode
+
+    def refused(*_: object) -> None:
+        request = httpx.Request("POST", "https://127.0.0.1:9")
+        if refusal == "signature":
+            raise httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
+        fault = ssl.SSLCertVerificationError("certificate verify failed")
+        fault.verify_message = "certificate has expired"
+        raise httpx.ConnectError("certificate verify failed", request=request) from fault
+
+    config = ready_site(tmp_path / "site")
+    assert ask(config, "old").code == "answered"
+    grow_old(config, "old", 400)
+    monkeypatch.setattr(FlowerNode, "_activate", refused)
+    serve_nothing(config, "flower", monkeypatch)
+    assert open_runs(config) == ["old"]
+    assert "or the clock of this host" in caplog.text
+
+
+def test_an_outage_is_one_line_in_a_sites_log_though_its_details_change(tmp_path, monkeypatch, caplog):
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    import httpx
+
+    from fedsynth.transports.flower.node import Connection, FlowerNode
+
+    node = FlowerNode(tmp_path, replace(Connection.of(ready_site(tmp_path / "site")), superlink="127.0.0.1:9"))
+    for details in ("Connection reset by peer", "Connection refused", "Connection reset by peer"):
+        node._tell(httpx.ConnectError(details))
+    assert [record.getMessage() for record in caplog.records] == [
+        "no SuperLink answers at 127.0.0.1:9 (Connection reset by peer); trying again"
+    ]
 
 
 def test_idle_runs_are_looked_for_once_an_hour_and_errors_end_nothing(tmp_path, caplog):

@@ -316,8 +316,8 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
             if view.begun is not None and not alive and view.ended is None:
                 raise errors.FedsynthError(
                     "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
-                    "or the run was stopped. Start them and run the same command again: it resumes, and only "
-                    "unanswered rounds are charged"
+                    "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
+                    "that and run the same command again: it resumes, and only unanswered rounds are charged"
                 )
             if view.begun is None and time.monotonic() > patience:
                 unheard()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -23,10 +24,15 @@ from pathlib import Path
 import httpx
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
-from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
 from flwr.serverapp import Grid
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.heartbeat import HeartbeatSender
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
@@ -35,11 +41,11 @@ from flwr.supercore.interceptors import (
 from flwr.supercore.protobuf.client import ProtobufClientInterceptor
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
 
 from fedsynth.errors import FedsynthError, Refused, explained
 from fedsynth.runs.job import Job
 from fedsynth.runs.progress import Tell, run_watched
+from fedsynth.transports.flower.grid import FlowerGrid
 from fedsynth.transports.flower.server import FlowerTransport
 
 POLL = 0.5  # s between two polls for a task
@@ -95,13 +101,13 @@ class FlowerExecutor:
         """Return the token of the SuperLink's oldest task; empty if there is none, or no SuperLink."""
         try:
             found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is no message of Flower's
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
                 raise Refused(
                     f"the SuperLink at {self._superlink} does not accept this secret; give both the same file"
                 ) from error
             if self._reached:
-                _log.warning("no SuperLink answers at %s (%s); trying again", self._superlink, error)
+                _log.warning("no SuperLink answers at %s (%s); trying again", self._superlink, _line(error))
             self._reached = False
             return ""
         if not self._reached:
@@ -162,14 +168,18 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    grid = HttpGrid(superlink, insecure=False, root_certificates=certificates, token=token)
+    grid = FlowerGrid(superlink, certificates, token)
     status, details = SubStatus.FAILED, "the attempt was interrupted"
     with connected(superlink, certificates, RuntimeTokenHttpInterceptor(token)) as client:
-        task = client.PullTaskInput(PullTaskInputRequest())
+        try:
+            task = client.PullTaskInput(PullTaskInputRequest())
+        except httpx.HTTPError as error:
+            _log.warning("the run could not begin (%s); start it again once the SuperLink is reachable", _line(error))
+            return
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
         TaskIdentity.node_id = task.context.node_id
         grid.set_run(run_from_proto(task.run))
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))  # an interrupt, if the run is stopped
+        heartbeat = HeartbeatSender(partial(_beat, client))
         heartbeat.start()
         try:
             outcome = run_watched(folder / "job.toml", str(task.run.run_id), partial(_transport, grid))
@@ -185,15 +195,37 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
             details = f"a fault of fedsynth ({type(error).__name__}); the log of `fedsynth deploy serve` has more"
             _log.exception("the run ended without a result")
         except KeyboardInterrupt:
-            _log.warning("the run was stopped")
+            _log.warning("the run was stopped, or given up by the SuperLink; start it again to resume it")
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM):  # what is left is short, and has to be done
+                signal.signal(number, signal.SIG_IGN)
+            heartbeat.stop()  # first: afterwards the SuperLink does not know the attempt any more
             try:
                 client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
             except httpx.HTTPError as error:
-                _log.info("the SuperLink was not told the end of the run (%s); it knows, or it ended", error)
-            if heartbeat.is_running:
-                heartbeat.stop()
+                _log.info("the SuperLink was not told the end of the run (%s); it knows, or it ended", _line(error))
             grid.close()
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's text; further lines of HTTPX point to pages about HTTP."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Send a heartbeat; return whether it arrived. If the SuperLink has ended the attempt, interrupt it."""
+    try:
+        found = client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return False
+    except (httpx.TransportError, ValueError):  # the second for a reply that is no message of Flower's
+        return False
+    else:
+        if found.success:
+            return True
+    os.kill(os.getpid(), signal.SIGINT)  # which wakes the main thread, whatever it waits for
+    return True
 
 
 @contextmanager

@@ -45,7 +45,7 @@ try:
         PushMessagesRequest,
     )
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.error import ApiErrorCode, FlowerError
     from flwr.supercore.inflatable.inflatable_object import (
@@ -150,6 +150,7 @@ class FlowerNode:
         self._node: Node | None = None  # as the SuperLink knows it
         self._active = False  # whether the SuperLink takes it for connected
         self._trouble = ""
+        self._clock_doubted = False  # whether the SuperLink may refuse this node because a clock is wrong
         self._waiting: dict[Future[None], int] = {}  # messages that are answered, and their runs
 
     def stop(self) -> None:
@@ -159,8 +160,9 @@ class FlowerNode:
     def serve(self) -> None:
         """Answer the site's messages until :meth:`stop`; while the SuperLink cannot be reached, try again and again.
 
-        While no message is there, idle runs are closed, at once and then every hour. Raises :class:`FedsynthError` if
-        key or certificates cannot be used, or if another process answers with this node's key.
+        While no message is there, idle runs are closed, at once and then every hour, but not while the clock may be
+        wrong, which could take any run for an idle one: closing is for good. Raises :class:`FedsynthError` if key or
+        certificates cannot be used, or if another process answers with this node's key.
         """
         with (
             _alone(self._connection.key),
@@ -171,7 +173,8 @@ class FlowerNode:
             try:
                 while not self._stopped.is_set():
                     if not self._look(client, worker):
-                        self._idle.close()
+                        if not self._clock_doubted:
+                            self._idle.close()
                         self._stopped.wait(PAUSE if self._trouble else POLL)
             finally:
                 worker.shutdown()
@@ -187,7 +190,7 @@ class FlowerNode:
             return False
         if self._trouble:
             _log.info("the SuperLink at %s accepts this node", self._connection.superlink)
-            self._trouble = ""
+            self._trouble, self._clock_doubted = "", False
         if not found.messages_list:
             return False
         message, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
@@ -206,8 +209,14 @@ class FlowerNode:
             work()
         except RunEnded:
             _log.info("run %s has ended at the server; its message is dropped", run)
-        except Exception:
-            _log.exception("a message could not be fetched or its reply not delivered; the server sends it again")
+        except Exception as error:
+            known = isinstance(error, httpx.HTTPError)
+            why = f" ({_reason(error, self._connection.superlink)})" if known else ""
+            _log.warning(
+                "a message could not be fetched or its reply not delivered%s; the server sends it again",
+                why,
+                exc_info=not known,
+            )
             self._active = False  # to be activated anew, which the server notices
 
     def _answer(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
@@ -267,18 +276,25 @@ class FlowerNode:
             thread.join()
 
     def _tell(self, error: Exception) -> None:
-        """Log why the SuperLink cannot be used, once for each reason."""
-        trouble = _reason(error, self._connection.superlink)
+        """Log why the SuperLink cannot be used, once for each reason: what stands before the details in brackets."""
+        reason = _reason(error, self._connection.superlink)
+        trouble = reason.partition(" (")[0]
         if trouble != self._trouble:
-            _log.warning("%s; trying again", trouble)
+            _log.warning("%s; trying again", reason)
         self._trouble = trouble
+        self._clock_doubted = _refused(error) or bool(_certificate_fault(error))
 
 
 def _reason(error: Exception, superlink: str) -> str:
     """Return why the SuperLink does not serve the node, and what to do."""
+    if fault := _certificate_fault(error):
+        return (
+            f"the certificate of the SuperLink at {superlink} is not accepted ({fault}): ca.crt is not that server's, "
+            "or the clock of this host or of the server is wrong (`fedsynth doctor` compares them)"
+        )
     if isinstance(error, httpx.HTTPStatusError):
         status, known = error.response.status_code, FlowerError.from_json(error.response.text)
-        if status == httpx.codes.UNAUTHORIZED:
+        if _refused(error):
             return (
                 f"the SuperLink at {superlink} does not accept this node: its key is not registered, or the clock of "
                 "this host or of the server is wrong (`fedsynth doctor` compares them)"
@@ -291,6 +307,20 @@ def _reason(error: Exception, superlink: str) -> str:
             )
         return f"the SuperLink at {superlink} answers with HTTP status {status}"
     return f"no SuperLink answers at {superlink} ({error or type(error).__name__})"
+
+
+def _refused(error: Exception) -> bool:
+    """Whether the SuperLink does not accept the signature of this node, which includes the time."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
+
+
+def _certificate_fault(error: BaseException | None) -> str:
+    """Return what is wrong with the SuperLink's certificate, if that is the cause of an error; else an empty text."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 @contextlib.contextmanager
@@ -346,8 +376,24 @@ def _send(client: FleetHttpClient, node: Node, found: Message, seconds: float) -
                 clientapp_runtime_list=[seconds],
             )
         )
-        push = make_push_object_fn_protobuf(_patiently(client.PushObject), node, run, pushed.session_id)
+        push = make_push_object_fn_protobuf(_patiently(_pushed_once(client)), node, run, pushed.session_id)
         push_objects(get_all_nested_objects(found), push, object_ids_to_push=set(pushed.objects_to_push))
+
+
+def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushObjectResponse]:
+    """Return what pushes a part of a reply, and takes a repetition that is turned down for the answer that was lost.
+
+    The SuperLink stores each part once. Should it have none, it gives the reply up, and the server asks again.
+    """
+    tried: set[str] = set()
+
+    def push(request: PushObjectRequest) -> PushObjectResponse:
+        again = request.object_id in tried
+        tried.add(request.object_id)
+        found = client.PushObject(request)
+        return PushObjectResponse(stored=True) if again else found
+
+    return push
 
 
 def reply(folder: Path, message: Message) -> Message:
