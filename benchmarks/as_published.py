@@ -23,6 +23,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.evidence import Evidence, RejectionSampler
 from fedsynth.models.gum import GradualUpdate, consistent
+from fedsynth.models.saved import DrawnColumn
 from fedsynth.models.synthesizer import Synthesizer, own_bins
 from fedsynth.rows import Table
 
@@ -63,6 +64,11 @@ class PublishedRows:
     def given(self, evidence: Mapping[int, Evidence]) -> RejectionSampler:
         """Raise :class:`Unsupported`: the published code cannot sample rows under conditions."""
         raise Unsupported("the published code cannot sample rows under conditions")
+
+    @property
+    def drawn_columns(self) -> tuple[DrawnColumn, ...]:
+        """What the rows hold for each column: codes."""
+        return tuple(DrawnColumn(int(column.max()) + 1) for column in self.codes)
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Raise :class:`Unsupported`: there is no model to save."""

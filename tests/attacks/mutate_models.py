@@ -119,18 +119,18 @@ def models(kinds: str) -> dict[str, bytes]:
     for column, parents in enumerate(structure.parents):
         own = table(*parents, column, sizes=groups)
         conditionals.append(own / own.sum(axis=-1, keepdims=True))
-    margins = []
-    for at, column in enumerate(SCHEMA.stored):
-        if at == 3:
-            assert isinstance(column, Numeric)
+    margins: list[OneAxis | TwoAxes] = []
+    for place, stored in enumerate(SCHEMA.stored):
+        if place == 3:
+            assert isinstance(stored, Numeric)
             axis = NormalScores.of(np.array([0.5, 0.5, 0.0]), np.array([2, 0, 1]))
             mixture = Mixture(np.array([0.5, 0.5]), np.array([-0.5, 0.5]), np.array([0.1, 0.2]))
-            margins.append(TwoAxes(mixture, axis, Grid.fine(column.bin_edges, column.per_unit, 16)))
-        elif isinstance(column, Numeric | Datetime):
-            grid = Grid.fine(column.bin_edges, column.per_unit, 16)
-            margins.append(OneAxis(NormalScores.of(rng.random(len(grid) + column.missing)), grid))
+            margins.append(TwoAxes(mixture, axis, Grid.fine(stored.bin_edges, stored.per_unit, 16)))
+        elif isinstance(stored, Numeric | Datetime):
+            grid = Grid.fine(stored.bin_edges, stored.per_unit, 16)
+            margins.append(OneAxis(NormalScores.of(rng.random(len(grid) + int(stored.missing))), grid))
         else:
-            margins.append(OneAxis(NormalScores.of(rng.random(column.size)), None))
+            margins.append(OneAxis(NormalScores.of(rng.random(stored.size)), None))
     matrix = np.eye(6) + 0.2 * (np.ones((6, 6)) - np.eye(6))
     return {
         "graphical": saved(fields["schema"], own_bins(SCHEMA)),

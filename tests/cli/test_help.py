@@ -178,10 +178,11 @@ def test_an_option_of_several_commands_has_one_help_text():
     # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, keys or files in the
     # place of others, an output that is a file, a folder, or a folder whose results grow, a seed of a run, of scores or
     # of rows, a column to predict or one to split by, a site to check or to audit, a whole output or some of its files
-    # to replace, a title and an owner that are new or may have been given before.
+    # to replace, a title and an owner that are new or may have been given before, a table for spreadsheets in place of
+    # the table or beside it.
     meanings = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out", "--seed"}
     meanings |= {"--target", "--site", "--superlink", "--root-certificates", "--public-sizes", "--force"}
-    meanings |= {"--title", "--owner"}
+    meanings |= {"--title", "--owner", "--spreadsheet-safe"}
     # These differ in what may be given, and in what happens without them.
     needs = {"--schema", "--epsilon", "--delta", "--method", "--data", "--partition"}
     # A unit that limits rows, or one for which a guarantee is stated.

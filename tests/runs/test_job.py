@@ -13,6 +13,7 @@ from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import run_deployed, run_simulated
@@ -108,7 +109,9 @@ def test_a_min_sites_without_effect_under_secure_is_refused_with_the_numbers_tha
             job("secure")
     else:
         job("secure")
-        trust = job("secure").build_trust().with_roster({f"site-{at}": bytes([at]) * 32 for at in range(sites)})
+        trust = job("secure").build_trust()
+        assert isinstance(trust, SecureSum)
+        trust = trust.with_roster({f"site-{at}": bytes([at]) * 32 for at in range(sites)})
         assert trust.threshold(sites) <= least
     Job("oneshot", 1.0, 1e-6, trust="local", deployment=Deployment("r", SITES, min_sites=2))
 

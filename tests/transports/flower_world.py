@@ -24,11 +24,13 @@ import tomli_w
 from fedsynth import __version__
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.enrolment import Member, Roster, to_text
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import _secret, _seeded, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.secure.masking import identity
+from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.files import write_private
 from fedsynth.host import state as site_state
 from fedsynth.host.config import load_site_config
@@ -62,14 +64,15 @@ def lay_out(
     public_sizes: bool = False,
     unit: Unit = ONE_ROW,
     deadline: float = 60.0,
-    min_sites: int = 1,
+    min_sites: int | None = None,
     answer_every: float = 0.0,
     **policy: Any,
 ) -> Job:
     """Write the server's folder and the sites'; return the job, whose file is ``root/job.toml``.
 
     Salts of accounts are random, so that the bits of a run are those of the simulation only under
-    :func:`seeded_salts`. ``policy`` are other entries of each site's policy.
+    :func:`seeded_salts`. Without ``min_sites``, one site is enough, or the fewest that a secure sum can end with.
+    ``policy`` are other entries of each site's policy.
     """
     coordinator = Coordinator(_secret(SEED, "coordinator"))
     homes = {name: root / "sites" / name for name in tables}
@@ -81,6 +84,10 @@ def lay_out(
     ]
     peers = {one.name: one.identity for one in members}
     roster = to_text(Roster("0" * 64, tuple(members)).signed(coordinator))
+    if min_sites is None:
+        of_run = trust_named(trust, trust_options or {})
+        keys = {name: name.encode() for name in tables}
+        min_sites = of_run.with_roster(keys).threshold(len(tables)) if isinstance(of_run, SecureSum) else 1
     job = Job(
         method,
         budget.epsilon,

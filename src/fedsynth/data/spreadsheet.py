@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -76,7 +77,7 @@ def spreadsheet_safe(frame: pd.DataFrame) -> pd.DataFrame:
     return copy
 
 
-def _has_formula(values: pd.Series) -> bool:  # type: ignore[type-arg]
+def _has_formula(values: pd.Series[Any]) -> bool:
     distinct: Iterable[object] = values.unique()
     return any(isinstance(value, str) and is_formula(value) for value in distinct)
 
