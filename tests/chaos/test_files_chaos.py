@@ -54,6 +54,7 @@ class FilesWorld:
         )
         keep_salts(self.root)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.logs: list[subprocess.Popen[bytes]] = []
         self.codes: list[int] = []
 
     def start(self, name: str) -> None:
@@ -61,9 +62,15 @@ class FilesWorld:
         command = ["deploy", "run", str(self.root)]
         if name != "server":
             command = ["site", "serve", str(self.root / "sites" / name)]
-        with (self.root / f"{name}.log").open("ab") as log:
-            command = [*FEDSYNTH, *command, "--exchange", str(self.exchange)]
-            self.running[name] = subprocess.Popen(command, stdout=log, stderr=log)
+        command = [*FEDSYNTH, *command, "--exchange", str(self.exchange)]
+        # Through a pipe: a full disk must not cut what is said of it.
+        log = subprocess.Popen(
+            ["tee", "-a", str(self.root / f"{name}.log")], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+        self.running[name] = subprocess.Popen(command, stdout=log.stdin, stderr=log.stdin)
+        assert log.stdin is not None
+        log.stdin.close()
+        self.logs.append(log)
 
     def log(self, name: str) -> str:
         """Return what a process printed."""
@@ -74,6 +81,8 @@ class FilesWorld:
         for process in self.running.values():
             process.kill()
             process.wait(60)
+        for log in self.logs:
+            log.wait(60)
 
     def until_done(self, done, seconds: float = BOUND) -> None:
         """Wait; meanwhile start the server again where it ended without a result. A site has no reason to end."""
