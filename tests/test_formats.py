@@ -95,8 +95,8 @@ def swapped(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 def newer_account(content: bytes) -> bytes:
     """Return an account whose tables have another number: user_version, at byte 60 of the file."""
-    assert int.from_bytes(content[60:64], "big") == 3
-    return content[:60] + (4).to_bytes(4, "big") + content[64:]
+    assert int.from_bytes(content[60:64], "big") == 4
+    return content[:60] + (5).to_bytes(4, "big") + content[64:]
 
 
 def newer_model(content: bytes) -> bytes:
