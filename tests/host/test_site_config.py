@@ -506,8 +506,10 @@ def test_every_question_closes_the_other_runs_that_are_idle(tmp_path, way):
     assert (closed["run"], closed["questions"]) == ("old", 1)
 
 
-def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``fedsynth site serve`` look for a message once, where there is none."""
+def serve_nothing(
+    config: SiteConfig, transport: str, monkeypatch: pytest.MonkeyPatch, *, accepted: bool = True
+) -> None:
+    """Let ``fedsynth site serve`` look for a message once, where there is none, or no server that accepts the site."""
     if transport == "once":
         FileAnswerer(config.folder, config.folder).answer_once()
         return
@@ -521,6 +523,8 @@ def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.Monkey
         answerer: Any = FlowerNode(config.folder, connection)
     else:
         answerer = FileAnswerer(config.folder, config.folder)
+    if accepted and transport == "flower":
+        monkeypatch.setattr(answerer, "_look", lambda client, worker: False)
     monkeypatch.setattr(answerer._stopped, "wait", lambda timeout: answerer.stop())
     answerer.serve()
 
@@ -540,10 +544,8 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
     assert [copy.stem for copy in config.copies.glob("*.rows")] == [kept] * (not way)
 
 
-@pytest.mark.parametrize("refusal", ["signature", "certificate"])
-def test_no_run_is_closed_as_idle_while_the_server_may_refuse_the_node_for_its_clock(
-    tmp_path, monkeypatch, caplog, refusal
-):
+@pytest.mark.parametrize("refusal", ["signature", "certificate", "outage"])
+def test_no_run_is_closed_as_idle_while_the_server_does_not_vouch_for_the_clock(tmp_path, monkeypatch, caplog, refusal):
     """A host that boots with a clock 400 days ahead closed every open run for good, before the first message came."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     import httpx
@@ -554,6 +556,8 @@ def test_no_run_is_closed_as_idle_while_the_server_may_refuse_the_node_for_its_c
         request = httpx.Request("POST", "https://127.0.0.1:9")
         if refusal == "signature":
             raise httpx.HTTPStatusError("401", request=request, response=httpx.Response(401, request=request))
+        if refusal == "outage":
+            raise httpx.ConnectError("Connection refused", request=request)
         fault = ssl.SSLCertVerificationError("certificate verify failed")
         fault.verify_message = "certificate has expired"
         raise httpx.ConnectError("certificate verify failed", request=request) from fault
@@ -562,9 +566,9 @@ def test_no_run_is_closed_as_idle_while_the_server_may_refuse_the_node_for_its_c
     assert ask(config, "old").code == "answered"
     grow_old(config, "old", 400)
     monkeypatch.setattr(FlowerNode, "_activate", refused)
-    serve_nothing(config, "flower", monkeypatch)
+    serve_nothing(config, "flower", monkeypatch, accepted=False)
     assert open_runs(config) == ["old"]
-    assert "or the clock of this host" in caplog.text
+    assert ("or the clock of this host" in caplog.text) == (refusal != "outage")
 
 
 def test_an_outage_is_one_line_in_a_sites_log_though_its_details_change(tmp_path, monkeypatch, caplog):

@@ -150,7 +150,6 @@ class FlowerNode:
         self._node: Node | None = None  # as the SuperLink knows it
         self._active = False  # whether the SuperLink takes it for connected
         self._trouble = ""
-        self._clock_doubted = False  # whether the SuperLink may refuse this node because a clock is wrong
         self._waiting: dict[Future[None], int] = {}  # messages that are answered, and their runs
 
     def stop(self) -> None:
@@ -160,9 +159,8 @@ class FlowerNode:
     def serve(self) -> None:
         """Answer the site's messages until :meth:`stop`; while the SuperLink cannot be reached, try again and again.
 
-        While no message is there, idle runs are closed, at once and then every hour, but not while the clock may be
-        wrong, which could take any run for an idle one: closing is for good. Raises :class:`FedsynthError` if key or
-        certificates cannot be used, or if another process answers with this node's key.
+        While no message is there, idle runs are closed, at once and then every hour. Raises :class:`FedsynthError` if
+        key or certificates cannot be used, or if another process answers with this node's key.
         """
         with (
             _alone(self._connection.key),
@@ -173,8 +171,7 @@ class FlowerNode:
             try:
                 while not self._stopped.is_set():
                     if not self._look(client, worker):
-                        if not self._clock_doubted:
-                            self._idle.close()
+                        self._idle.close()
                         self._stopped.wait(PAUSE if self._trouble else POLL)
             finally:
                 worker.shutdown()
@@ -190,7 +187,7 @@ class FlowerNode:
             return False
         if self._trouble:
             _log.info("the SuperLink at %s accepts this node", self._connection.superlink)
-            self._trouble, self._clock_doubted = "", False
+            self._trouble = ""
         if not found.messages_list:
             return False
         message, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
@@ -282,7 +279,6 @@ class FlowerNode:
         if trouble != self._trouble:
             _log.warning("%s; trying again", reason)
         self._trouble = trouble
-        self._clock_doubted = _refused(error) or bool(_certificate_fault(error))
 
 
 def _reason(error: Exception, superlink: str) -> str:
@@ -294,7 +290,7 @@ def _reason(error: Exception, superlink: str) -> str:
         )
     if isinstance(error, httpx.HTTPStatusError):
         status, known = error.response.status_code, FlowerError.from_json(error.response.text)
-        if _refused(error):
+        if status == httpx.codes.UNAUTHORIZED:
             return (
                 f"the SuperLink at {superlink} does not accept this node: its key is not registered, or the clock of "
                 "this host or of the server is wrong (`fedsynth doctor` compares them)"
@@ -307,11 +303,6 @@ def _reason(error: Exception, superlink: str) -> str:
             )
         return f"the SuperLink at {superlink} answers with HTTP status {status}"
     return f"no SuperLink answers at {superlink} ({error or type(error).__name__})"
-
-
-def _refused(error: Exception) -> bool:
-    """Whether the SuperLink does not accept the signature of this node, which includes the time."""
-    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
 
 
 def _certificate_fault(error: BaseException | None) -> str:
