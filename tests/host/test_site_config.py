@@ -506,10 +506,8 @@ def test_every_question_closes_the_other_runs_that_are_idle(tmp_path, way):
     assert (closed["run"], closed["questions"]) == ("old", 1)
 
 
-def serve_nothing(
-    config: SiteConfig, transport: str, monkeypatch: pytest.MonkeyPatch, *, accepted: bool = True
-) -> None:
-    """Let ``fedsynth site serve`` look for a message once, where there is none, or no server that accepts the site."""
+def serve_nothing(config: SiteConfig, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``fedsynth site serve`` look for a message once, where there is none."""
     if transport == "once":
         FileAnswerer(config.folder, config.folder).answer_once()
         return
@@ -523,8 +521,6 @@ def serve_nothing(
         answerer: Any = FlowerNode(config.folder, connection)
     else:
         answerer = FileAnswerer(config.folder, config.folder)
-    if accepted and transport == "flower":
-        monkeypatch.setattr(answerer, "_look", lambda client, worker: False)
     monkeypatch.setattr(answerer._stopped, "wait", lambda timeout: answerer.stop())
     answerer.serve()
 
@@ -545,8 +541,8 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
 
 
 @pytest.mark.parametrize("refusal", ["signature", "certificate", "outage"])
-def test_no_run_is_closed_as_idle_while_the_server_does_not_vouch_for_the_clock(tmp_path, monkeypatch, caplog, refusal):
-    """A host that boots with a clock 400 days ahead closed every open run for good, before the first message came."""
+def test_a_site_that_the_server_refuses_for_its_clock_names_the_clock(tmp_path, monkeypatch, caplog, refusal):
+    """Flower's signatures hold for seconds, and a certificate for a year; its authentication refuses before all else."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     import httpx
 
@@ -563,11 +559,8 @@ def test_no_run_is_closed_as_idle_while_the_server_does_not_vouch_for_the_clock(
         raise httpx.ConnectError("certificate verify failed", request=request) from fault
 
     config = ready_site(tmp_path / "site")
-    assert ask(config, "old").code == "answered"
-    grow_old(config, "old", 400)
     monkeypatch.setattr(FlowerNode, "_activate", refused)
-    serve_nothing(config, "flower", monkeypatch, accepted=False)
-    assert open_runs(config) == ["old"]
+    serve_nothing(config, "flower", monkeypatch)
     assert ("or the clock of this host" in caplog.text) == (refusal != "outage")
 
 
