@@ -542,7 +542,7 @@ def test_a_site_that_nobody_asks_closes_idle_runs_when_it_begins_to_wait(tmp_pat
 
 @pytest.mark.parametrize("refusal", ["signature", "certificate", "outage"])
 def test_a_site_that_the_server_refuses_for_its_clock_names_the_clock(tmp_path, monkeypatch, caplog, refusal):
-    """Flower's signatures hold for seconds, and a certificate for a year; its authentication refuses before all else."""
+    """Flower's signatures hold for seconds, a certificate for a year: its authentication refuses before all else."""
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     import httpx
 

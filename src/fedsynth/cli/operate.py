@@ -85,9 +85,9 @@ def deploy_serve(
     ] = None,
     json_: JsonLog = False,
 ) -> None:
-    """Make the run of the federation whenever `deploy run` starts it, until stopped.
+    """Make the run whenever `deploy run` starts it.
 
-    Run it at the server under a supervisor such as systemd, beside Flower's server (SuperLink), as the user who owns
+    It goes on until it is stopped. Run it at the server under a supervisor such as systemd, beside Flower's server (SuperLink), as the user who owns
     the folder; the SuperLink should belong to another one, who cannot read the coordinator's key. Whatever was sent to
     the SuperLink to start a run is ignored: the run is the one in FOLDER/job.toml, made by the installed fedsynth.
 
