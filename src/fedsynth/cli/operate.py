@@ -87,9 +87,10 @@ def deploy_serve(
 ) -> None:
     """Make the run whenever `deploy run` starts it.
 
-    It goes on until it is stopped. Run it at the server under a supervisor such as systemd, beside Flower's server (SuperLink), as the user who owns
-    the folder; the SuperLink should belong to another one, who cannot read the coordinator's key. Whatever was sent to
-    the SuperLink to start a run is ignored: the run is the one in FOLDER/job.toml, made by the installed fedsynth.
+    It goes on until it is stopped. Run it at the server under a supervisor such as systemd, beside Flower's server
+    (SuperLink), as the user who owns the folder; the SuperLink should belong to another one, who cannot read the
+    coordinator's key. Whatever was sent to the SuperLink to start a run is ignored: the run is the one in
+    FOLDER/job.toml, made by the installed fedsynth.
 
     Exit codes: 0 stopped by a signal, 5 the SuperLink rejects the secret; docs/cli.md lists the others.
 
