@@ -68,7 +68,7 @@ def test_draft_check_simulate_sample_as_one_story(people, schema, tmp_path):
     assert schema.read_text().startswith("# DRAFT")
     report = answer("schema", "check", people, "--schema", schema)
     digest = Schema.load(schema).digest
-    none = {"problems": [], "warnings": []}
+    none: dict[str, list[str]] = {"problems": [], "warnings": []}
     assert report == {"fits": True, "rows": 600, "left_out": 0, "digest": digest, "readable": True, **none}
 
     out = tmp_path / "run"

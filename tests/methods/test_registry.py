@@ -28,7 +28,7 @@ HEAVY = ("pandas", "scipy", "sklearn", "torch", "pyarrow", "sqlite3", "cryptogra
 
 # What describes the networks that sites train: fields of the questions themselves, which import nothing heavy either.
 NETWORKS = {"fedsynth.models", *(f"fedsynth.models.{name}" for name in (
-    "diffusion", "encoders", "evidence", "gan", "networks", "one_hot", "vae"
+    "diffusion", "encoders", "evidence", "gan", "networks", "one_hot", "saved", "vae"
 ))}  # fmt: skip
 
 

@@ -361,7 +361,7 @@ def test_a_site_is_waited_for_then_late_then_away_and_the_view_counts_down_to_th
         return of_b["state"], of_b["seconds"], of_b["gives_up_in"]
 
     assert view.facts(alive=True, now=13.0)["sites"][0]["state"] == "answered"
-    assert b(13.0) == ("waiting", 3.0, 97.0)
+    assert b(13.0) == ("answering", 3.0, 97.0)
     assert b(40.0) == ("late", 30.0, 70.0)
     view.receive(told(70.0, "b", "away"))
     assert b(80.0) == ("away", 70.0, 30.0)

@@ -863,7 +863,7 @@ def test_the_command_answers_once_and_says_so(tmp_path):
     ("options", "says"),
     [
         (["--once"], "--once needs --exchange"),
-        (["--exchange", "EXCHANGE", "--secret", "x"], "Leave them out with --exchange"),
+        (["--exchange", "EXCHANGE", "--superlink", "x:1"], "Leave it out with --exchange"),
         (["--exchange", "nowhere", "--once"], "is not a folder"),
     ],
 )

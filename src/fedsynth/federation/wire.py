@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
-from fedsynth.federation.trust.secure import masking
 from fedsynth.privacy.cost import Neighbours, Unit
 from fedsynth.privacy.release import Release
 
@@ -373,10 +372,14 @@ class AuditPosition:
 
         Row 0 stands for none and is not signed.
         """
+        from fedsynth.federation.trust.secure import masking  # it imports cryptography, which queries need not
+
         return cls(row, chain, masking.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
 
     def verified(self, site: str, identity: bytes) -> bool:
         """Whether ``site``, the owner of the public key ``identity`` (32 bytes), signed this position."""
+        from fedsynth.federation.trust.secure import masking
+
         return masking.verified(identity, self.signature, *self._parts(site))
 
     def _parts(self, site: str) -> tuple[str | bytes, ...]:
@@ -504,6 +507,8 @@ def write_reply(
     no answer. ``body`` is the encoded answer, in any number of parts; none for another code. ``sealed`` says that
     ``body`` is a box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
     """
+    from fedsynth.federation.trust.secure import masking
+
     seen = AuditPosition.signed(seed, site, *last)
     told = ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, seen.signature, sealed)
     head, digest = encode(told), hashlib.sha256()
@@ -520,6 +525,8 @@ def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> t
     of a run whose sites' keys the reader does not have. Raises :class:`ForeignReply` for incomplete bytes, and for a
     reply that this site did not sign.
     """
+    from fedsynth.federation.trust.secure import masking
+
     try:
         head, signed, signature, body = _reply_parts(data)
     except WireError as error:
