@@ -165,6 +165,7 @@ def words(home: Path, ports: Mapping[str, int], name: str) -> dict[str, str]:
         "/etc/fedsynth": str(home / "here" / "etc"),
         "fed.example.org:443": f"localhost:{ports['proxy']}",
         "127.0.0.1:8443": f"127.0.0.1:{ports[f'forwarder {name}']}" if name else "",
+        "fedsynth deploy serve ..": f"fedsynth deploy serve .. --superlink 127.0.0.1:{ports['superlink']}",
         "9443": str(ports["superlink"]),
     }
     if name:

@@ -107,7 +107,7 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
         "the run is complete",
     ):
         assert part in shown
-    assert f"the table is in {root / 'runs' / RUN}" in shown
+    assert f"the table is in {world.root / 'runs' / RUN}" in shown
     assert "-differentially private" in shown
     assert held(world, root) == set()
     assert world.online() == len(SITES)
