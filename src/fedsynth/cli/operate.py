@@ -315,6 +315,11 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
                 else:
                     shown(event)
             if view.begun is not None and not alive and view.ended is None:
+                if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
+                    raise errors.FedsynthError(
+                        f"the run is complete, in {complete}; its process at the server ended before it could say so. "
+                        "Messages that are left there are deleted by `fedsynth deploy purge`"
+                    )
                 raise errors.FedsynthError(
                     "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
                     "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
