@@ -564,6 +564,28 @@ def test_a_site_that_the_server_refuses_for_its_clock_names_the_clock(tmp_path, 
     assert ("or the clock of this host" in caplog.text) == (refusal != "outage")
 
 
+def test_what_a_server_answers_that_is_no_message_ends_no_site(tmp_path, caplog):
+    """A head without its parts raised out of the loop, so that a SuperLink could end the process of a site."""
+    pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+    from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
+    from flwr.proto.message_pb2 import Message as Head
+
+    from fedsynth.transports.flower.node import Connection, FlowerNode
+
+    class Hostile:
+        def ActivateNode(self, request: object) -> ActivateNodeResponse:  # noqa: N802  (of Flower)
+            return ActivateNodeResponse(node_id=1)
+
+        def PullMessages(self, request: object) -> PullMessagesResponse:  # noqa: N802  (of Flower)
+            return PullMessagesResponse(messages_list=[Head()])
+
+    config = ready_site(tmp_path / "site")
+    make_node_key(config.key)
+    node: Any = FlowerNode(config.folder, Connection.of(config))
+    assert node._look(Hostile(), None) is False
+    assert "trying again" in caplog.text
+
+
 def test_an_outage_is_one_line_in_a_sites_log_though_its_details_change(tmp_path, monkeypatch, caplog):
     pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
     import httpx

@@ -182,15 +182,17 @@ class FlowerNode:
         try:
             node = self._node if self._node and self._active else self._activate(client)
             found = client.PullMessages(PullMessagesRequest(node=node))
-        except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is no message of Flower's
+            pulled = [message_from_proto(one) for one in found.messages_list[:1]]
+            taken = list(zip(pulled, found.message_object_trees[:1], strict=True))
+        except Exception as error:  # a SuperLink may answer anything at all; it must not end the site's process
             self._tell(error)
             return False
         if self._trouble:
             _log.info("the SuperLink at %s accepts this node", self._connection.superlink)
             self._trouble = ""
-        if not found.messages_list:
+        if not taken:
             return False
-        message, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+        ((message, tree),) = taken
         self._waiting = {at: run for at, run in self._waiting.items() if not at.done()}
         run = message.metadata.run_id
         if other := next((busy for busy in self._waiting.values() if busy != run), None):
@@ -247,7 +249,7 @@ class FlowerNode:
         if self._node is not None:
             try:
                 client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is none of Flower's
                 _log.debug("the SuperLink was not told that this node is away: %s", error)
 
     @contextlib.contextmanager
@@ -261,7 +263,7 @@ class FlowerNode:
                     continue
                 try:
                     client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL))
-                except httpx.HTTPError as error:  # the next poll for messages meets the same, and says so
+                except (httpx.HTTPError, ValueError) as error:  # the next poll for messages meets the same, and says so
                     _log.debug("no heartbeat: %s", error)
 
         thread = threading.Thread(target=beat, daemon=True)

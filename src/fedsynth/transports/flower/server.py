@@ -77,7 +77,7 @@ class _Exchange:
 
 
 class FlowerTransport:
-    """Transport over Flower: sends requests to the sites' nodes (SuperNodes) and yields the sites' replies.
+    """Transport over Flower: sends requests to the sites' nodes and yields the sites' replies.
 
     It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
     go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` are the
