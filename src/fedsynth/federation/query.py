@@ -421,6 +421,7 @@ GROUP = "fedsynth.queries"
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:RecordCount",
     "counts": "fedsynth.federation.query:Counts",
+    "contrasts": "fedsynth.methods.contrasts:Contrasts",
     "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",
     "products": "fedsynth.methods.tda_sums:ProductSums",

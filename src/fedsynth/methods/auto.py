@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
 from fedsynth.errors import InvalidParameter, positive, whole
+from fedsynth.methods.contrasts import contrasts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import (
     check_shares,
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # share of all pairs that the last round is planned for, before their dependence is known
-DROWNED = 0.1  # share of the rows: a pilot with more noise than that per cell shows nothing
+DROWNED = 0.05  # share of the rows: with more noise per cell, one number a pair shows more than a coarse table
+TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
 LARGEST = 2**16  # cells of a table of three columns, at most
 ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled in turn
@@ -124,27 +126,34 @@ class Auto:
 
         # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)
-        left, total = share_left(self.survey_share), found.total
-        looks = bool(pairs) and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total
-        if looks:
-            left = share_left(self.survey_share, self.pilot_share)
-        elif pairs:
-            _log.warning(
-                "pilot skipped: its noise would exceed a tenth of the rows; all pairs were counted once instead. A "
-                "larger epsilon, or fewer columns, would show dependence better"
-            )
-        planned = math.ceil(PLANNED * len(pairs)) if looks else len(pairs)
-        domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
-        ones, measured = one_way(domain.held), []
+        left, total = share_left(self.survey_share, self.pilot_share), found.total
+        noise = noise_of(federation, self.pilot_share, len(pairs))
 
-        # 2. All pairs over coarse groups.
-        chosen, look = list(pairs), None
-        if looks:
+        # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
+        look = None
+        if not pairs:
+            domain, chosen, strengths = Domain(schema, noise_groups(schema, found, 0.0)), [], {}
+            ones = one_way(domain.held)
+        elif noise <= DROWNED * total:
+            planned = math.ceil(PLANNED * len(pairs))
+            domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
+            ones = one_way(domain.held)
             look = pilot(federation, domain, pairs, self.pilot_share, ones, total)
-            chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
+            strengths = look.strengths
+            chosen = self._chosen(domain, strengths, federation.std(table_of((0,)), left), budget)
+        else:
+            seen = contrasts(federation, found, pairs, self.pilot_share, self._purpose(pairs), TARGET)
+            strengths = seen.strengths
+            clear = seen.clear or pairs
+            planned = min(len(clear), 2 * len(schema.stored)) if seen.clear else len(pairs)
+            domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
+            ones = one_way(domain.held)
+            tree, others = kruskal(clear)
+            chosen = self._held(domain, tree, others) if seen.clear else list(pairs)
+        measured = []
 
         # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
-        column, triples = self._triples(domain, look.strengths, chosen) if look is not None else (0, [])
+        column, triples = self._triples(domain, strengths, chosen) if len(chosen) < len(pairs) else (0, [])
         if pairs:
             within = {pair for triple in triples for pair in combinations(triple, 2)}
             asked = [pair for pair in chosen if pair not in within] + triples
@@ -152,8 +161,9 @@ class Auto:
             measured = measure(federation, asked, left, weights, domain)
         split = [table for table in measured if len(table.clique) == 3]
         apart = [table for table in measured if len(table.clique) == 2]
+        measured = [*apart, *sums_of_pairs(split)]
         if look is not None:
-            ones, measured = look.worked_into(ones, [*apart, *sums_of_pairs(split)])
+            ones, measured = look.worked_into(ones, measured)
             apart = measured[: len(apart)]
         ones = with_sums_of(ones, [*apart, *split])
 
@@ -166,7 +176,7 @@ class Auto:
         margins = margins_of(domain, ones, total)
         fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
-        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": looks}
+        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": look is not None}
         correlations = {pair: one.correlation for pair, one in clean.items()}
         if look is not None:
             correlations = look.correlations | correlations

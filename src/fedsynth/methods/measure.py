@@ -429,12 +429,26 @@ def pair_weights(
     the cost together, they get about this part (weights are rounded). Empty, as by default, or all True, it changes
     nothing. ``pairs`` may contain cliques of three columns. ``budget`` says which noise is used.
     """
-    prices = np.array(table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget))
-    raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(prices), dtype=bool)
-    if 0 < prices[raised].sum() < share and not raised.all():
-        prices[raised] *= share / prices[raised].sum()
-        prices[~raised] *= (1 - share) / prices[~raised].sum()
-    return weights_for(list(prices), budget)
+    prices = table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget)
+    return favoured_weights(prices, favoured, share, budget)
+
+
+def favoured_weights(
+    prices: Sequence[float], favoured: Sequence[bool], share: float, budget: Budget
+) -> tuple[int, ...]:
+    """Return weights (:func:`weights_for`) in proportion to ``prices``, but with a least share for favoured ones.
+
+    ``favoured`` has one entry for each price: if those marked True would get less than the part ``share`` of the cost
+    together, they get about this part (weights are rounded). Empty, or all True, it changes nothing. ``budget`` says
+    which noise is used.
+    """
+    found = np.array(prices, dtype=np.float64)
+    found /= found.sum()
+    raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(found), dtype=bool)
+    if 0 < found[raised].sum() < share and not raised.all():
+        found[raised] *= share / found[raised].sum()
+        found[~raised] *= (1 - share) / found[~raised].sum()
+    return weights_for(list(found), budget)
 
 
 def shares(**numbers: float) -> None:
