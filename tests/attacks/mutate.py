@@ -61,6 +61,7 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, MeasuredTables
+from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.sketch import Sketches
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums, ProductSums
 from fedsynth.privacy.cost import Budget
@@ -107,6 +108,7 @@ def queries() -> Iterator[tuple[str, AnyQuery, Any]]:
     yield "sum", ProductSums(columns, 10_000), price
     yield "sum", MomentSums(columns, 10_000), price
     yield "sum", MixtureSums((AGE,), np.linspace(-1, 1, 6).reshape(3, 1, 2)), price
+    yield "sum", Interactions((cut, Axis(SEX), Axis(DIAGNOSIS)), ((0, 1), (0, 1, 2)), (2,), (3, 1)), price
     yield "sum", Sketches(((SEX, AGE),), 8, 3), price
     yield "each", counts((SEX,)), Laplace(0.01)
     yield "each", RecordCount(), Public()

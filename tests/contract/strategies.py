@@ -18,6 +18,7 @@ from tests.contract.training_strategies import gradient_sums, local_trainings
 from fedsynth.cliques import MOST_WEIGHT
 from fedsynth.federation.query import MOST_ROWS, AnyQuery, Counts, RecordCount
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection, MeasuredTables
+from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.sketch import Sketches
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Computed, Rule, Schema, Stored
@@ -108,6 +109,19 @@ def counts(draw: st.DrawFn, schema: Schema) -> Counts:
 
 
 @st.composite
+def interactions(draw: st.DrawFn, schema: Schema) -> Interactions:
+    """Draw interactions of one to three of any axes, at most two of a table's encoded."""
+    ours = draw(st.lists(axes(schema), min_size=1, max_size=4))
+    place = rare(st.integers(0, len(ours) - 1), st.integers(0, len(ours)))
+    tables = draw(st.lists(st.lists(place, min_size=1, max_size=3, unique=True), min_size=1, max_size=4))
+    whole = draw(st.lists(place, max_size=2, unique=True))
+    if not draw(rare(st.just(False), st.just(True))):
+        whole += [at for table in tables for at in [of for of in table if of not in whole][2:]]
+    weights = draw(st.booleans()) and [draw(st.sampled_from([1, 2, 7, 64])) for _ in tables]
+    return Interactions(tuple(ours), tuple(map(tuple, tables)), tuple(whole), tuple(weights or ()))
+
+
+@st.composite
 def sketches(draw: st.DrawFn, schema: Schema) -> Sketches:
     """Draw sketches of any pairs, narrower and wider than their tables."""
     columns = range(len(schema.stored))
@@ -193,6 +207,7 @@ def scores(draw: st.DrawFn, schema: Schema) -> FLAIMSelection:
 STRATEGIES: dict[str, Strategy] = {
     "size": lambda schema: st.just(RecordCount()),
     "counts": counts,
+    "interactions": interactions,
     "sketches": sketches,
     "flaim-scores": scores,
     "products": products,

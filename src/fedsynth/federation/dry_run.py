@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
-from fedsynth.federation.query import AnyQuery, Counts, Extent
+from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
@@ -489,7 +489,7 @@ def forecast(
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
     cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
     as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
-    number and price seen. Slots for counts also have the largest tables of the method's questions: ``limits``, which
+    number and price seen. Slots for tables also have the largest ones of the method's questions: ``limits``, which
     the method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do
     not bound what a method that looks at answers may ask.
 
@@ -629,7 +629,7 @@ def _slots(
     bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
-        tables: Sequence[int] = limits if group[1] == Counts.kind else ()
+        tables: Sequence[int] = limits if group[1] in TABLE_KINDS else ()
         if all(site.get(group, Counter()) == agreed for site in bounding) and all(
             site.get(group, Counter()) <= agreed for site in seen
         ):

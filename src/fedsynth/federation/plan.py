@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
-from fedsynth.federation.query import Counts, Extent
+from fedsynth.federation.query import TABLE_KINDS, Extent
 from fedsynth.federation.wire import QuestionHead
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, Unit
@@ -46,8 +46,8 @@ class PlannedQuestion:
     much at the budget's order of Renyi divergence (:meth:`Budget.price <fedsynth.privacy.cost.Budget.price>`).
 
     ``columns``, ``order`` and ``cells`` are the most that the tables of one question may have
-    (:class:`~fedsynth.federation.query.Extent`), as the method declares them. Slots for counts have all three; other
-    kinds ask for no tables and have none (``None``). They do not bound what a coordinator learns that sees exact
+    (:class:`~fedsynth.federation.query.Extent`), as the method declares them. Slots for tables (counts and
+    interactions) have all three; other kinds ask for no tables and have none (``None``). They do not bound what a coordinator learns that sees exact
     counts: small tables together rebuild rows.
 
     Raises :class:`InvalidParameter` for fewer than one question, for a price that is negative or not finite, and for
@@ -66,9 +66,9 @@ class PlannedQuestion:
     def __post_init__(self) -> None:
         """Refuse invalid limits."""
         given = [limit for limit in (self.columns, self.order, self.cells) if limit is not None]
-        if len(given) != (3 if self.kind == Counts.kind else 0) or any(type(at) is not int or at < 1 for at in given):
+        if len(given) != (3 if self.kind in TABLE_KINDS else 0) or any(type(at) is not int or at < 1 for at in given):
             raise InvalidParameter(
-                f"a slot for {Counts.kind!r} needs columns, order and cells of at least 1, and a slot of another kind "
+                f"a slot for {' or '.join(map(repr, TABLE_KINDS))} needs columns, order and cells of at least 1, and a slot of another kind "
                 f"none of them; correct the one for {self.kind!r}, or make the plan again with fedsynth plan"
             )
         if type(self.times) is not int or self.times < 1:

@@ -46,7 +46,7 @@ class Extent(NamedTuple):
     """How much the contingency tables of one question show: what a question has, or the most that a plan allows.
 
     ``columns`` is the number of different columns in all tables together, ``order`` the largest number of axes of one
-    table, and ``cells`` the number of cells of all tables together.
+    table, and ``cells`` the number of cells (of answers, numbers) of all tables together.
     """
 
     columns: int
@@ -421,7 +421,7 @@ GROUP = "fedsynth.queries"
 BUILT_IN: dict[str, str] = {
     "size": "fedsynth.federation.query:RecordCount",
     "counts": "fedsynth.federation.query:Counts",
-    "contrasts": "fedsynth.methods.contrasts:Contrasts",
+    "interactions": "fedsynth.methods.interactions:Interactions",
     "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",
     "products": "fedsynth.methods.tda_sums:ProductSums",
@@ -431,6 +431,9 @@ BUILT_IN: dict[str, str] = {
     "local-training": "fedsynth.methods.training:LocalTraining",
 }
 """Class of each built-in kind; a site imports only the module that a question needs."""
+
+TABLE_KINDS = ("counts", "interactions")
+"""Kinds of questions that ask for tables, whose size plans limit (:class:`Extent`)."""
 
 Kinds = Mapping[str, str | type[Query] | type[Selection]]
 """Kinds of questions from other packages, each with its class or ``package.module:Class``."""

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,20 +14,18 @@ from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
 from fedsynth.errors import InvalidParameter, positive, whole
 from fedsynth.methods.contrasts import contrasts
 from fedsynth.methods.domain import Domain
+from fedsynth.methods.interactions import clean_slices, measure_interactions
 from fedsynth.methods.measure import (
     check_shares,
     clean_pairs,
-    clean_slices,
     fit_clean,
+    interaction_share,
     margins_of,
-    measure,
     pair_weights,
     select_fitting,
     share_left,
     shares,
-    sums_of_pairs,
     table_of,
-    with_sums_of,
 )
 from fedsynth.methods.pilot import pilot
 from fedsynth.methods.privsyn import pairs_worth_releasing
@@ -150,22 +147,21 @@ class Auto:
             ones = one_way(domain.held)
             tree, others = kruskal(clear)
             chosen = self._held(domain, tree, others) if seen.clear else list(pairs)
-        measured = []
 
         # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
+        margins = margins_of(domain, ones, total)
         column, triples = self._triples(domain, strengths, chosen) if len(chosen) < len(pairs) else (0, [])
-        if pairs:
-            within = {pair for triple in triples for pair in combinations(triple, 2)}
-            asked = [pair for pair in chosen if pair not in within] + triples
-            weights = pair_weights(domain, asked, budget, self._purpose(asked), self.purpose_share)
-            measured = measure(federation, asked, left, weights, domain)
-        split = [table for table in measured if len(table.clique) == 3]
-        apart = [table for table in measured if len(table.clique) == 2]
-        measured = [*apart, *sums_of_pairs(split)]
+        within = {tuple(at for at in triple if at != column) for triple in triples}
+        asked = [pair for pair in chosen if pair not in within and min(domain.shape(pair)) > 1] + triples
+        measured, split = [], []
+        if asked:
+            weights = pair_weights(domain, asked, budget, self._purpose(asked), self.purpose_share, column)
+            released = measure_interactions(federation, domain, asked, left, weights, column)
+            split = [one for one in released if len(one.clique) == 3]
+            apart = [*(one for one in released if len(one.clique) == 2), *(one.summed(column) for one in split)]
+            measured = [one.table(margins, total) for one in apart]
         if look is not None:
-            ones, measured = look.worked_into(ones, measured)
-            apart = measured[: len(apart)]
-        ones = with_sums_of(ones, [*apart, *split])
+            measured = look.worked_into(measured)
 
         clean = clean_pairs(domain, ones, measured, total)
         tree, others = kruskal(sorted(clean, key=lambda pair: -clean[pair].strength))
@@ -173,7 +169,6 @@ class Auto:
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
         held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
-        margins = margins_of(domain, ones, total)
         fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
         info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": look is not None}
@@ -190,7 +185,10 @@ class Auto:
         """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise."""
         # The noise that denoising leaves in a table: that of two singular vectors on each side.
         shapes = {pair: domain.shape(pair) for pair in strengths}
-        weight = {pair: math.sqrt(min(math.prod(shape), 2 * sum(shape))) for pair, shape in shapes.items()}
+        weight = {
+            pair: math.sqrt(min(math.prod(shape), 2 * sum(shape)) * interaction_share(domain, pair, budget))
+            for pair, shape in shapes.items()
+        }
         worth = set(pairs_worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
         tree, others = kruskal(sorted(strengths, key=lambda pair: -strengths[pair]))
         declared = zip(others, self._purpose(others), strict=True)

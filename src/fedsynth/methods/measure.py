@@ -6,9 +6,8 @@ Every share is a fraction of the budget that a run started with; the shares of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -256,48 +255,6 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
     return found
 
 
-def sums_of_pairs(tables: Sequence[Measurement]) -> list[Measurement]:
-    """Return the 2-way tables that noisy 3-way ``tables`` add up to, one for each pair of columns in them.
-
-    Several sums for one pair are averaged by inverse variance.
-    """
-    from fedsynth.models.estimate import Measurement, merged
-
-    sums = [table.onto(pair) for table in tables for pair in combinations(table.clique, 2)]
-    return [Measurement(pair, values, math.sqrt(variance)) for pair, (values, variance) in merged(sums).items()]
-
-
-def clean_slices(
-    table: Measurement, column: int, pairs: Mapping[Clique, PairTable], margins: Mapping[int, Margin], total: float
-) -> Measurement:
-    """Return a 3-way table denoised by slices: for each value of ``column``, the 2-way table of the other two columns.
-
-    ``table`` is the noisy table of three columns, ``column`` the position of one of them, and ``total`` the number of
-    rows of all sites. ``pairs`` holds the denoised 2-way tables of ``column`` with each of the other two columns, in
-    rows: their slices are the margins of the tables to be denoised. ``margins`` are those of all three columns
-    (:func:`margins_of`). The result has the table's shape, in rows; its ``std`` is that of the noise left in a cell.
-    For a value with less than one estimated row, all cells are 0.
-    """
-    from fedsynth.models.estimate import Measurement
-    from fedsynth.models.gum import simplex
-    from fedsynth.models.pair_tables import Margin, denoised
-
-    axis = table.clique.index(column)
-    held = {
-        at: pairs[at, column].table.T if at < column else pairs[column, at].table for at in table.clique if at != column
-    }
-    slices = np.moveaxis(table.values, axis, 0)
-    found, numbers = np.zeros(slices.shape), 0.0
-    for value, share in enumerate(margins[column].shares):
-        rows = total * share
-        if rows >= 1:
-            first, second = (Margin(simplex(of[value], rows) / rows, margins[at].ordered) for at, of in held.items())
-            clean = denoised(slices[value], table.std, first, second, rows)
-            found[value], numbers = clean.table, numbers + clean.numbers
-    std = table.std * math.sqrt(min(1.0, max(numbers, 1.0) / found.size))
-    return Measurement(table.clique, np.moveaxis(found, 0, axis), std)
-
-
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
     """Return each site's number of records, at least 1, and the share of the budget spent (0 if sizes are public).
 
@@ -407,7 +364,7 @@ def weights_for(shares: Sequence[float], budget: Budget) -> tuple[int, ...]:
     return tuple(int(weight) for weight in found)
 
 
-def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
+def table_shares(cells: Sequence[float], budget: Budget) -> list[float]:
     """Return how to divide a privacy cost between tables of given sizes for the least total L1 error.
 
     ``cells`` has the number of cells of each table, and the result one share for each; the shares sum to 1. A table's
@@ -419,36 +376,52 @@ def table_shares(cells: Sequence[int], budget: Budget) -> list[float]:
     return list(prices / prices.sum())
 
 
+def interaction_share(domain: Domain, clique: Clique, budget: Budget, whole: int | None = None) -> float:
+    """Return the squared length of what a row adds to the interactions of a clique, as released for this ``budget``.
+
+    It is the product of 1 - 1 / groups over the columns of ``clique``, without the one at the position ``whole`` in a
+    clique of three (:func:`~fedsynth.methods.interactions.measure_interactions`); 1 for whole tables, which are
+    released under Laplace noise.
+    """
+    if budget.pure:
+        return 1.0
+    return math.prod(1 - 1 / domain.sizes[at] for at in clique if len(clique) < 3 or at != whole)
+
+
 def pair_weights(
-    domain: Domain, pairs: Sequence[Clique], budget: Budget, favoured: Sequence[bool] = (), share: float = 0.0
+    domain: Domain,
+    pairs: Sequence[Clique],
+    budget: Budget,
+    favoured: Sequence[bool] = (),
+    share: float = 0.0,
+    whole: int | None = None,
 ) -> tuple[int, ...]:
-    """Return the weights (:func:`weights_for`) that divide a query's privacy cost between the tables of ``pairs``.
+    """Return the weights (:func:`weights_for`) that divide a query's privacy cost between the interactions of ``pairs``.
 
     The division minimises the total L1 error (:func:`table_shares`); cells are counted over the groups (bins) of
     ``domain``. ``favoured`` has one entry for each pair: if those marked True would get less than the part ``share`` of
     the cost together, they get about this part (weights are rounded). Empty, as by default, or all True, it changes
-    nothing. ``pairs`` may contain cliques of three columns. ``budget`` says which noise is used.
+    nothing. ``pairs`` may contain cliques of three columns, one of them ``whole``
+    (:func:`~fedsynth.methods.interactions.measure_interactions`). ``budget`` says which noise is used.
     """
-    prices = table_shares([math.prod(domain.shape(pair)) for pair in pairs], budget)
-    return favoured_weights(prices, favoured, share, budget)
+    moved = [interaction_share(domain, pair, budget, whole) for pair in pairs]
+    cells = [math.prod(domain.shape(pair)) * math.sqrt(one) for pair, one in zip(pairs, moved, strict=True)]
+    prices = favoured_shares(table_shares(cells, budget), favoured, share)
+    return weights_for([price / one for price, one in zip(prices, moved, strict=True)], budget)
 
 
-def favoured_weights(
-    prices: Sequence[float], favoured: Sequence[bool], share: float, budget: Budget
-) -> tuple[int, ...]:
-    """Return weights (:func:`weights_for`) in proportion to ``prices``, but with a least share for favoured ones.
+def favoured_shares(prices: Sequence[float], favoured: Sequence[bool], share: float) -> list[float]:
+    """Return ``prices`` as parts of their sum, raised for favoured ones to the part ``share`` of it together.
 
-    ``favoured`` has one entry for each price: if those marked True would get less than the part ``share`` of the cost
-    together, they get about this part (weights are rounded). Empty, or all True, it changes nothing. ``budget`` says
-    which noise is used.
+    ``favoured`` has one entry for each price. Nothing is raised if it is empty or all True, or if those marked True
+    have this part already.
     """
-    found = np.array(prices, dtype=np.float64)
-    found /= found.sum()
+    found = np.array(prices, dtype=np.float64) / np.sum(prices)
     raised = np.array(favoured, dtype=bool) if any(favoured) else np.zeros(len(found), dtype=bool)
     if 0 < found[raised].sum() < share and not raised.all():
         found[raised] *= share / found[raised].sum()
         found[~raised] *= (1 - share) / found[~raised].sum()
-    return weights_for(list(found), budget)
+    return list(found)
 
 
 def shares(**numbers: float) -> None:

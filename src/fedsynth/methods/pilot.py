@@ -10,7 +10,8 @@ import numpy as np
 
 from fedsynth.cliques import Clique
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.measure import margins_of, measure, pair_weights
+from fedsynth.methods.interactions import measure_interactions
+from fedsynth.methods.measure import margins_of, pair_weights
 from fedsynth.methods.survey import groups_for, noise_of
 from fedsynth.schema.bins import Axis, Floats, Integers
 
@@ -36,7 +37,8 @@ class CoarseTable:
         ``measured`` is subtracted, so that the estimate may be negative.
         """
         values, std = self.measured.values, self.measured.std
-        return float(((values - table) ** 2).sum()) - std**2 * values.size
+        rows, columns = values.shape
+        return float(((values - table) ** 2).sum()) - std**2 * (rows - 1) * (columns - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,24 +57,18 @@ class Pilot:
     strengths: dict[Clique, float]
     correlations: dict[Clique, float]
 
-    def worked_into(
-        self, ones: Sequence[Measurement], pairs: Sequence[Measurement]
-    ) -> tuple[list[Measurement], list[Measurement]]:
-        """Return finer noisy tables, ``ones`` (1-way) and ``pairs`` (2-way), averaged with the pilot's coarse tables.
+    def worked_into(self, pairs: Sequence[Measurement]) -> list[Measurement]:
+        """Return finer noisy tables of ``pairs`` of columns, averaged with the pilot's coarse tables of the same pairs.
 
-        ``ones`` has one table for each column, in order; all tables are over the groups whose unions are the pilot's
-        bins. A table in ``pairs`` is averaged with the pilot's table of the same columns; tables of all other pairs are
-        averaged, summed over one column, into the 1-way tables. Averages are weighted by the noise and have no privacy
-        cost.
+        All tables are over the groups whose unions are the pilot's bins. Averages are weighted by the noise and have no
+        privacy cost.
         """
         from fedsynth.models.pair_tables import averaged
 
-        columns, held = list(ones), {table.clique for table in pairs}
-        for clique, table in self.tables.items():
-            if clique not in held:
-                for at in clique:
-                    columns[at] = averaged(columns[at], table.measured.onto((at,)), self.unions)
-        return columns, [averaged(table, self.tables[table.clique].measured, self.unions) for table in pairs]
+        return [
+            averaged(table, self.tables[table.clique].measured, self.unions) if table.clique in self.tables else table
+            for table in pairs
+        ]
 
 
 def pilot(
@@ -100,7 +96,6 @@ def pilot(
         domain.schema,
         tuple(replace(cells, groups=unions[at][cells.groups]) for at, cells in enumerate(domain.held)),
     )
-    measured = measure(federation, pairs, share, pair_weights(coarse, pairs, federation.budget), coarse)
     margins = {
         at: Margin(
             np.bincount(unions[at], weights=fine.shares).astype(np.float64),
@@ -108,6 +103,9 @@ def pilot(
         )
         for at, fine in margins_of(domain, columns, total).items()
     }
+    dividing = [pair for pair in pairs if min(coarse.shape(pair)) > 1]
+    weights = pair_weights(coarse, dividing, federation.budget)
+    measured = [one.table(margins, total) for one in measure_interactions(federation, coarse, dividing, share, weights)]
     found = {}
     for table in measured:
         first, second = (margins[at] for at in table.clique)
@@ -116,6 +114,6 @@ def pilot(
         coarse.axes,
         unions,
         {table.clique: CoarseTable(table) for table in measured},
-        {pair: strength for pair, (strength, _) in found.items()},
+        dict.fromkeys(pairs, 0.0) | {pair: strength for pair, (strength, _) in found.items()},
         {pair: correlation for pair, (_, correlation) in found.items()},
     )

@@ -100,7 +100,7 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
     the prior that deviations from the copula are proportional to the copula's counts.
     """
     base, correlation = expected(values, std, first, second, total)
-    rest, rank = low_rank(values - base, std)
+    rest, rank = low_rank(_without_margins(values - base), std)
     rows, columns = values.shape
     numbers = _FREE if correlation and not rank else max(1, rank) * (rows + columns)
     if correlation and rank:
@@ -122,7 +122,8 @@ def dependence(values: Array, std: float, first: Margin, second: Margin, total: 
     copula's table.
     """
     independent = total * np.outer(first.shares, second.shares)
-    square = float(((values - independent) ** 2).sum()) - std**2 * values.size
+    rows, columns = values.shape
+    square = float((_without_margins(values - independent) ** 2).sum()) - std**2 * (rows - 1) * (columns - 1)
     base, correlation = expected(values, std, first, second, total)
     return math.sqrt(max(square, float(((base - independent) ** 2).sum()), 0.0)), correlation
 
@@ -202,6 +203,12 @@ def copula_shares(first: Array, second: Array, correlation: float) -> Array:
     return found
 
 
+def _without_margins(values: Array) -> Array:
+    """Return a table whose rows and columns add up to 0: the margins are known better from elsewhere."""
+    found: Array = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+    return found
+
+
 def low_rank(values: Array, std: float) -> tuple[Array, int]:
     """Estimate the low-rank matrix behind a noisy one, and return it with its rank.
 
@@ -210,7 +217,7 @@ def low_rank(values: Array, std: float) -> tuple[Array, int]:
     by the amount that noise adds to them, which is optimal for the squared error (Gavish & Donoho 2017, doi
     10.1109/TIT.2017.2653801).
     """
-    rows, columns = values.shape
+    rows, columns = (length - 1 for length in values.shape)
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)
     kept = singular > math.sqrt(rows) + math.sqrt(columns)
     large = singular[kept]

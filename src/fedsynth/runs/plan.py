@@ -32,6 +32,7 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method
+from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry
@@ -275,14 +276,14 @@ def _unwarned() -> Iterator[None]:
 class _Released(InProcess):
     """A transport to sites in this process that records their table queries, by the ledger's step."""
 
-    def __init__(self, sites: Sequence[Site], asked: dict[int, Counts]) -> None:
+    def __init__(self, sites: Sequence[Site], asked: dict[int, Counts | Interactions]) -> None:
         super().__init__(sites)
         self._asked = asked
 
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield each site's reply, and record the tables that it was asked for."""
         for message in messages:
-            if isinstance(message.request.query, Counts):
+            if isinstance(message.request.query, Counts | Interactions):
                 self._asked[message.request.head.step] = message.request.query
             yield from super().exchange([message])
 
@@ -343,7 +344,7 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
 
     rng = np.random.default_rng(seed)
     sites = split(table, planned.sites, planned.dealing(), rng)
-    asked: dict[int, Counts] = {}
+    asked: dict[int, Counts | Interactions] = {}
     federation = federate(
         sites,
         planned.schema,
@@ -372,7 +373,7 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
     )
 
 
-def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[str, int]) -> Iterator[float]:
+def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts | Interactions], sizes: Mapping[str, int]) -> Iterator[float]:
     """Yield the noise's std in each released table of several columns; if there is none, in all tables.
 
     It is in rows of the whole table: the noise of a sum over a few sites is scaled to all sites.
@@ -382,7 +383,7 @@ def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts], sizes: Mapping[
         scale = sum(sizes.values()) / max(1, sum(sizes[site] for site in entry.sites))
         if entry.verb == "open":
             found.append((True, entry.std * scale))
-        elif entry.kind == Counts.kind and entry.step in asked and not math.isnan(entry.std):
+        elif entry.step in asked and not math.isnan(entry.std):
             query = asked[entry.step]
             found += [
                 (len(clique) > 1, std * scale) for clique, std in zip(query.cliques, query.stds(entry.std), strict=True)

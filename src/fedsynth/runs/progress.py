@@ -34,7 +34,12 @@ from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
 MOST_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
-_KINDS = {"counts": "contingency tables", "size": "numbers of rows", "flaim-scores": "scores of marginals"}
+_KINDS = {
+    "counts": "contingency tables",
+    "interactions": "interactions of columns",
+    "size": "numbers of rows",
+    "flaim-scores": "scores of marginals",
+}
 _VERBS = {
     "sum": "the sum over sites of {}",
     "average": "the average over sites of {}",

@@ -1,0 +1,166 @@
+"""Interactions: what a row adds, tables from interactions and margins, and noise below that of whole tables."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.federation.query import Counts
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.methods.contrasts import contrasts, halvings
+from fedsynth.methods.domain import Domain
+from fedsynth.methods.interactions import GRAIN, Interactions, basis, codes, completed, measure_interactions
+from fedsynth.methods.survey import Survey
+from fedsynth.models.adaptive_bins import AdaptiveBins
+from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.schema.bins import Axis
+
+SIZES = (2, 3, 5, 8)
+SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
+AXES = tuple(Axis(at) for at in range(len(SIZES)))
+
+
+def table(rows: int, seed: int = 0) -> Table:
+    """Return rows of dependent columns."""
+    rng = np.random.default_rng(seed)
+    hidden = rng.random(rows)
+    return Table(
+        SCHEMA,
+        tuple((np.clip(hidden + rng.normal(0, 0.2, rows), 0, 0.999) * size).astype(np.uint8) for size in SIZES),
+    )
+
+
+@pytest.mark.parametrize("groups", [2, 3, 7, 24, 300])
+def test_codes_are_vertices_of_a_simplex(groups):
+    exact, coded = basis(groups), codes(groups) / GRAIN
+    assert np.allclose(exact.T @ exact, np.eye(groups - 1))
+    assert np.allclose(exact.sum(axis=0), 0)
+    assert np.allclose(exact @ exact.T, np.eye(groups) - 1 / groups)
+    assert np.abs(coded - exact).max() <= 0.5 / GRAIN
+
+
+@pytest.mark.parametrize(("tables", "whole"), [(((0, 1),), ()), (((1, 3), (0,)), ()), (((0, 2, 3), (2, 3)), (0,))])
+def test_the_declared_sensitivity_is_reached_by_some_row_and_exceeded_by_none(tables, whole):
+    query = Interactions(AXES, tables, whole, tuple(range(1, len(tables) + 1)))
+    every = [np.array(row) for row in product(*map(range, SIZES))]
+    answers = [query.answer(Table(SCHEMA, tuple(row[:, None].astype(np.uint8)))) for row in every]
+    said = query.sensitivity(SCHEMA)
+    assert max(float(np.linalg.norm(one)) for one in answers) == pytest.approx(said.l2, rel=1e-3)
+    assert max(float(np.linalg.norm(one)) for one in answers) <= said.l2
+    assert max(float(np.abs(one).sum()) for one in answers) <= said.l1
+    distances = [float(np.linalg.norm(one - other)) for one in answers for other in answers]
+    assert max(distances) <= said.of("replace").l2
+    if len(tables) == 1:  # of several tables, not all need to move most for one and the same pair of rows
+        assert max(distances) == pytest.approx(said.of("replace").l2, rel=1e-3)
+
+
+def test_a_row_moves_halved_columns_half_as_much_as_their_table():
+    halved = Interactions(AXES[:1] * 2, ((0, 1),)).sensitivity(SCHEMA).l2 / GRAIN**2
+    assert halved == pytest.approx(0.5, rel=1e-3)
+    assert Counts.of(4, [(0, 1)]).sensitivity(SCHEMA).l2 == 1
+
+
+def test_interactions_and_margins_are_the_table():
+    rows = table(500)
+    domain = Domain(SCHEMA)
+    federation = federate([rows], SCHEMA, Budget.none(), trust=TrustedServer(), seed=0)
+    cliques = [(0, 1), (2, 3), (0, 2, 3)]
+    pairs = measure_interactions(federation, domain, cliques, 1.0, whole=0)
+    exact = rows.tables(AXES, cliques)
+    for found, counts in zip(pairs[:2], exact, strict=False):
+        assert np.allclose(completed(found.values, [counts.sum(axis=1), counts.sum(axis=0)]), counts)
+    for value, counts in zip(pairs[2].values, exact[2], strict=True):
+        assert np.allclose(completed(value, [counts.sum(axis=1), counts.sum(axis=0)]), counts)
+    assert np.allclose(pairs[2].summed(0).values, pairs[1].values, atol=500 / GRAIN)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 0.0])
+def test_released_interactions_have_the_noise_that_they_state(delta):
+    domain = Domain(SCHEMA)
+    rows = table(2000)
+    counts = rows.tables(AXES, [(2, 3)])[0].astype(float)
+    exact = (codes(5) / GRAIN).T @ counts @ (codes(8) / GRAIN)
+    errors, stds = [], []
+    for seed in range(60):
+        federation = federate([rows], SCHEMA, Budget(1.0, delta), trust=TrustedServer(), seed=seed)
+        (found,) = measure_interactions(federation, domain, [(2, 3)], 1.0)
+        errors.append(((found.values - exact) ** 2).mean())
+        stds.append(found.std)
+    assert np.mean(errors) == pytest.approx(np.mean(stds) ** 2, rel=5 * math.sqrt(2 / (60 * 28)) * (1 if delta else 2))
+    if delta:  # the share of the variance of a whole table's noise
+        federation = federate([rows], SCHEMA, Budget(1.0, delta), trust=TrustedServer(), seed=0)
+        assert stds[0] / federation.std(Counts.of(4, [(2, 3)]), 1.0) == pytest.approx(math.sqrt(0.8 * 0.875), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (Interactions((Axis(9),), ((0,),)), "no column 9"),
+        (Interactions((Axis(1, None, np.array([0, 0, 0])),), ((0,),)), "1 groups"),
+        (Interactions(AXES, ((0, 0),)), "at most once"),
+        (Interactions(AXES, ((0, 4),)), "invalid table"),
+        (Interactions(AXES, ((0, 1, 2),)), "more than 2 axes"),
+        (Interactions(AXES, ((0, 1),), (4,)), "does not exist"),
+        (Interactions(AXES, ((0, 1),), (), (1, 2)), "2 weights for 1 tables"),
+    ],
+)
+def test_what_a_bound_does_not_cover_is_refused(query, message):
+    with pytest.raises(InvalidParameter, match=message):
+        query.check(SCHEMA)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Contrasts
+
+
+def counted(column: Categorical | Numeric, counts: list[float]) -> AdaptiveBins:
+    """Return the fine cells of a column with these counts."""
+    cells = AdaptiveBins.of(column)
+    return AdaptiveBins(cells.groups, cells.whole, np.array(counts, dtype=float), cells.variances, cells.grid)
+
+
+def test_a_category_is_halved_in_its_order_and_by_frequency():
+    column = Categorical("c", ("a", "b", "c", "d"))
+    by_order, by_frequency = halvings(0, column, counted(column, [10, 40, 20, 30]))
+    assert by_order.axis.groups is not None
+    assert by_order.axis.groups.tolist() == [0, 0, 1, 1]
+    assert by_order.mean == 0
+    assert by_frequency.axis.groups is not None
+    assert by_frequency.axis.groups.tolist() == [1, 0, 1, 1]
+    assert by_frequency.mean == pytest.approx(0.2)
+
+
+def test_one_division_is_not_asked_for_twice_and_none_of_a_single_value():
+    two = Categorical("c", ("a", "b"))
+    assert len(halvings(0, two, counted(two, [10, 90]))) == 1
+    one = Categorical("c", ("a",))
+    assert halvings(0, one, counted(one, [10])) == []
+    missing = Categorical("c", ("a",), missing=True)
+    assert len(halvings(0, missing, counted(missing, [10, 5]))) == 1
+
+
+def test_contrasts_show_dependence_in_either_direction_and_none_where_there_is_none():
+    rng = np.random.default_rng(0)
+    schema = Schema(tuple(Categorical(name, ("a", "b", "c")) for name in "xyzu"))
+    x = rng.integers(0, 3, 20_000)
+    columns = (x, np.where(rng.random(x.size) < 0.5, x, rng.integers(0, 3, x.size)), 2 - x, rng.integers(0, 3, x.size))
+    rows = Table(schema, tuple(column.astype(np.uint8) for column in columns))
+    federation = federate([rows], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
+    cells = [
+        counted(column, np.bincount(codes, minlength=3).tolist())
+        for column, codes in zip(schema.columns, rows.codes, strict=True)
+    ]
+    pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    found = contrasts(federation, Survey(cells, len(rows), ("site-000",)), pairs, 1.0, [False] * 6, 0.25)
+    assert found.clear[0] == (0, 2)
+    assert set(found.clear[1:3]) == {(0, 1), (1, 2)}
+    assert max(found.strengths[pair] for pair in [(0, 3), (1, 3), (2, 3)]) < 5 * math.sqrt(20_000) / 2  # as in any sample
+    # Half the covariance of the signs: of x and 2 - x, halved into a third and two thirds, 20,000 (1 - 1/9) / 2.
+    assert found.strengths[0, 2] == pytest.approx(20_000 * (1 - 1 / 9) / 2, rel=0.05)
