@@ -161,6 +161,8 @@ def test_contrasts_show_dependence_in_either_direction_and_none_where_there_is_n
     found = contrasts(federation, Survey(cells, len(rows), ("site-000",)), pairs, 1.0, [False] * 6, 0.25)
     assert found.clear[0] == (0, 2)
     assert set(found.clear[1:3]) == {(0, 1), (1, 2)}
-    assert max(found.strengths[pair] for pair in [(0, 3), (1, 3), (2, 3)]) < 5 * math.sqrt(20_000) / 2  # as in any sample
+    assert (
+        max(found.strengths[pair] for pair in [(0, 3), (1, 3), (2, 3)]) < 5 * math.sqrt(20_000) / 2
+    )  # as in any sample
     # Half the covariance of the signs: of x and 2 - x, halved into a third and two thirds, 20,000 (1 - 1/9) / 2.
     assert found.strengths[0, 2] == pytest.approx(20_000 * (1 - 1 / 9) / 2, rel=0.05)

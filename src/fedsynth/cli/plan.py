@@ -168,6 +168,7 @@ def plan(
                 repeats=repeats,
                 headroom=headroom,
                 limits=declared.limits(options, agreed),
+                apportions=declared.apportions,
                 progress=progress,
             )
             found.append(one)

@@ -473,6 +473,7 @@ def forecast(
     repeats: int = 3,
     headroom: float = 2.0,
     limits: Extent,
+    apportions: bool = False,
     progress: Progress = ignore_progress,
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
@@ -489,7 +490,7 @@ def forecast(
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
     cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
     as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
-    number and price seen. Slots for tables also have the largest ones of the method's questions: ``limits``, which
+    number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots for tables also have the largest ones of the method's questions: ``limits``, which
     the method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do
     not bound what a method that looks at answers may ask.
 
@@ -526,7 +527,7 @@ def forecast(
     turns = max(1, trust.turns)
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
     options = {key: value for key, value in options_of(method).items() if key != "is"}
-    slots = tuple(_slots(usual, most, budget, headroom, limits))
+    slots = tuple(_slots(usual, most, budget, headroom, limits, apportions))
     return Forecast(
         plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
         rows=rows,
@@ -617,9 +618,17 @@ def _statistics(notes: DryRunRecord) -> list[tuple[str, str, int]]:
 
 
 def _slots(
-    usual: Sequence[DryRunRecord], most: Sequence[DryRunRecord], budget: Budget, headroom: float, limits: Extent
+    usual: Sequence[DryRunRecord],
+    most: Sequence[DryRunRecord],
+    budget: Budget,
+    headroom: float,
+    limits: Extent,
+    apportions: bool,
 ) -> Iterator[PlannedQuestion]:
     """Yield the slots of each group of questions; where all sites agree, exactly theirs, else with ``headroom``.
+
+    There is always headroom if the method divides its budget by released numbers (``apportions``): a run on another
+    number of rows then has other prices.
 
     With samples of sites, only sites in all rounds get all questions. Prices then rise as the most charged site joins
     fewer rounds, but the largest number of questions to a site may still be fixed.
@@ -630,15 +639,14 @@ def _slots(
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
         tables: Sequence[int] = limits if group[1] in TABLE_KINDS else ()
-        if all(site.get(group, Counter()) == agreed for site in bounding) and all(
-            site.get(group, Counter()) <= agreed for site in seen
-        ):
+        same = all(site.get(group, Counter()) == agreed for site in bounding)
+        if same and not apportions and all(site.get(group, Counter()) <= agreed for site in seen):
             for price, count in sorted(agreed.items()):
                 yield PlannedQuestion(*group, price, count, *tables)
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             most_asked = max(site[group].total() for site in seen if group in site)
-            settled = all(site.get(group, Counter()).total() == most_asked for site in bounding)
+            settled = not apportions and all(site.get(group, Counter()).total() == most_asked for site in bounding)
             count = most_asked if settled else math.ceil(headroom * most_asked)
             yield PlannedQuestion(*group, min(whole, headroom * dearest), count, *tables)
 

@@ -16,6 +16,7 @@ from fedsynth.methods.contrasts import contrasts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import clean_slices, measure_interactions
 from fedsynth.methods.measure import (
+    averages,
     check_shares,
     clean_pairs,
     fit_clean,
@@ -30,7 +31,7 @@ from fedsynth.methods.measure import (
 from fedsynth.methods.pilot import pilot
 from fedsynth.methods.privsyn import pairs_worth_releasing
 from fedsynth.methods.registry import COLUMN, check_column, method
-from fedsynth.methods.survey import noise_groups, noise_of, one_way, survey
+from fedsynth.methods.survey import Survey, noise_groups, noise_of, one_way, survey
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -42,13 +43,16 @@ _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # share of all pairs that the last round is planned for, before their dependence is known
 DROWNED = 0.05  # share of the rows: with more noise per cell, one number a pair shows more than a coarse table
+WEAKEST = 0.3  # correlation of signs that contrasts should show
+DEAREST = 0.3  # share of the budget for contrasts, at most
+HOPELESS = 0.5  # share that contrasts would need from which on all pairs are measured once instead
 TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
 LARGEST = 2**16  # cells of a table of three columns, at most
 ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled in turn
 
 
-@method("auto", adaptive=True, order=3)
+@method("auto", adaptive=True, order=3, apportions=True)
 @dataclass(frozen=True)
 class Auto:
     """The default: surveys columns, estimates all pairs coarsely, measures the best again and averages all releases.
@@ -123,40 +127,43 @@ class Auto:
 
         # 1. Single columns.
         found = survey(federation, self.survey_share if pairs else 1.0)
-        left, total = share_left(self.survey_share, self.pilot_share), found.total
-        noise = noise_of(federation, self.pilot_share, len(pairs))
+        total = found.total
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
-        look = None
-        if not pairs:
-            domain, chosen, strengths = Domain(schema, noise_groups(schema, found, 0.0)), [], {}
-            ones = one_way(domain.held)
-        elif noise <= DROWNED * total:
-            planned = math.ceil(PLANNED * len(pairs))
-            domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
-            ones = one_way(domain.held)
-            look = pilot(federation, domain, pairs, self.pilot_share, ones, total)
-            strengths = look.strengths
-            chosen = self._chosen(domain, strengths, federation.std(table_of((0,)), left), budget)
+        look, seen, left = None, None, share_left(self.survey_share)
+        if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
+            left = share_left(self.survey_share, self.pilot_share)
+            domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
+            look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
+            chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
+        elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
+            share = min(max(share, self.pilot_share), DEAREST)
+            left = share_left(self.survey_share, share)
+            seen = contrasts(federation, found, pairs, share, self._purpose(pairs), TARGET)
+            planned = min(max(len(seen.clear), len(schema.stored)), 2 * len(schema.stored))
+            domain = self._domain(federation, found, left, planned)
+            tree, others = kruskal(seen.clear)
+            chosen = self._held(domain, tree, others)
         else:
-            seen = contrasts(federation, found, pairs, self.pilot_share, self._purpose(pairs), TARGET)
-            strengths = seen.strengths
-            clear = seen.clear or pairs
-            planned = min(len(clear), 2 * len(schema.stored)) if seen.clear else len(pairs)
-            domain = Domain(schema, noise_groups(schema, found, noise_of(federation, left, planned)))
-            ones = one_way(domain.held)
-            tree, others = kruskal(clear)
-            chosen = self._held(domain, tree, others) if seen.clear else list(pairs)
+            domain = self._domain(federation, found, left, len(pairs))
+            chosen = list(pairs)
+        strengths = look.strengths if look else seen.strengths if seen else {}
 
         # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
-        margins = margins_of(domain, ones, total)
-        column, triples = self._triples(domain, strengths, chosen) if len(chosen) < len(pairs) else (0, [])
+        ones = one_way(domain.held)
+        column, triples = self._triples(domain, strengths, chosen) if strengths else (0, [])
         within = {tuple(at for at in triple if at != column) for triple in triples}
-        asked = [pair for pair in chosen if pair not in within and min(domain.shape(pair)) > 1] + triples
+        divided = [
+            clique for clique in (*all_marginals(len(schema.stored), 1), *chosen) if min(domain.shape(clique)) > 1
+        ]
+        asked = [clique for clique in divided if clique not in within] + triples
         measured, split = [], []
-        if asked:
+        if pairs and asked:
             weights = pair_weights(domain, asked, budget, self._purpose(asked), self.purpose_share, column)
             released = measure_interactions(federation, domain, asked, left, weights, column)
+            margins = margins_of(domain, ones, total)
+            ones = averages([*ones, *(one.table(margins, total) for one in released if len(one.clique) == 1)])
+            margins = margins_of(domain, ones, total)
             split = [one for one in released if len(one.clique) == 3]
             apart = [*(one for one in released if len(one.clique) == 2), *(one.summed(column) for one in split)]
             measured = [one.table(margins, total) for one in apart]
@@ -177,9 +184,26 @@ class Auto:
             correlations = look.correlations | correlations
         return domain.synthesizer(with_places(model, domain, correlations), info)
 
+    def _domain(self, federation: Federation, found: Survey, share: float, pairs: int) -> Domain:
+        """Return groups of values for the tables of ``pairs`` pairs that cost ``share`` of the budget together."""
+        std = noise_of(federation, share, max(pairs, 1)) if pairs else 0.0
+        return Domain(federation.schema, noise_groups(federation.schema, found, std))
+
+    def _contrast_share(self, federation: Federation, pairs: Sequence[Clique], total: float) -> float:
+        """Return the share of the budget with which contrasts of all ``pairs`` would show what is strong enough.
+
+        That is a pair of halved columns whose signs have a correlation of ``WEAKEST``, four standard deviations out.
+        """
+        noise = noise_of(federation, 1.0, 2 * len(pairs)) / 2  # a pair may have two contrasts, of half a table's noise
+        faint = noise / (WEAKEST / 2 * total / 4)
+        return faint if federation.budget.pure else faint**2
+
     def _purpose(self, pairs: Sequence[Clique]) -> list[bool]:
         """Return, for each pair, whether it has the target or lies in the declared workload."""
-        return [self.target in pair or any(set(pair) <= set(one) for one in self.workload or ()) for pair in pairs]
+        return [
+            len(pair) > 1 and (self.target in pair or any(set(pair) <= set(one) for one in self.workload or ()))
+            for pair in pairs
+        ]
 
     def _chosen(self, domain: Domain, strengths: Mapping[Clique, float], std: float, budget: Budget) -> list[Clique]:
         """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise."""

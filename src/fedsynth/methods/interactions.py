@@ -40,6 +40,8 @@ _MOST_ORDER = 3
 _MOST_CODED = 2  # axes of a table with codes: sums over 2^28 rows stay below 2^52, exact in doubles
 _MOST_TABLES = 2**18
 
+_UNIT = float(GRAIN**_MOST_CODED)  # of all sums
+
 Tables = Annotated[
     tuple[Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=_MOST_ORDER)], ...],
     msgspec.Meta(min_length=1, max_length=_MOST_TABLES),
@@ -73,8 +75,9 @@ class Interactions(Query, frozen=True):
     Table i has the axes whose positions in ``axes`` are ``tables[i]``, one to three of them. A row's group on an axis
     is encoded by a vector: :func:`codes` or, on the axes whose positions are in ``whole``, a unit vector (1 in the
     place of the group). The answer for a table is the sum over rows of the outer product of these vectors, of shape
-    ``(groups - 1, ...)``, or ``groups`` along axes in ``whole``; it is multiplied by ``weights[i]`` (an integer, 1 to
-    64; default 1) before noise is added, and divided by it afterwards.
+    ``(groups - 1, ...)``, or ``groups`` along axes in ``whole``. Before noise is added, it is multiplied by
+    ``weights[i]`` (an integer, 1 to 64; default 1) and, for each of at most two axes with codes that the table lacks,
+    by ``GRAIN``, and divided by both afterwards.
     """
 
     kind: ClassVar[str] = "interactions"
@@ -129,8 +132,8 @@ class Interactions(Query, frozen=True):
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer (integers), in L1 and L2.
 
-        Let u be the vectors of an axis' groups. Adding a record adds to a table of weight w the outer product of one u
-        of each axis, times w. Its L2 norm is the product of the lengths, its L1 norm that of the L1 norms. Both are
+        Let u be the vectors of an axis' groups. Adding a record adds to a table the outer product of one u of each
+        axis, times the table's factor w (its weight and powers of ``GRAIN``). Its L2 norm is the product of the lengths, its L1 norm that of the L1 norms. Both are
         largest for the largest of each axis; squared L2 norms, and L1 norms, add up over the tables.
 
         Replacing the record changes the outer product from U to V: |U - V|^2 = |U|^2 + |V|^2 - 2 U.V, where U.V is the
@@ -150,9 +153,10 @@ class Interactions(Query, frozen=True):
             axes = [norms[at] for at in table]
             longest = math.prod(longest for longest, _, _ in axes)
             opposite = max(math.prod(n for n, _, _ in axes) // n * m for n, m, _ in axes)
-            l1 += weight * math.prod(sums for _, _, sums in axes)
-            square += weight**2 * longest
-            replaced += weight**2 * 2 * (longest + opposite)
+            factor = weight * self._scale(table)
+            l1 += factor * math.prod(sums for _, _, sums in axes)
+            square += factor**2 * longest
+            replaced += factor**2 * 2 * (longest + opposite)
         return Sensitivity(l1, math.sqrt(square), 2 * l1, math.sqrt(replaced))
 
     @property
@@ -176,14 +180,15 @@ class Interactions(Query, frozen=True):
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return bounds on what one record adds to any integer: no code exceeds its vector's length."""
-        most = max(self.weights, default=1) * GRAIN ** max(map(len, self.tables))
+        most = max(self.weights, default=1) * GRAIN**_MOST_CODED
         return -most, most
 
     def answer(self, rows: Rows) -> Integers:
         """Return a site's exact sums, flattened in C order and times their weights, one after the other, int64.
 
         A table's sums are computed from its counts, in doubles. Counts add up to at most 2^28 rows, and each is
-        multiplied by at most two codes, below 2^12 in absolute value: all partial sums are integers below 2^52.
+        multiplied by at most two codes, below 2^12 in absolute value: all partial sums are integers below 2^52, and all
+        answers below 2^58.
         """
         vectors = {at: codes(size).astype(np.float64) for at, size in enumerate(self._sizes(rows.schema))}
         found = []
@@ -193,26 +198,25 @@ class Interactions(Query, frozen=True):
             for place, at in enumerate(table):
                 if at not in self.whole:
                     sums = np.moveaxis(np.tensordot(sums, vectors[at], (place, 0)), -1, place)
-            found.append(sums.astype(np.int64).ravel() * weight)
+            found.append(sums.astype(np.int64).ravel() * weight * self._scale(table))
         return np.concatenate(found)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return each table's sums in its shape, in records: divided by its weight and by ``GRAIN`` for each code."""
+        """Return each table's sums in its shape, in records: divided by its weight and by ``GRAIN`` squared."""
         tables = as_tables(flat.astype(np.float64), self.shapes(schema))
-        return [table / unit for table, unit in zip(tables, self._units, strict=True)]
+        weights = self.weights or (1,) * len(tables)
+        return [table / (weight * _UNIT) for table, weight in zip(tables, weights, strict=True)]
 
     def stds(self, std: float) -> list[float]:
         """Return the standard deviation of the noise in a number of each table, in records.
 
         ``std`` is the noise's standard deviation in each number of the flat answer.
         """
-        return [std / unit for unit in self._units]
+        return [std / (weight * _UNIT) for weight in self.weights or (1,) * len(self.tables)]
 
-    @property
-    def _units(self) -> list[float]:
-        weights = self.weights or (1,) * len(self.tables)
-        coded = [sum(at not in self.whole for at in table) for table in self.tables]
-        return [float(weight * GRAIN**many) for weight, many in zip(weights, coded, strict=True)]
+    def _scale(self, table: Sequence[int]) -> int:
+        """Return the power of ``GRAIN`` that gives a table the unit of those with two encoded axes."""
+        return int(GRAIN ** (_MOST_CODED - sum(at not in self.whole for at in table)))
 
     def _sizes(self, schema: Schema) -> list[int]:
         columns = [schema.stored[axis.column] for axis in self.axes]
@@ -245,13 +249,16 @@ class Interaction(NamedTuple):
     std: float
 
     def table(self, margins: Mapping[int, Margin], total: float) -> Measurement:
-        """Return the table of two columns with these interactions and ``margins``, of ``total`` rows.
+        """Return the table of one or two columns with these interactions, of ``total`` rows.
 
-        Its ``std`` is that of an interaction: the noise in the table is that of a table with independent noise of this
-        standard deviation in each cell, less its margins.
+        That of two columns has the given ``margins``. ``std`` stays that of an interaction: the noise in the table is
+        that of independent noise of this standard deviation in each cell, less its margins.
         """
         from fedsynth.models.estimate import Measurement
 
+        if len(self.clique) == 1:
+            size = len(self.values) + 1
+            return Measurement(self.clique, total / size + basis(size) @ self.values, self.std)
         counts = [total * margins[at].shares for at in self.clique]
         return Measurement(self.clique, completed(self.values, counts), self.std)
 

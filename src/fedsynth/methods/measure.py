@@ -6,6 +6,7 @@ Every share is a fraction of the budget that a run started with; the shares of a
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -255,6 +256,13 @@ def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> 
     return found
 
 
+def averages(tables: Sequence[Measurement]) -> list[Measurement]:
+    """Return one table for each clique of noisy ``tables``: the average of all with the clique, by inverse variance."""
+    from fedsynth.models.estimate import Measurement, merged
+
+    return [Measurement(clique, values, math.sqrt(variance)) for clique, (values, variance) in merged(tables).items()]
+
+
 def site_records(federation: Federation, share: float) -> tuple[dict[str, float], float]:
     """Return each site's number of records, at least 1, and the share of the budget spent (0 if sizes are public).
 
@@ -405,7 +413,11 @@ def pair_weights(
     (:func:`~fedsynth.methods.interactions.measure_interactions`). ``budget`` says which noise is used.
     """
     moved = [interaction_share(domain, pair, budget, whole) for pair in pairs]
-    cells = [math.prod(domain.shape(pair)) * math.sqrt(one) for pair, one in zip(pairs, moved, strict=True)]
+    # An error in a column's distribution is an error in each of its tables as well.
+    tables = Counter(at for pair in pairs for at in pair)
+    times = [tables[pair[0]] if len(pair) == 1 else 1 for pair in pairs]
+    sizes = [math.prod(domain.shape(pair)) * math.sqrt(one) for pair, one in zip(pairs, moved, strict=True)]
+    cells = [size * many for size, many in zip(sizes, times, strict=True)]
     prices = favoured_shares(table_shares(cells, budget), favoured, share)
     return weights_for([price / one for price, one in zip(prices, moved, strict=True)], budget)
 

@@ -66,7 +66,8 @@ class Registration:
 
     ``needs_vault`` and ``needs_scores`` decide under which trust models it runs (:meth:`runs_under`). ``adaptive`` says
     whether what sites are asked later depends on earlier answers, ``private`` whether it adds noise under a budget, and
-    ``trains`` whether sites train a network. ``order`` is the largest number of columns in one table that it asks sites
+    ``trains`` whether sites train a network. ``apportions`` says whether released numbers decide how the budget is
+    divided between questions. ``order`` is the largest number of columns in one table that it asks sites
     for: a number, a function of its object, or ``None`` for any number. ``queries`` are the classes of its own queries,
     and ``exempt`` the promises (:data:`Promise`) of the test suite that it does not keep, each with the reason. A class
     that was not decorated is registered with the defaults of this class. :func:`find_method` and :func:`all_methods`
@@ -83,6 +84,7 @@ class Registration:
     queries: tuple[type[AnyQuery], ...] = ()
     exempt: Mapping[Promise, str] = field(default_factory=dict)
     order: int | Callable[[Any], int] | None = None
+    apportions: bool = False
 
     def limits(self, options: Any, schema: Schema) -> Extent:
         """Return the largest tables that one question of the method may ask for, for plans.
@@ -129,6 +131,7 @@ def method(
     queries: tuple[type[AnyQuery], ...] = (),
     exempt: Mapping[Promise, str] | None = None,
     order: int | Callable[[Any], int] | None = None,
+    apportions: bool = False,
 ) -> Callable[[type[_Kind]], type[_Kind]]:
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
@@ -162,11 +165,14 @@ def method(
     order
         The largest number of columns in one table that it asks sites for, or a function that returns it for the
         method's object. Plans state it, and sites refuse larger tables; ``None``: tables of any number of columns.
+    apportions
+        Whether released numbers, such as that of all rows, decide how the budget is divided between its questions. A
+        dry run on another number of rows then shows other prices, and a plan allows more than it has seen.
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
         _DECLARED[kind] = Registration(
-            name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}, order
+            name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}, order, apportions
         )
         return kind
 

@@ -373,7 +373,9 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
     )
 
 
-def _stds(entries: Sequence[Entry], asked: Mapping[int, Counts | Interactions], sizes: Mapping[str, int]) -> Iterator[float]:
+def _stds(
+    entries: Sequence[Entry], asked: Mapping[int, Counts | Interactions], sizes: Mapping[str, int]
+) -> Iterator[float]:
     """Yield the noise's std in each released table of several columns; if there is none, in all tables.
 
     It is in rows of the whole table: the noise of a sum over a few sites is scaled to all sites.
