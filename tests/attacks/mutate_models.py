@@ -112,7 +112,7 @@ def models(kinds: str) -> dict[str, bytes]:
         for name, sizes in (("schema", SCHEMA.sizes), ("groups", groups))
     }
     ordered = tuple(bins[at].ordered(SCHEMA.stored[at]) for at in (2, 3))
-    ranked = RankedGroups(fields["groups"], (2, 3), ordered, np.array([[1, 0.5], [0.5, 1]]))
+    ranked = RankedGroups(fields["groups"], (2, 3), ordered, (-1, 0), np.array([0.0, 0.5]))
     tables = {clique: table(*clique, sizes=SCHEMA.sizes) for clique in [*((at,) for at in range(5)), (0, 1)]}
     structure = Structure((2, 0, 1, 3, 4), ((2,), (0, 2), (), (2,), (0,)))
     conditionals = []

@@ -27,12 +27,9 @@ ZEROS_MEAN, ZEROS_EACH, MEDIANS, CORRELATIONS = 0.02, 0.05, 0.1, 0.1
 STRONG = 0.5  # correlations above it are looked at
 
 # What is not kept yet, each with the reason.
-_TAILS = "the last group holds a tail in which both columns grow together, more than a normal law has it"
 _NOISE = "the pair's own noise: its table has .85 (trusted) and .65 (secure) once the noise is taken out"
 _EDGE = "47.9 % of the rows are zeros and the median is 7.5 of 4,000: a third of a point more zeros moves it by a fifth"
 LOST: dict[tuple[str, ...], str] = {
-    ("ProductRelated", "ProductRelated_Duration", "trusted"): _TAILS,
-    ("ProductRelated", "ProductRelated_Duration", "secure"): _TAILS,
     ("BounceRates", "ExitRates", "trusted"): _NOISE,
     ("BounceRates", "ExitRates", "secure"): _NOISE,
     ("Administrative_Duration", "secure"): _EDGE,

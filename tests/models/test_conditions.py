@@ -97,9 +97,9 @@ def copula(paper: bool = False) -> Synthesizer:
 def ranked() -> Synthesizer:
     field = graphical().model
     assert isinstance(field, MarkovRandomField)
-    chain = np.array([[1, 0.8, 0.4, -0.24], [0.8, 1, 0.5, -0.3], [0.4, 0.5, 1, -0.6], [-0.24, -0.3, -0.6, 1]])
+    chain = np.array([0.0, 0.8, 0.5, -0.6])
     axes = tuple(AdaptiveBins.of_bins(column) for column in SCHEMA.stored)
-    return Synthesizer(SCHEMA, axes, RankedGroups(field, (2, 3, 4, 5), (9, 5, 6, 4), chain))
+    return Synthesizer(SCHEMA, axes, RankedGroups(field, (2, 3, 4, 5), (9, 5, 6, 4), (-1, 0, 1, 2), chain))
 
 
 MAKERS = {

@@ -64,8 +64,8 @@ class Auto:
     groups themselves. If the target has few values, a spanning tree of the pairs that depend on it is counted
     separately for each of its values. Noisy tables that contain the same counts, if only as sums of their cells, are
     averaged by inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result. The
-    model draws groups; the values that correlated numeric columns take within their groups are drawn jointly, from a
-    normal distribution with the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
+    model draws groups; the values that numeric columns take within their groups follow each other along a tree of the
+    strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
     If the noise in a cell of the pilot would exceed a tenth of the number of rows, the pilot is skipped, and all pairs
     are counted once.
@@ -258,27 +258,38 @@ def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[
     """Return ``model`` extended so that numeric columns are correlated within their groups as well.
 
     ``model`` draws the group (bin) of every column, and ``domain`` says which values a group has. The result
-    (:class:`~fedsynth.models.ranked.RankedGroups`) also decides which of a group's values a row gets, by a latent
-    normal vector. ``correlations`` are the estimated correlations of that vector's entries, by pair of column positions
-    (0: none known). If they are 0 for all pairs of numeric columns, ``model`` itself is returned.
-
-    Only a spanning tree of the strongest correlations is used; the correlation of any other two columns is the product
-    along the path between them. The matrix of these correlations is positive definite whatever the noise in them, as
-    long as those on the tree are below 1 in absolute value.
+    (:class:`~fedsynth.models.ranked.RankedGroups`) also decides which of a group's values a row gets.
+    ``correlations`` are the estimated correlations of normal scores, by pair of column positions (0: none known). If
+    they are 0 for all pairs of numeric columns, ``model`` itself is returned. Only a spanning tree of the strongest
+    correlations is used: all of them together need not be a valid matrix. A correlation counts as the weaker the less
+    its columns' groups say about their normal scores: two groups leave most of a correlation to extrapolation.
     """
+    from fedsynth.models.pair_tables import Margin
     from fedsynth.models.ranked import RankedGroups
 
     held = domain.held
     found = {
         pair: value for pair, value in correlations.items() if value and all(held[at].grid is not None for at in pair)
     }
-    columns = sorted({at for pair in found for at in pair})
-    if not columns:
+    if not found:
         return model
-    matrix = np.eye(len(columns))
-    for pair in kruskal(sorted(found, key=lambda pair: -abs(found[pair])))[0]:
-        one, two = (columns.index(at) for at in pair)
-        between = found[pair] * np.outer(matrix[one], matrix[two])  # 0 except between the subtrees joined
-        matrix += between + between.T
+    known = {}
+    for at in {at for pair in found for at in pair}:
+        rows = np.bincount(held[at].groups, weights=held[at].counts)
+        margin = Margin(rows / rows.sum(), held[at].ordered(domain.schema.stored[at]))
+        known[at] = math.sqrt(margin.of_ordered @ margin.scores() ** 2)
+    strength = {pair: abs(value) * known[pair[0]] * known[pair[1]] for pair, value in found.items()}
+    tree = kruskal(sorted(found, key=lambda pair: -strength[pair]))[0]
+    columns: list[int] = []
+    parents: list[int] = []
+    values: list[float] = []
+    for root in dict.fromkeys(at for pair in tree for at in pair):
+        reached = [(root, -1, 0.0)] if root not in columns else []
+        for column, parent, value in reached:  # grows on the way
+            columns.append(column)
+            parents.append(parent)
+            values.append(value)
+            own = len(columns) - 1
+            reached += [(at, own, found[pair]) for pair in tree if column in pair for at in pair if at not in columns]
     ordered = tuple(held[at].ordered(domain.schema.stored[at]) for at in columns)
-    return RankedGroups(model, tuple(columns), ordered, matrix)
+    return RankedGroups(model, tuple(columns), ordered, tuple(parents), np.array(values))

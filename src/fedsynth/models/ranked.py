@@ -1,9 +1,9 @@
-"""A graphical model over groups of cells, in which a latent normal vector orders numbers within their groups.
+"""A graphical model over groups of cells, in which numbers are also correlated within their groups.
 
 Two correlated numbers are correlated within their groups as well, most of all in a last group that contains a tail. The
-graphical model determines the groups of a row's numbers; given the groups, their places within the groups follow a
-normal distribution with the model's own correlation matrix. The distribution of each number within its group is
-unchanged: the latent vector only decides which row gets which of the values.
+graphical model determines the groups of a row's numbers. Given the groups, the places of the numbers within their
+groups follow a tree of the strongest correlations. The distribution of each number within its group is unchanged: the
+tree only decides which row gets which of the values.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.models.evidence import CodeEvidence, Drawn, Evidence, PlacedEvidence, Sampler, keep
+from fedsynth.models.evidence import Drawn, Evidence, PlacedEvidence, Sampler, keep
 from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.models.saved import DrawnColumn, SavedColumns, check_correlation, check_positions, read_floats, read_head
+from fedsynth.models.saved import DrawnColumn, SavedColumns, check_positions, read_floats, read_head
 
 Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+Integers = NDArray[np.integer[Any]]
 
-_FARTHEST = 1e-12  # smallest tail probability at which a group begins or ends
-_REACH = 8.0  # bound of the normal axis
+SLOTS = 10  # parts of a group among which the tree chooses
+TAIL = 0.4  # tail dependence above which numbers keep the same order in their tails
+_FARTHEST = 1e-12  # smallest tail probability at which a slot begins or ends
+_FLOOR = 1e-6  # least share of a pair of slots, relative to independent ones
 _LAST = 1 - 2.0**-40  # largest place
 _MOST_PLACED = 1 << 13  # groups of a column with places: group + _LAST stays below the next group in float64
-SWEEPS = 4  # of the Gibbs sampler, which starts at the groups' medians, close to its target
-_KNOTS = np.sin(np.linspace(0, np.pi / 2, 33)) ** 2  # shares of a group's mass at which places are tabulated
-_ROWS = 1 << 14  # rows drawn for such a table, or for the bound of rejection weights
-_WIDTHS = (0.02, 1.0)  # bounds of a group's width on the normal axis, by which it is frequent in the former rows
-_RAREST = 1e-9  # share of the model's rows below which a group may be less frequent in them
+_CHUNK = 1 << 14  # rows whose slots are drawn at a time: their tables fit into the cache
+_CURVES = 1 << 17  # rows from which places are estimated as a function of slots
+_ROWS = 1 << 14  # rows drawn for the bound of rejection weights
 _NARROW = 1e-9  # share of a group: a smaller part that is not admitted is ignored, a smaller admitted one widened
 _FEWEST = 1 / 256  # share of rows that are kept at least; if there would be fewer, the largest weights are cut
 _LEAST = 1 << 10  # fewest rows drawn at a time if some are rejected
@@ -44,6 +46,7 @@ class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[str, Any]
     columns: SavedColumns
     ordered: SavedColumns
+    parents: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +54,25 @@ class RankedGroups:
     """A graphical model of groups (bins) in which numbers are also correlated within their groups.
 
     ``groups`` draws the group of every column. For the numeric columns at the positions ``columns``, a row also gets a
-    place within its group: from 0 to below 1, the share of the group's rows with a smaller value. Places follow a
-    latent normal vector with the correlation matrix ``correlation`` (positive definite, in the order of ``columns``).
-    The first ``ordered[i]`` groups of ``columns[i]`` are intervals of its values in ascending order; the others, such
-    as missing values, have no meaningful places.
+    place within its group: from 0 to below 1, the share of the group's rows with a smaller value. The first
+    ``ordered[i]`` groups of ``columns[i]`` are intervals of its values in ascending order; the others, such as missing
+    values, have no meaningful places.
+
+    The columns form a tree (or several): ``parents[i]``, less than i, is the index of the parent of ``columns[i]``, and
+    ``correlation[i]`` the correlation of their normal scores, strictly between -1 and 1; -1 and 0 for a column without
+    a parent. Each group is divided into ``SLOTS`` slots (:func:`slot_shares`). Given the groups of all columns, the
+    slots of a row form a Markov tree: those of a column and its parent, given both groups, are distributed as in a
+    Gaussian copula with their correlation. One pair of groups is different: that of both upper tails (or of an upper
+    and a lower one, if the correlation is negative), and that of the opposite tails. If the graphical model has a tail
+    dependence above ``TAIL`` there (:func:`tail_dependence`), both columns have the same (or opposite) order in this
+    pair of groups, since dependence then goes on into the tail, while that of a Gaussian copula fades. Within a slot,
+    the place is uniform.
     """
 
     groups: MarkovRandomField
     columns: tuple[int, ...]
     ordered: tuple[int, ...]
+    parents: tuple[int, ...]
     correlation: Array
     kind: ClassVar[str] = "ranked"
 
@@ -69,46 +82,112 @@ class RankedGroups:
         return self.groups.total
 
     @cached_property
-    def _intervals(self) -> list[Array]:
-        """For each of the columns, where its groups begin and end on the normal axis, shape ``(2, groups)``.
+    def _slots(self) -> list[Array]:
+        """For each of the columns, each slot's share of its group's rows, shape ``(groups, SLOTS)``."""
+        return [
+            slot_shares(self.groups.sizes[column], many)
+            for column, many in zip(self.columns, self.ordered, strict=True)
+        ]
 
-        Groups that are not ordered extend over the whole axis.
+    @cached_property
+    def _pairs(self) -> list[Single]:
+        """For each of the columns, shares of pairs of slots given the groups: its parent's and its own.
+
+        Shape ``(parent's groups, groups, SLOTS of the parent, SLOTS)``, of sum 1 over the last two axes; empty for a
+        column without a parent.
         """
-        from scipy.special import ndtri
-
+        edges = [(self.columns[parent], column) for parent, column in zip(self.parents, self.columns, strict=True)]
+        tables = self.groups.marginals([edge for edge, parent in zip(edges, self.parents, strict=True) if parent >= 0])
         found = []
-        for column, many in zip(self.columns, self.ordered, strict=True):
-            counts = np.maximum(self.groups.marginals([(column,)])[(column,)][:many], np.finfo(float).tiny)
-            inner = np.clip(np.cumsum(counts)[:-1] / counts.sum(), _FARTHEST, 1 - _FARTHEST)
-            ends = np.concatenate([[-np.inf], ndtri(inner), [np.inf]])
-            free = np.full(self.groups.sizes[column] - many, np.inf)
-            found.append(np.array([np.append(ends[:-1], -free), np.append(ends[1:], free)]))
+        for at, parent in enumerate(self.parents):
+            if parent < 0:
+                found.append(np.empty((0, 0, SLOTS, SLOTS), np.float32))
+                continue
+            first, second = self._slots[parent], self._slots[at]
+            pairs = first[:, None, :, None] * second[None, :, None, :]
+            many = self.ordered[parent], self.ordered[at]
+            table = tables[edges[at]][: many[0], : many[1]]
+            pairs[: many[0], : many[1]] = _ordered_pairs(
+                table, first[: many[0]], second[: many[1]], self.correlation[at]
+            )
+            found.append(pairs.astype(np.float32))
         return found
 
     @cached_property
-    def _precision(self) -> Array:
-        """The inverse of the correlation matrix."""
-        return np.asarray(np.linalg.inv(self.correlation), dtype=np.float64)
+    def _ratios(self) -> list[Single]:
+        """:attr:`_pairs` relative to the shares of the parent's slots, in the same shape."""
+        slots = [self._slots[max(parent, 0)].astype(np.float32) for parent in self.parents]
+        return [
+            pairs / own[:, None, :, None] if len(pairs) else pairs
+            for pairs, own in zip(self._pairs, slots, strict=True)
+        ]
+
+    @cached_property
+    def _sums(self) -> list[Single]:
+        """:attr:`_ratios` summed over the slots of the column, shape ``(parent's groups, groups, SLOTS)``."""
+        return [ratios.sum(axis=-1) for ratios in self._ratios]
 
     def sample(self, rows: int, rng: np.random.Generator) -> Sequence[NDArray[Any]]:
         """Draw ``rows`` rows and return one array per column, shape ``(rows,)``, in the schema's order.
 
         A column's array holds its groups as integers. For those of ``columns`` it holds group + place in float64, where
-        the place within the group is from 0 to below 1.
+        the place within the group is from 0 to below 1. The places of all rows of a group are evenly spread.
         """
         drawn: list[NDArray[Any]] = list(self.groups.sample(rows, rng))
-        low, high = self._box(drawn)
-        latent = _within(low, high, self._precision, rng)
+        slots = self._slots_of(drawn, {}, rng)
         for at, column in enumerate(self.columns):
-            drawn[column] = drawn[column] + _places(drawn[column], latent[at], rng)
+            drawn[column] = drawn[column] + _places(drawn[column], slots[at], rng)
         return drawn
 
-    def _box(self, drawn: Drawn) -> Array:
-        """Return where the groups ``drawn`` begin and end on the normal axes, shape ``(2, columns, rows)``."""
-        found = np.empty((2, len(self.columns), len(drawn[0])))
-        for at, (column, intervals) in enumerate(zip(self.columns, self._intervals, strict=True)):
-            found[:, at] = intervals[:, drawn[column]]
+    def _slots_of(self, drawn: Drawn, admitted: Mapping[int, Array], rng: np.random.Generator) -> NDArray[np.uint8]:
+        """Draw the slots of rows given their groups and conditions on slots (``admitted``, see :meth:`_weights`).
+
+        ``drawn`` holds the groups of all columns. Returns the slots' numbers, shape ``(len(columns), rows)``.
+        """
+        found = np.empty((len(self.columns), len(drawn[0])), dtype=np.uint8)
+        for start in range(0, len(drawn[0]), _CHUNK):
+            groups = [drawn[column][start : start + _CHUNK] for column in self.columns]
+            chunk = found[:, start : start + _CHUNK]
+            weights, _ = self._weights(groups, admitted)
+            for at, (parent, weight) in enumerate(zip(self.parents, weights, strict=True)):  # from the roots
+                own = groups[at]
+                shares = self._slots[at][own] if parent < 0 else self._pairs[at][groups[parent], own, chunk[parent]]
+                below = np.cumsum(shares if weight is None else shares * weight, axis=1)
+                chunk[at] = (below[:, :-1] < (rng.random(len(own)) * below[:, -1])[:, None]).sum(axis=1)
         return found
+
+    def _weights(
+        self, groups: Sequence[Integers], admitted: Mapping[int, Array]
+    ) -> tuple[list[NDArray[np.floating[Any]] | None], Array]:
+        """Pass messages from the leaves to the roots, for rows with these ``groups`` (one array for each column).
+
+        ``admitted`` holds, by index of a column, the share of each slot that conditions admit, shape ``(groups,
+        SLOTS)``. Returns, for each column, the probability that the columns below it have the groups that they have and
+        meet their conditions, relative to that without this column's slot and up to a factor for each row: shape
+        ``(rows, SLOTS)``, or ``None`` if it is the same for all slots. Also returns the log probability, shape
+        ``(rows,)``, that all conditions are met, plus a number that depends on the groups only.
+        """
+        found: list[NDArray[np.floating[Any]] | None] = [None] * len(self.columns)
+        log = np.zeros(len(groups[0]))
+        for at, shares in admitted.items():
+            found[at] = shares[groups[at]]
+        for at in range(len(self.columns) - 1, -1, -1):
+            parent, own = self.parents[at], found[at]
+            if own is not None:
+                largest = np.maximum(own.max(axis=1), np.finfo(np.float32).tiny)
+                own /= largest[:, None]
+                log += np.log(largest)
+            if parent >= 0:
+                given = groups[parent], groups[at]
+                if own is None:
+                    message = self._sums[at][given]
+                else:
+                    message = np.einsum("rkl,rl->rk", self._ratios[at][given], own)
+                former = found[parent]
+                found[parent] = message if former is None else former * message
+            elif own is not None:
+                log += np.log(np.maximum((self._slots[at][groups[at]] * own).sum(axis=1), np.finfo(float).tiny))
+        return found, log
 
     def given(self, evidence: Mapping[int, Evidence]) -> Sampler | None:
         """Return a sampler of rows given ``evidence`` (conditions by column position); ``None`` if no row can meet it.
@@ -129,37 +208,25 @@ class RankedGroups:
                 some = (known.values > 0) & (end - begin < 1)
                 if some.any():
                     parts[at] = np.array([np.where(some, begin, 0.0), np.where(some, end, 1.0)])
-        found = GivenGroups(self, groups, parts)
-        return found if found._bound > 0 else None
+        return GivenGroups(self, groups, parts)
 
     @cached_property
     def _curves(self) -> list[Array]:
-        """For each of the columns, places as a function of latent values, shape ``(groups, len(_KNOTS))``.
+        """For each of the columns, the places at which the slots begin and end, shape ``(groups, SLOTS + 1)``.
 
-        Entry k of a group is the probability, given the group, of a latent value below the one that ends the share
-        ``_KNOTS[k]`` of the group's standard normal mass. It is the average of the probabilities given all other
-        latent values, over drawn rows. In these, the groups of this column are about as frequent as they are wide on
-        the normal axis, since the average varies the more the wider they are; nothing changes within a group. The rows
-        are always the same ones.
+        They are the cumulated shares of the slots among drawn rows of the group, always the same ones.
         """
-        rng, found = np.random.default_rng(0), []
-        for at, column in enumerate(self.columns):
-            counts = self.groups.marginals([(column,)])[(column,)]
-            width = np.clip(np.diff(np.clip(self._intervals[at], -3, 3), axis=0)[0], *_WIDTHS)
-            wanted = width / np.maximum(counts, _RAREST * counts.sum())
-            frequent = self.groups.given({column: CodeEvidence(wanted / wanted.max())})
-            assert frequent is not None  # it has all rows of the model
-            drawn = frequent.sample(_ROWS, rng)
-            low, high = self._box(drawn)
-            mean, deviation = _given_others(_within(low, high, self._precision, rng), self._precision, at)
-            low, high = (low[at] - mean) / deviation, (high[at] - mean) / deviation
-            points = _point(_KNOTS[:, None], *self._intervals[at])[:, drawn[column]]
-            below = _share((points - mean) / deviation, low, high)
-            rows = np.bincount(drawn[column], minlength=len(counts))
-            sums = np.array([np.bincount(drawn[column], share, len(counts)) for share in below]).T
-            curve = np.tile(_KNOTS, (len(counts), 1))  # the normal distribution itself, where there are no rows
-            curve[rows > 0, 1:-1] = sums[rows > 0, 1:-1] / rows[rows > 0, None]
-            found.append(curve)
+        rng = np.random.default_rng(0)
+        counts = [slots.copy() for slots in self._slots]  # one row, where there are no others
+        drawn = self.groups.sample(_CURVES, rng)
+        for column, held, own in zip(self.columns, counts, self._slots_of(drawn, {}, rng), strict=True):
+            cells = drawn[column].astype(np.int64) * SLOTS + own
+            held += np.bincount(cells, minlength=held.size).reshape(held.shape)
+        found = []
+        for held in counts:
+            below = np.cumsum(held, axis=1) / held.sum(axis=1, keepdims=True)
+            below[:, -1] = 1.0
+            found.append(np.insert(below, 0, 0.0, axis=1))
         return found
 
     @property
@@ -171,7 +238,8 @@ class RankedGroups:
     def to_arrays(self) -> tuple[dict[str, Any], Mapping[str, NDArray[Any]]]:
         """Return the model, to be saved, as JSON values and named arrays (see :meth:`from_arrays`)."""
         meta, arrays = self.groups.to_arrays()
-        head = {"groups": meta, "columns": list(self.columns), "ordered": list(self.ordered)}
+        lists = {"columns": self.columns, "ordered": self.ordered, "parents": self.parents}
+        head = {"groups": meta, **{name: list(values) for name, values in lists.items()}}
         return head, {"correlation": self.correlation, **arrays}
 
     @classmethod
@@ -182,15 +250,18 @@ class RankedGroups:
         """
         saved = read_head(meta, _Saved)
         groups = MarkovRandomField.from_arrays(saved.groups, arrays)
-        check_positions(saved.columns, len(groups.sizes))
-        if len(saved.ordered) != len(saved.columns):
-            raise InvalidParameter("its lists of columns and of ordered groups have different lengths")
+        check_positions(sorted(saved.columns), len(groups.sizes))
+        if not len(saved.columns) == len(saved.ordered) == len(saved.parents):
+            raise InvalidParameter("its lists of columns, of ordered groups and of parents have different lengths")
         for column, many in zip(saved.columns, saved.ordered, strict=True):
             if not 1 <= many <= groups.sizes[column] <= _MOST_PLACED:
                 raise InvalidParameter(f"column {column} has {many} ordered groups of {groups.sizes[column]}")
-        correlation = read_floats(arrays, "correlation", [len(saved.columns)] * 2)
-        check_correlation(correlation)
-        return cls(groups, saved.columns, saved.ordered, correlation)
+        if any(parent >= at for at, parent in enumerate(saved.parents)):
+            raise InvalidParameter("a column comes before its parent")
+        correlation = read_floats(arrays, "correlation", [len(saved.columns)])
+        if not (np.abs(correlation) < 1).all():
+            raise InvalidParameter("a correlation is not strictly between -1 and 1")
+        return cls(groups, saved.columns, saved.ordered, saved.parents, correlation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,28 +273,15 @@ class GivenGroups:
     with the places where the admitted part of each group begins and ends (0 and 1 for groups that are admitted whole or
     not at all).
 
-    In the model, a row has the groups G with probability P(G), and then a latent vector Z, normal within the box B(G)
-    of the groups' intervals. Its place within group g of column j is F(Z_j), where F is the distribution function of
-    Z_j among all rows with that group: in a large sample, the share of the group's rows with smaller values tends to
-    F(Z_j). B and F belong to the model, and conditions do not change them: if a condition on another column raises Z_j,
-    it raises the place. A condition that admits places from a to b admits latent values from F^-1(a) to F^-1(b), and so
-    narrows the box B(G) to a box C(G). The rows that meet all conditions have G and Z distributed as
+    In the model, a row has the groups G with probability P(G), and meets the conditions on places with a probability
+    W(G), which messages along the tree of slots give exactly. The graphical model given the conditions draws G with
+    probability proportional to P(G) times all lengths of the admitted parts; the row is kept with a probability
+    proportional to W(G) divided by these lengths (rejection sampling). Then its slots are drawn given G and the
+    conditions, and its places within the slots uniformly.
 
-        P(G) normal(z) / mass(B(G)),  z in C(G),  where mass is the normal probability of a box.
-
-    The graphical model given the conditions draws G with probability proportional to P(G) times all b - a of ``parts``.
-    The remaining factor is mass(C(G)) / mass(B(G)) over the product of all b - a: at the upper end of a group, high
-    groups of correlated columns are more frequent. So Z is first drawn in B(G). Then each column of ``parts`` in turn
-    is drawn again between its ends in C(G), given the other columns. The row's weight is the product, over these
-    columns, of the probability (just before the column is drawn again) of a value between its ends, divided by its
-    b - a. Given G, the expectation of the weight is the remaining factor, and rows kept in proportion to their weights
-    are distributed as above (importance and rejection sampling). If the conditions admit whole groups only, all rows
-    are kept.
-
-    Two things are approximate beyond the model's own Gibbs sampling. F is interpolated in a table that is estimated
-    from drawn rows. And if fewer than one row in 256 would be kept, the largest weights are cut: other columns then
-    follow the conditions too little. This concerns the last values of a long tail, and parts of groups that hardly ever
-    occur together.
+    Two things are approximate. The places where slots begin are estimated from drawn rows. And if fewer than one row in
+    256 would be kept, the largest weights are cut: other columns then follow the conditions too little. This concerns
+    parts of groups that hardly ever occur together.
     """
 
     model: RankedGroups
@@ -240,47 +298,35 @@ class GivenGroups:
         """
 
         def draw(many: int) -> tuple[Drawn, NDArray[np.bool_]]:
-            columns, latent, weights = self._weighted(many, rng)
-            return [*columns, latent.T], rng.random(many) * self._bound < weights
+            columns = self.groups.sample(many, rng)
+            return columns, rng.random(many) * self._bound < self._kept(columns)
 
-        drawn: list[NDArray[Any]]
-        if self.parts:
-            *drawn, points = keep(rows, draw, _LEAST)
-            latent = points.T
-        else:
-            drawn = list(self.groups.sample(rows, rng))
-            low, high = self.model._box(drawn)
-            latent = _within(low, high, self.model._precision, rng)
+        drawn = keep(rows, draw, _LEAST) if self.parts else list(self.groups.sample(rows, rng))
+        slots = self.model._slots_of(drawn, self._admitted, rng)
         for at, column in enumerate(self.model.columns):
-            drawn[column] = drawn[column] + self._places(at, drawn[column], latent[at])
+            drawn[column] = drawn[column] + self._places(at, drawn[column], slots[at], rng)
         return drawn
 
-    def _weighted(self, rows: int, rng: np.random.Generator) -> tuple[Drawn, Array, Array]:
-        """Draw rows to choose from: return their groups, latent vectors in the narrowed boxes, and weights."""
-        drawn, precision = self.groups.sample(rows, rng), self.model._precision
-        (low, high), (begin, end) = self.model._box(drawn), self._narrowed(drawn)
-        latent = _within(low, high, precision, rng)
-        weights = np.ones(rows)
-        for at, part in self.parts.items():
-            mean, deviation = _given_others(latent, precision, at)
-            of_group, of_part = (
-                _log_mass((first[at] - mean) / deviation, (last[at] - mean) / deviation)
-                for first, last in ((low, high), (begin, end))
-            )
-            expected = (part[1] - part[0])[drawn[self.model.columns[at]]]
-            weights *= np.exp(of_part - of_group) / expected
-            latent[at] = _truncated(mean, deviation, begin[at], end[at], rng)
-        return drawn, latent, weights
+    def _kept(self, drawn: Drawn) -> Array:
+        """Return the weight of drawn rows, shape ``(rows,)``: how likely they meet the conditions, given their groups.
+
+        It is relative to the product of the lengths of the admitted parts.
+        """
+        model, found = self.model, []
+        for start in range(0, len(drawn[0]), _CHUNK):
+            part = [drawn[column][start : start + _CHUNK] for column in model.columns]
+            log = model._weights(part, self._admitted)[1] - model._weights(part, {})[1]
+            lengths = [(end - begin)[part[at]] for at, (begin, end) in self.parts.items()]
+            found.append(np.exp(log - np.log(lengths).sum(axis=0)))
+        return np.concatenate(found)
 
     @cached_property
     def _bound(self) -> float:
-        """The weight from which on every row is kept, others in proportion; 0 if no row has any.
+        """The weight from which on every row is kept, others in proportion.
 
         It is the largest of ``_ROWS`` rows, which are always the same, or a smaller one by ``_FEWEST``.
         """
-        if not self.parts:
-            return 1.0
-        weights = self._weighted(_ROWS, np.random.default_rng(0))[-1]
+        weights = self._kept(self.groups.sample(_ROWS, np.random.default_rng(0)))
         largest = float(weights.max())
         if weights.mean() >= _FEWEST * largest:
             return largest
@@ -288,109 +334,107 @@ class GivenGroups:
 
     @cached_property
     def _ends(self) -> dict[int, Array]:
-        """The ends of the ``parts`` on the normal axes: as latent values, shape ``(2, groups)``."""
+        """For each of the ``parts``, where its share of each slot begins and ends, as places in the group.
+
+        Shape ``(2, groups, SLOTS)``; both ends are equal for a slot that is not admitted.
+        """
         found = {}
-        for at, part in self.parts.items():
-            pairs = zip(part.T, self.model._curves[at], strict=True)
-            below = np.array([np.interp(ends, curve, _KNOTS) for ends, curve in pairs]).T
-            found[at] = np.array([_point(side, *self.model._intervals[at]) for side in below])
+        for at, (begin, end) in self.parts.items():
+            curve = self.model._curves[at]
+            low, high = np.maximum(curve[:, :-1], begin[:, None]), np.minimum(curve[:, 1:], end[:, None])
+            found[at] = np.array([low, np.maximum(low, high)])
         return found
 
-    def _narrowed(self, drawn: Drawn) -> Array:
-        """Return the ends of what the conditions admit of the groups ``drawn``, shape ``(2, columns, rows)``."""
-        found = self.model._box(drawn)
-        for at, ends in self._ends.items():
-            found[:, at] = ends[:, drawn[self.model.columns[at]]]
+    @cached_property
+    def _admitted(self) -> dict[int, Array]:
+        """For each of the ``parts``, the share of each slot that the condition admits, shape ``(groups, SLOTS)``."""
+        found = {}
+        for at, (low, high) in self._ends.items():
+            width = np.diff(self.model._curves[at], axis=1)
+            found[at] = np.divide(high - low, width, out=np.zeros_like(width), where=width > 0)
         return found
 
-    def _places(self, at: int, groups: NDArray[Any], latent: Array) -> Array:
-        """Return the places (0 to below 1) of latent values: in their groups, or in the admitted parts of these."""
-        shares = _share(latent, *self.model._intervals[at][:, groups])
-        knot = np.searchsorted(_KNOTS[1:-1], shares, side="right")
-        curves = self.model._curves[at]
-        before, after = curves[groups, knot], curves[groups, knot + 1]
-        places = before + (shares - _KNOTS[knot]) / np.diff(_KNOTS)[knot] * (after - before)
+    def _places(self, at: int, groups: Integers, slots: NDArray[np.uint8], rng: np.random.Generator) -> Array:
+        """Draw places (0 to below 1) within slots: among those of the group, or of its admitted part."""
+        share = rng.random(len(groups))
         if at in self.parts:
             begin, end = self.parts[at][:, groups]
-            places = (places - begin) / (end - begin)
+            low, high = self._ends[at][:, groups, slots]
+            places = (low + share * (high - low) - begin) / (end - begin)
+        else:
+            low, high = self.model._curves[at][groups, slots], self.model._curves[at][groups, slots + 1]
+            places = low + share * (high - low)
         found: Array = np.clip(places, 0.0, _LAST)
         return found
 
 
-def _within(low: Array, high: Array, precision: Array, rng: np.random.Generator) -> Array:
-    """Draw normal vectors between bounds by Gibbs sampling; bounds and result have shape ``(columns, rows)``.
+def slot_shares(groups: int, ordered: int) -> Array:
+    """Return the share of each slot in its group's rows, shape ``(groups, SLOTS)``, of sum 1 for each group.
 
-    ``precision`` is the inverse of the vectors' correlation matrix.
+    Slots are in ascending order of values. They are equal, except in the first and the last of the ``ordered`` groups,
+    which contain the tails: there each slot has half as many rows as the one before it, towards the end of the tail
+    (the last one as many).
+    """
+    found = np.full((groups, SLOTS), 1 / SLOTS)
+    halves = np.exp2(-np.minimum(np.arange(1.0, SLOTS + 1), SLOTS - 1))
+    found[0] = halves[::-1]
+    found[ordered - 1] = halves
+    return found
+
+
+def tail_dependence(table: Array, first: int, second: int) -> float:
+    """Return how far two tails occur together, from 0 (independent) to 1 (the smaller is contained in the larger).
+
+    ``table`` holds the rows of pairs of groups; the tails are its row ``first`` and its column ``second``. The result
+    may be negative. For tails of equal size, it is the coefficient chi of Coles, Heffernan and Tawn (1999, doi
+    10.1023/A:1009963131610), relative to independent tails.
+    """
+    total = max(float(table.sum()), np.finfo(float).tiny)
+    both, one, other = table[first, second] / total, table[first].sum() / total, table[:, second].sum() / total
+    larger = max(one, other)
+    return float((both / max(min(one, other), _FARTHEST) - larger) / max(1 - larger, _FARTHEST))
+
+
+def _ordered_pairs(table: Array, first: Array, second: Array, correlation: float) -> Array:
+    """Return the shares of pairs of slots of two columns given their groups, all of them in a meaningful order.
+
+    ``table`` holds the rows of pairs of groups; ``first`` and ``second`` are the shares of the slots in each group.
+    Returns shape ``(groups of first, groups of second, SLOTS, SLOTS)``, of sum 1 over the last two axes.
     """
     from scipy.special import ndtr, ndtri
 
-    latent: Array = ndtri((ndtr(low) + ndtr(high)) / 2)
-    for _ in range(SWEEPS):
-        for at in range(len(latent)):
-            latent[at] = _truncated(*_given_others(latent, precision, at), low[at], high[at], rng)
-    return latent
+    sides = []
+    for slots, rows in ((first, table.sum(axis=1)), (second, table.sum(axis=0))):
+        rows = np.maximum(rows, _FARTHEST * max(rows.sum(), 1.0))
+        sides.append((slots * (rows / rows.sum())[:, None]).ravel())
+    middles = ndtri(np.clip(np.cumsum(sides[0]) - sides[0] / 2, _FARTHEST, 1 - _FARTHEST))
+    cuts = ndtri(np.clip(np.cumsum(sides[1])[:-1], _FARTHEST, 1 - _FARTHEST))
+    below = ndtr((cuts - correlation * middles[:, None]) / np.sqrt(1 - correlation**2))
+    copula = sides[0][:, None] * np.diff(below, axis=1, prepend=0.0, append=1.0)
+    found = copula.reshape(*first.shape, *second.shape).transpose(0, 2, 1, 3)
+    found = found / np.maximum(found.sum(axis=(2, 3), keepdims=True), np.finfo(float).tiny)
+    sign = 1 if correlation >= 0 else -1
+    last = len(first) - 1, len(second) - 1
+    for ends in ((last[0], last[1] if sign > 0 else 0), (0, 0 if sign > 0 else last[1])):
+        if tail_dependence(table, *ends) > TAIL:
+            found[ends] = _same_order(found[ends].sum(axis=1), found[ends].sum(axis=0)[::sign])[:, ::sign]
+    found = found + _FLOOR * first[:, None, :, None] * second[None, :, None, :]
+    shares: Array = found / found.sum(axis=(2, 3), keepdims=True)
+    return shares
 
 
-def _given_others(latent: Array, precision: Array, at: int) -> tuple[Array, float]:
-    """Return the mean, shape ``(rows,)``, and standard deviation of one column of normal vectors given the others."""
-    return latent[at] - (precision[at] @ latent) / precision[at, at], precision[at, at] ** -0.5
+def _same_order(first: Array, second: Array) -> Array:
+    """Return the table with these margins of two variables that have the same order: as correlated as can be."""
+    one, two = (np.append(0.0, np.cumsum(shares) / shares.sum()) for shares in (first, second))
+    ends = np.minimum(one[1:, None], two[None, 1:])
+    found: Array = np.maximum(ends - np.maximum(one[:-1, None], two[None, :-1]), 0.0)
+    return found
 
 
-def _truncated(mean: Array, deviation: float, low: Array, high: Array, rng: np.random.Generator) -> Array:
-    """Draw one normal number between bounds for each row; all arrays have shape ``(rows,)``."""
-    from scipy.special import ndtr, ndtri
-
-    begin, end, flip = _lower_tail((low - mean) / deviation, (high - mean) / deviation)
-    below = ndtr(begin)
-    point = ndtri(below + rng.random(len(mean)) * (ndtr(end) - below))
-    drawn = mean + deviation * np.where(flip, -point, point)
-    return np.clip(np.clip(drawn, -_REACH, _REACH), low, high)
-
-
-def _lower_tail(low: Array, high: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Mirror intervals in the upper tail to the lower one, where ndtr is more precise; return them and which ones."""
-    flip = low > 0
-    return np.where(flip, -high, low), np.where(flip, -low, high), flip
-
-
-def _log_mass(low: Array, high: Array) -> Array:
-    """Return the log probability that a standard normal number lies between two bounds; finite if they are equal."""
-    from scipy.special import log_ndtr
-
-    begin, end, _ = _lower_tail(low, high)
-    upper = log_ndtr(end)
-    return upper + np.log1p(-np.exp(np.minimum(log_ndtr(begin) - upper, -1e-15)))
-
-
-def _share(point: Array, low: Array, high: Array) -> Array:
-    """Return the share of the standard normal distribution's mass between bounds that lies below a point between them.
-
-    It is one half where the mass is 0.
-    """
-    from scipy.special import ndtr
-
-    begin, end, flip = _lower_tail(low, high)
-    below = ndtr(begin)
-    mass = ndtr(end) - below
-    part = ndtr(np.where(flip, -point, point)) - below
-    found: Array = np.divide(part, mass, out=np.full(part.shape, 0.5), where=mass > 0)
-    return np.clip(np.where(flip, 1 - found, found), 0.0, 1.0)
-
-
-def _point(share: Array, low: Array, high: Array) -> Array:
-    """Return the point between bounds below which a share of the mass between them lies (inverse of :func:`_share`)."""
-    from scipy.special import ndtr, ndtri
-
-    begin, end, flip = _lower_tail(low, high)
-    below = ndtr(begin)
-    point = ndtri(below + np.where(flip, 1 - share, share) * (ndtr(end) - below))
-    inside = np.clip(np.where(flip, -point, point), low, high)
-    return np.where(share <= 0, low, np.where(share >= 1, high, inside))
-
-
-def _places(groups: NDArray[Any], latent: Array, rng: np.random.Generator) -> Array:
-    """Return a place (0 to below 1) for each row, evenly spread over each group, in the order of ``latent``."""
-    order = np.lexsort((latent, groups))
+def _places(groups: Integers, slots: NDArray[np.uint8], rng: np.random.Generator) -> Array:
+    """Return a place (0 to below 1) for each row, evenly spread over each group, in the order of ``slots``."""
+    cells = groups.astype(np.int64) * SLOTS + slots
+    order = np.argsort(cells + rng.random(len(cells)))
     counts = np.bincount(groups)
     starts = np.cumsum(counts) - counts
     places = np.empty(len(groups))
