@@ -121,7 +121,8 @@ def _columns(score: Score) -> tuple[Verdict, str]:
 
 def _listed(what: str, names: list[str]) -> str:
     """Return a sentence that lists the first names after a colon; "" for no names."""
-    more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+    rest = len(names) - _NAMED
+    more = f" and {rest} {'others' if rest > 1 else 'other'}" if rest > 0 else ""
     return f"{what}: {', '.join(names[:_NAMED])}{more}." if names else ""
 
 
