@@ -471,9 +471,9 @@ def test_lost_associations_and_heaps_stand_in_the_summary_strongest_first():
     summary = flat(looked.sections["summary"])
     assert "Fidelity: is it close? ◆ review" in summary
     assert "strong associations kept, above 0.3 ◆ review" not in summary  # the headline, whose verdict is the family's
-    assert "Lost (real → synthetic): a × b 0.90 → 0.05, a × c -0.50 → 0.30." in summary
+    assert "Lost (real → synthetic): a × b: 0.90 → 0.05; a × c: -0.50 → 0.30." in summary
     assert "heaps kept: Of 2 values" in summary
-    assert "n = 1,000 17.0% → 0.7%" in summary
+    assert "n = 1,000: 17.0% → 0.7%" in summary
     associations = flat(looked.sections["associations"])
     assert "of which the synthetic rows keep less than half" in associations
     assert associations.index("a × b0.900") < associations.index("a × c−0.500")

@@ -35,8 +35,8 @@ def judged(
     ("associations", "verdict", "lost"),
     [
         ((0.95, 0.45, -0.6), "good", "other real rows 100%."),
-        ((0.95, 0.45, 0.6), "review", "Lost (real → synthetic): a × 2 -0.60 → 0.60."),
-        ((0.04, 0.39, -0.29), "alarm", "synthetic): a × 0 0.98 → 0.04, a × 1 0.80 → 0.39, a × 2 -0.60 → -0.29."),
+        ((0.95, 0.45, 0.6), "review", "Lost (real → synthetic): a × 2: -0.60 → 0.60."),
+        ((0.04, 0.39, -0.29), "alarm", "synthetic): a × 0: 0.98 → 0.04; a × 1: 0.80 → 0.39; a × 2: -0.60 → -0.29."),
     ],
 )
 def test_strong_associations(associations, verdict, lost):
@@ -57,10 +57,10 @@ def test_strong_associations(associations, verdict, lost):
             0.5,
             {"a × b": (0.7, 0.9), "a × c": (0.1, 0.9)},
             "review",
-            "a × c 0.90 → 0.10, a × b 0.90",
+            "a × c: 0.90 → 0.10; a × b: 0.90 → 0.70",
         ),
         ("heaps", 0.95, {"n = 0": (0.17, 0.175)}, "good", "95% are as frequent in the synthetic rows, 98%"),
-        ("heaps", 0.0, {"n = 1,000": (0.007, 0.17)}, "review", "(real → synthetic): n = 1,000 17.0% → 0.7%."),
+        ("heaps", 0.0, {"n = 1,000": (0.007, 0.17)}, "review", "(real → synthetic): n = 1,000: 17.0% → 0.7%."),
         ("quantiles", 0.04, {"n, 99 %": (0.04, 0.01)}, "good", "off by 4.0% of their column's range on average."),
         ("quantiles", 0.3, {"n, 99 %": (0.3, 0.01)}, "review", "Farthest off: n, 99 % by 30%."),
     ],
@@ -78,7 +78,7 @@ def test_correlations_heaps_and_quantiles(metric, value, details, verdict, says)
         ((0.97, 0.2), "alarm", "1 of 2 columns are more than 0.15 below their reference: c1."),
         ((0.97, 0.97, 0.97, 0.97, 0.5), "review", "c4."),
         ((0.9, 0.9), "review", "No of 2"),
-        ((0.1, 0.2, 0.3, 0.4, 0.5), "alarm", "c0, c1, c2 and 2 others."),
+        ((0.1, 0.2, 0.3, 0.4, 0.5), "alarm", "c0; c1; c2 and 2 others."),
     ],
 )
 def test_columns(similarities, verdict, says):

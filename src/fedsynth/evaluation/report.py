@@ -57,8 +57,7 @@ class Headline:
     - ``standing``: the score's position relative to its real-data reference, in words (:func:`standing`).
     - ``verdict``: the gravest verdict on any score of the family, "" if there is none; ``action``: what to do about it,
       in words for the reader, "" if nothing.
-    - ``named``: the titles of the family's scores with the verdict "review" or "alarm"; ``findings``: the other scores
-      with the verdict "review", whose explanations are shown.
+    - ``named``: the titles of the family's scores with the verdict "review" or "alarm".
     """
 
     score: Score
@@ -67,7 +66,6 @@ class Headline:
     verdict: Verdict
     action: str
     named: tuple[str, ...]
-    findings: tuple[Score, ...]
 
 
 @dataclass(frozen=True)
@@ -134,6 +132,8 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
     groups, distances = attack_groups(evaluation)
+    headlines = {family: _headline(evaluation.scores, family) for family in _HEADLINES}
+    shown = [one.score for one in headlines.values() if one is not None]
     return environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
         run=run,
@@ -146,7 +146,8 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         most_lost=_LOST,
         commonest=lambda some: Counter(one.reference_is for one in some).most_common(1)[0][0],
         scores=scores,
-        headlines={family: _headline(evaluation.scores, family) for family in _HEADLINES},
+        headlines=headlines,
+        findings=[one for one in evaluation.scores if one.verdict == "review" and one not in shown],
         verdicts=Counter(one.verdict for one in scores["privacy"] if one.verdict),
         alarms=[one for one in evaluation.scores if one.verdict == "alarm"],
         columns=columns[:_OPEN],
@@ -283,9 +284,8 @@ def _headline(scores: tuple[Score, ...], family: Family) -> Headline | None:
         return None
     verdict = worst([one.verdict for one in scores if one.family == family])
     named = tuple(one.name for one in scores if one.family == family and one.verdict in ("review", "alarm"))
-    findings = tuple(one for one in scores if one.family == family and one.verdict == "review" and one is not found)
     action = _ACTIONS.get((family, verdict), "")
-    return Headline(found, plots.ruler(found), standing(found), verdict, action, named, findings)
+    return Headline(found, plots.ruler(found), standing(found), verdict, action, named)
 
 
 def _columns(evaluation: Evaluation) -> Iterator[ColumnView]:

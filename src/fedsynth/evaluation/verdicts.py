@@ -68,7 +68,7 @@ def lost_associations(score: Score) -> list[tuple[str, float, float]]:
 
 def _associations(score: Score) -> tuple[Verdict, str]:
     kept, usual = score.synthetic.value, score.reference.value
-    lost = [f"{name} {real:.2f} → {one:.2f}" for name, real, one in lost_associations(score)]
+    lost = [f"{name}: {real:.2f} → {one:.2f}" for name, real, one in lost_associations(score)]
     says = (
         f"Of {len(score.details)} pairs of strongly associated columns, the synthetic rows keep {kept:.0%}, other real "
         f"rows {usual:.0%}. {_listed('Lost (real → synthetic)', lost)}"
@@ -81,7 +81,7 @@ def _associations(score: Score) -> tuple[Verdict, str]:
 def _correlations(score: Score) -> tuple[Verdict, str]:
     kept, usual = score.synthetic.value, score.reference.value
     far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
-    named = [f"{name} {real:.2f} → {one:.2f}" for _, name, real, one in far if not is_near(real, one)]
+    named = [f"{name}: {real:.2f} → {one:.2f}" for _, name, real, one in far if not is_near(real, one)]
     says = (
         f"Of {len(score.details)} strong correlations, {kept:.0%} are within 0.1 in the synthetic rows, {usual:.0%} in "
         f"other real rows. {_listed('Farthest off (real → synthetic)', named)}"
@@ -92,7 +92,7 @@ def _correlations(score: Score) -> tuple[Verdict, str]:
 def _heaps(score: Score) -> tuple[Verdict, str]:
     kept, usual = score.synthetic.value, score.reference.value
     far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
-    named = [f"{name} {real:.1%} → {one:.1%}" for gap, name, real, one in far if gap > 0.01]
+    named = [f"{name}: {real:.1%} → {one:.1%}" for gap, name, real, one in far if gap > 0.01]
     says = (
         f"Of {len(score.details)} values that at least 1 % of the real rows have exactly, {kept:.0%} are as frequent "
         f"in the synthetic rows, {usual:.0%} in other real rows. {_listed('Farthest off (real → synthetic)', named)}"
@@ -123,7 +123,7 @@ def _listed(what: str, names: list[str]) -> str:
     """Return a sentence that lists the first names after a colon; "" for no names."""
     rest = len(names) - _NAMED
     more = f" and {rest} {'others' if rest > 1 else 'other'}" if rest > 0 else ""
-    return f"{what}: {', '.join(names[:_NAMED])}{more}." if names else ""
+    return f"{what}: {'; '.join(names[:_NAMED])}{more}." if names else ""
 
 
 def _propensity(score: Score) -> tuple[Verdict, str]:
