@@ -169,7 +169,7 @@ KEPT = {
     ),
     "model": Kept("run/model.fedsynth", newer_model, lambda root: load(root / "run" / "model.fedsynth")),
     "scores.json": Kept(
-        "run/scores.json", swapped(b'"format": 3', b'"format": 7'), lambda root: RunFolder(root / "run").scores()
+        "run/scores.json", swapped(b'"format": 4', b'"format": 7'), lambda root: RunFolder(root / "run").scores()
     ),
     "extract": Kept(
         "north.json", swapped(b'"chain"', b'"chained"'), lambda root: AccountExtract.load(root / "north.json")

@@ -20,6 +20,7 @@ from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, ru
 from fedsynth.evaluation.evaluate import ReportTitle
 from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.rows import Table
 from fedsynth.runs.folder import RunFolder
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -94,6 +95,8 @@ def test_the_page_of_zeros_tails_and_lost_associations(tmp_path):
         score("privacy", "membership AUC, DOMIAS", 0.5, 0.5, best=0.5, verdict="good"),
     ]
     scores = [replace(one, metric="membership-inference", bound=0.7, p_value=0.01) for one in attacks]
+    lost = score("fidelity", "strong associations kept, above 0.3", 0.0, 1.0, details={"zeros × tail": (0.01, 0.6)})
+    scores.append(with_verdict(replace(lost, metric="associations-kept"), 900))
     about = ReportTitle(
         "A title that is longer than a telephone is wide, " + LONG[:40],
         "The Office <of> Statistics",

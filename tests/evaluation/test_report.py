@@ -28,7 +28,6 @@ from fedsynth.evaluation.plot_data import Associations, PlotData
 from fedsynth.evaluation.report import (
     MEANINGS,
     headline,
-    lost_associations,
     render_report,
     standing,
     title_of,
@@ -36,6 +35,7 @@ from fedsynth.evaluation.report import (
 )
 from fedsynth.evaluation.score import Estimate
 from fedsynth.evaluation.summary import RunSummary
+from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian
@@ -448,34 +448,36 @@ def test_standing_is_read_off_band_and_best():
     assert standing(dataclasses.replace(leak, reference=Estimate(math.nan))) == ""
 
 
-def test_the_worst_details_are_farthest_from_the_best_value():
+def test_the_worst_details_are_farthest_from_their_reference():
     parts = {f"c{at}": (at / 20, 0.5) for at in range(15)} | {"broken": (math.nan, 0.5)}
-    by_best = worst_details(score("fidelity", "x", 0.5, 0.5, best=1.0, details=parts))
-    assert [name for name, _ in by_best] == [f"c{at}" for at in range(10)]
-    by_reference = worst_details(score("fidelity", "x", 0.5, 0.5, details=parts))
-    assert [name for name, _ in by_reference][:3] == ["c0", "c1", "c2"]  # 0.5, 0.45, 0.4 away from 0.5
+    found = worst_details(score("fidelity", "x", 0.5, 0.5, best=1.0, details=parts))
+    assert [name for name, _ in found][:3] == ["c0", "c1", "c2"]  # 0.5, 0.45, 0.4 away from 0.5
+    assert len(found) == 10
+    assert "broken" not in dict(found)
 
 
 def lossy() -> Evaluation:
     """Return an evaluation whose strongest association is gone, whose second has changed sign, and one is half kept."""
-    matrices = Associations(
-        ("a", "b", "c", "d"),
-        ((1, 0.9, -0.5, 0.4), (0.9, 1, 0.2, 0), (-0.5, 0.2, 1, 0), (0.4, 0, 0, 1)),
-        ((1, 0.05, 0.3, 0.2), (0.05, 1, 0, 0), (0.3, 0, 1, 0), (0.2, 0, 0, 1)),
-    )
+    details = {"a × c": (0.3, -0.5), "a × b": (0.05, 0.9), "a × d": (0.2, 0.4)}
+    kept = score("fidelity", "strong associations kept, above 0.3", 0.6, 1.0, best=1.0, details=details)
+    heaps = score("fidelity", "heaps kept", 0.5, 1.0, details={"n = 1,000": (0.007, 0.17), "n = 0": (0.1, 0.1)})
+    scores = (dataclasses.replace(kept, metric="associations-kept"), dataclasses.replace(heaps, metric="heaps"))
     base = evaluation(target="")
-    return dataclasses.replace(base, plot_data=PlotData(base.plot_data.columns, matrices))
+    return dataclasses.replace(base, scores=(*(with_verdict(one, 1000) for one in scores), *base.scores))
 
 
-def test_lost_associations_stand_in_the_summary_strongest_first():
-    found = lossy()
-    assert [pair.names for pair in lost_associations(found.plot_data)] == [("a", "b"), ("a", "c")]
-    looked = page(found)
-    assert "Lost associations (real → synthetic): a × b 0.900 → 0.050; a × c −0.500 → 0.300." in flat(
-        looked.sections["summary"]
-    )
-    assert "of which the synthetic rows keep less than half" in flat(looked.sections["associations"])
-    assert "Lost associations" not in page(evaluation(target="")).sections["summary"]
+def test_lost_associations_and_heaps_stand_in_the_summary_strongest_first():
+    looked = page(lossy())
+    summary = flat(looked.sections["summary"])
+    assert "Fidelity: is it close? ◆ review" in summary
+    assert "strong associations kept, above 0.3 ◆ review" not in summary  # the headline, whose verdict is the family's
+    assert "Lost (real → synthetic): a × b: 0.90 → 0.05; a × c: -0.50 → 0.30." in summary
+    assert "heaps kept: Of 2 values" in summary
+    assert "n = 1,000: 17.0% → 0.7%" in summary
+    associations = flat(looked.sections["associations"])
+    assert "of which the synthetic rows keep less than half" in associations
+    assert associations.index("a × b0.900") < associations.index("a × c−0.500")
+    assert "Lost associations" not in page(evaluation(target="")).sections["associations"]
 
 
 def test_each_family_says_its_gravest_verdict_and_what_to_do_about_it():

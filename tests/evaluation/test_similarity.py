@@ -24,7 +24,7 @@ from fedsynth.evaluation.dependence import (
     pairwise_correlation_difference,
 )
 from fedsynth.rows import Table
-from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
+from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "sdmetrics.json").read_text(encoding="utf-8"))
 
@@ -264,6 +264,61 @@ def test_hellinger_and_jensen_shannon_by_hand():
     assert fidelity.jensen_shannon_distance(real, other)["b"] == pytest.approx(np.sqrt(divergence))
     assert fidelity.jensen_shannon_distance(real, real) == {"b": 0.0}
     assert fidelity.hellinger(*two_booleans(0.0, 1.0)) == {"b": 1.0}
+
+
+def test_heaps_are_numbers_that_many_rows_have_exactly():
+    day = Datetime("day", "2020-01-01", "2030-01-01", unit="D", missing=True)
+    schema = Schema((Numeric("pay", 0, 10_000), day, Boolean("b")))
+
+    def table(thousands: int, days: int) -> Table:
+        pay = np.concatenate([np.full(thousands, 1000.0), np.full(20, 0.5), np.linspace(1, 900, 980 - thousands)])
+        day = np.concatenate([np.full(days, "2024-02-29"), np.full(1000 - days, None)])
+        return schema.encode(pd.DataFrame({"pay": pay, "day": day, "b": True}))
+
+    real = table(170, 10)
+    heaps = fidelity.heaps_of(real)
+    assert list(heaps) == ["pay = 0.5", "pay = 1,000", "day = 2024-02-29"]
+    found = fidelity.heaps_kept(real, table(7, 5), heaps)
+    assert found.details == {"pay = 0.5": 0.02, "pay = 1,000": 0.007, "day = 2024-02-29": 0.005}
+    assert found.value == pytest.approx(2 / 3)
+    # Three standard errors of 17 % in 1,000 rows are 3.6 points, and more in fewer rows.
+    assert fidelity.heaps_kept(real, table(205, 10), heaps).value == 1
+    assert fidelity.heaps_kept(real, table(207, 10), heaps).value == pytest.approx(2 / 3)
+    assert fidelity.heaps_kept(real, table(207, 10).take(np.arange(0, 1000, 2)), heaps).value == 1
+    assert fidelity.heaps_of(table(9, 0)).keys() == {"pay = 0.5"}  # 9 rows of 1,000 are no heap
+
+
+def test_small_tables_have_no_heaps():
+    schema = Schema((Numeric("x", 0, 100),))
+    values = np.concatenate([np.full(9, 1.0), np.arange(10, 30)])
+    assert fidelity.heaps_of(schema.encode(pd.DataFrame({"x": values}))) == {}
+
+
+def test_quantile_errors_by_hand():
+    schema = Schema((Numeric("x", 0, 1000), Numeric("zeros", 0, 1000), Numeric("same", 0, 1000, missing=True)))
+
+    def table(scale: float) -> Table:
+        tail = np.concatenate([np.zeros(970), np.full(30, 8 * scale)])
+        return schema.encode(pd.DataFrame({"x": np.arange(1, 1001) * scale / 2, "zeros": tail, "same": 5.0}))
+
+    real = table(2.0)
+    ranges = fidelity.quantile_ranges(real)
+    # Of the numbers 1 to 1,000 the quantiles are 50 and 950; of zeros with 3 % sixteens both are 0.
+    assert ranges == {0: 900.0, 1: 16.0}
+    errors = fidelity.quantile_errors(real, table(1.0), ranges)
+    assert errors == pytest.approx(
+        {
+            "x, 1 %": 5 / 900,
+            "x, 50 %": 250 / 900,
+            "x, 90 %": 450 / 900,
+            "x, 99 %": 495 / 900,
+            "zeros, 1 %": 0,
+            "zeros, 50 %": 0,
+            "zeros, 90 %": 0,
+            "zeros, 99 %": 8 / 16,
+        }
+    )
+    assert set(fidelity.quantile_errors(real, real, ranges).values()) == {0.0}
 
 
 def test_hellinger_counts_values_beyond_the_real_range_with_the_outer_bins():

@@ -7,9 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from tests.evaluation.report_example import score
 
-from fedsynth.evaluation.dependence import associations_kept, strong_pairs
+from fedsynth.evaluation.dependence import (
+    associations_kept,
+    correlations_kept,
+    spearman,
+    strong_associations,
+    strong_correlations,
+)
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.evaluation.verdicts import with_verdict, worst
@@ -25,14 +32,43 @@ def judged(
 
 
 @pytest.mark.parametrize(
-    ("kept", "verdict"),
-    [((0.95, 0.9), "good"), ((0.99, 0.6), "review"), ((0.99, 0.95, 0.4), "review"), ((0.5, 0.3), "alarm")],
+    ("associations", "verdict", "lost"),
+    [
+        ((0.95, 0.45, -0.6), "good", "other real rows 100%."),
+        ((0.95, 0.45, 0.6), "review", "Lost (real → synthetic): a × 2: -0.60 → 0.60."),
+        ((0.04, 0.39, -0.29), "alarm", "synthetic): a × 0: 0.98 → 0.04; a × 1: 0.80 → 0.39; a × 2: -0.60 → -0.29."),
+    ],
 )
-def test_strong_associations(kept, verdict):
-    details = {f"a × {at}": (one, 0.98) for at, one in enumerate(kept)}
-    found = judged("associations-kept", float(np.mean(kept)), 0.98, details)
+def test_strong_associations(associations, verdict, lost):
+    details = {f"a × {at}": pair for at, pair in enumerate(zip(associations, (0.98, 0.8, -0.6), strict=True))}
+    kept = sum(2 * one / real >= 1 for one, real in details.values()) / 3
+    found = judged("associations-kept", kept, 1.0, details)
     assert found.verdict == verdict
-    assert f"Of {len(kept)} strong associations" in found.says
+    assert f"Of 3 pairs of strongly associated columns, the synthetic rows keep {kept:.0%}" in found.says
+    assert found.says.endswith(lost)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "details", "verdict", "says"),
+    [
+        ("correlations-kept", 0.95, {"a × b": (0.6, 0.65)}, "good", "95% are within 0.1"),
+        (
+            "correlations-kept",
+            0.5,
+            {"a × b": (0.7, 0.9), "a × c": (0.1, 0.9)},
+            "review",
+            "a × c: 0.90 → 0.10; a × b: 0.90 → 0.70",
+        ),
+        ("heaps", 0.95, {"n = 0": (0.17, 0.175)}, "good", "95% are as frequent in the synthetic rows, 98%"),
+        ("heaps", 0.0, {"n = 1,000": (0.007, 0.17)}, "review", "(real → synthetic): n = 1,000: 17.0% → 0.7%."),
+        ("quantiles", 0.04, {"n, 99 %": (0.04, 0.01)}, "good", "off by 4.0% of their column's range on average."),
+        ("quantiles", 0.3, {"n, 99 %": (0.3, 0.01)}, "review", "Farthest off: n, 99 % by 30%."),
+    ],
+)
+def test_correlations_heaps_and_quantiles(metric, value, details, verdict, says):
+    found = judged(metric, value, 0.02 if metric == "quantiles" else 0.98, details)
+    assert found.verdict == verdict
+    assert says in found.says
 
 
 @pytest.mark.parametrize(
@@ -42,7 +78,7 @@ def test_strong_associations(kept, verdict):
         ((0.97, 0.2), "alarm", "1 of 2 columns are more than 0.15 below their reference: c1."),
         ((0.97, 0.97, 0.97, 0.97, 0.5), "review", "c4."),
         ((0.9, 0.9), "review", "No of 2"),
-        ((0.1, 0.2, 0.3, 0.4, 0.5), "alarm", "c0, c1, c2 and 2 others."),
+        ((0.1, 0.2, 0.3, 0.4, 0.5), "alarm", "c0; c1; c2 and 2 others."),
     ],
 )
 def test_columns(similarities, verdict, says):
@@ -69,7 +105,7 @@ def test_few_rows_and_other_scores_have_no_verdict():
 
 def numbers(*columns: NDArray[np.float64]) -> Table:
     schema = Schema(tuple(Numeric(f"n{at}", -9, 9, bins=9) for at in range(len(columns))))
-    codes = tuple(np.clip((column + 9) // 2, 0, 8).astype(np.uint8) for column in columns)
+    codes = tuple(np.nan_to_num(np.clip((column + 9) // 2, 0, 8)).astype(np.uint8) for column in columns)
     return Table(schema, codes, dict(enumerate(columns)))
 
 
@@ -81,12 +117,36 @@ def correlated(rows: int, seed: int, strength: float) -> Table:
 
 def test_what_is_kept_of_an_association_by_hand():
     real, weak, opposite = (correlated(20_000, seed, r) for seed, r in enumerate((0.8, 0.4, -0.8)))
-    pairs = strong_pairs(real, [(0, 1), (0, 2), (1, 2)], 0.3)
-    assert pairs == [(0, 1)]
-    assert associations_kept(real, weak, pairs) == {"n0 × n1": pytest.approx(0.5, abs=0.03)}
-    assert associations_kept(real, opposite, pairs) == {"n0 × n1": 0.0}
-    assert associations_kept(weak, real, pairs) == {"n0 × n1": 1.0}
-    assert associations_kept(real, real, [(0, 2)]) == {"n0 × n2": 1.0}
+    assert strong_associations(real) == {"above 0.3": [(0, 1)], "above 0.5": [(0, 1)]}
+    assert strong_associations(weak) == {"above 0.3": [(0, 1)]}
+    pairs = [(0, 1)]
+    for other, strength, kept in ((weak, 0.4, None), (opposite, -0.8, 0), (correlated(20_000, 3, 0.45), 0.45, 1)):
+        found = associations_kept(real, other, pairs)
+        assert found.details == {"n0 × n1": pytest.approx(strength, abs=0.03)}
+        assert kept is None or found.value == kept
+    assert associations_kept(real, correlated(20_000, 4, 0.3), pairs).value == 0
+    assert associations_kept(weak, real, pairs).value == 1
+    assert associations_kept(real, real, [(0, 1), (0, 2)]).value == 1
+
+
+def test_correlations_are_kept_within_a_tenth():
+    real, near, far = (correlated(20_000, seed, r) for seed, r in enumerate((0.8, 0.75, 0.95)))
+    assert strong_correlations(real) == {"Pearson": [(0, 1)], "Spearman": [(0, 1)]}
+    assert correlations_kept(real, near, [(0, 1)]).value == 1
+    assert correlations_kept(real, far, [(0, 1)]).value == 0
+    tailed = numbers(np.exp(3 * real.numbers[0]), np.exp(3 * real.numbers[1]))
+    assert strong_correlations(tailed) == {"Spearman": [(0, 1)]}
+    assert spearman(tailed, 0, 1) == pytest.approx(spearman(real, 0, 1))
+
+
+def test_spearman_shares_ranks_of_equal_values_and_leaves_out_missing_ones():
+    rng = np.random.default_rng(0)
+    one = rng.integers(0, 5, 500).astype(float)
+    two = one + rng.normal(0, 2, 500)
+    assert spearman(numbers(one, two), 0, 1) == pytest.approx(spearmanr(one, two).statistic)
+    gap = np.concatenate([one, [np.nan] * 3]), np.concatenate([two, [np.nan] * 3])
+    assert spearman(numbers(*gap), 0, 1) == pytest.approx(spearmanr(one, two).statistic)
+    assert spearman(numbers(one * 0, two), 0, 1) == 0
 
 
 def test_an_evaluation_alarms_where_an_association_is_gone():
@@ -94,7 +154,8 @@ def test_an_evaluation_alarms_where_an_association_is_gone():
     sides = [correlated(1500, seed, r) for seed, r in enumerate((0.8, 0.02))]
     found = {one.metric: one for one in evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2).scores}
     assert found["associations-kept"].verdict == "alarm"
+    assert found["associations-kept"].details.keys() == {"n0 × n1"}
     assert found["column-similarity"].verdict == "good"
     sides[1] = correlated(1500, 5, 0.8)
     calm = evaluate(EvaluationTables(*sides), metrics=metrics, repeats=2)
-    assert [one.verdict for one in calm.scores] == ["good"] * 3
+    assert [one.verdict for one in calm.scores] == ["good"] * 4  # two of associations

@@ -440,6 +440,32 @@ def test_a_mean_over_learners_of_one_score_or_of_each(data: Path) -> None:
     assert METRICS["mean-learning"](run, score="macro F1", suite="fedtabdiff", rows=200) == every["macro F1"]
 
 
+def test_what_workload_error_does_not_see(data: Path) -> None:
+    schema = Schema((Numeric("age", 0, 100), Numeric("pay", 0, 1100), Categorical("sick", ("no", "yes"))))
+    frame = pd.read_csv(data / "people.csv")
+    frame["pay"] = (10 * frame["age"]).clip(upper=600)
+    frame["sick"] = np.where(frame["age"] > 50, "yes", "no")
+    people = schema.encode(frame)
+    real, test = people.take(np.arange(300)), people.take(np.arange(300, 400))
+    same = FinishedRun(real, real, test, target="sick")
+    shuffled = {name: frame[name][:300].sample(frac=1, random_state=at).array for at, name in enumerate(frame)}
+    lost = FinishedRun(real, schema.encode(pd.DataFrame(shuffled)), test, target="sick")
+    strong = {"above 0.3": 1.0, "above 0.5": 1.0}
+    assert METRICS["associations-kept"](same) == strong
+    assert METRICS["associations-kept"](lost) == dict.fromkeys(strong, 0.0)
+    assert METRICS["correlations-kept"](same) == {"Pearson": 1.0, "Spearman": 1.0}
+    assert METRICS["correlations-kept"](lost) == {"Pearson": 0.0, "Spearman": 0.0}
+    assert METRICS["heaps"](same) == METRICS["heaps"](lost) == 1.0  # columns are shuffled
+    quantiles = METRICS["quantiles"](FinishedRun(real, schema.encode(frame[:300].assign(pay=0.0))))
+    assert isinstance(quantiles, dict)
+    assert quantiles["1 % within 0.05"] == quantiles["50 % within 0.05"] == 0.5  # age is right, pay is not
+    assert quantiles[""] == pytest.approx(np.mean([quantiles[name] for name in ("1 %", "50 %", "90 %", "99 %")]))
+    assert METRICS["relative-auc"](same) == 1.0
+    relative, auc = METRICS["relative-auc"](lost), METRICS["gradient-boosting"](lost)
+    assert isinstance(auc, float)
+    assert relative == pytest.approx((auc - 0.5) / 0.5)  # real rows teach all
+
+
 def test_codes_are_categories_and_constants_stay_where_the_rules_say_so(data: Path, tmp_path: Path) -> None:
     people = pd.read_csv(data / "people.csv")
     people.assign(ward=np.arange(400) % 40, country="fr", era=7).to_csv(tmp_path / "people.csv", index=False)
@@ -483,6 +509,7 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
         "fedvae_thesis": 168,
         "flaim_table2": 160,
         "heterofedsyn_table4": 1169,
+        "relations": 400,
     }
     spec = read_spec(file.read_text())
     found = cases(spec)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.evaluation.features import is_numeric
+from fedsynth.evaluation.score import Summary
 from fedsynth.rows import Table
 from fedsynth.schema.bins import Axis
 
@@ -68,31 +69,109 @@ def association_differences(real: Table, other: Table, pairs: Sequence[tuple[int
     }
 
 
-def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float) -> list[tuple[int, int]]:
+def spearman(table: Table, one: int, other: int) -> float:
+    """Return Spearman's correlation of two columns of numbers, given by position: Pearson's correlation of their ranks.
+
+    Ranks are among the column's known values, equal values share their mean rank, and rows where either number is
+    missing are left out. It is 0 if a column is constant.
+    """
+    return _pearson(_ranks(table, one), _ranks(table, other))
+
+
+# Cache: a column is in as many pairs as the table has other columns.
+_ranked: WeakKeyDictionary[Table, dict[int, NDArray[np.float64]]] = WeakKeyDictionary()
+
+
+def _ranks(table: Table, column: int) -> NDArray[np.float64]:
+    found = _ranked.setdefault(table, {})
+    if column not in found:
+        values = table.numbers[column]
+        _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+        found[column] = np.where(np.isnan(values), np.nan, (np.cumsum(counts) - (counts - 1) / 2)[which])
+    return found[column]
+
+
+Association = Callable[[Table, int, int], float]
+Pairs = Sequence[tuple[int, int]]
+
+STRONG = (0.3, 0.5)  # least absolute values of a strong association in the real rows
+_CORRELATED = 0.5  # least absolute value of a strong correlation of two numbers
+_KEPT = 0.5  # least share of an association that is kept
+_NEAR = 0.1  # largest difference of a correlation that is kept
+
+
+def strong_associations(real: Table) -> dict[str, Pairs]:
+    """Return the strongly associated pairs of columns, as positions, under "above 0.3" and, among these, "above 0.5".
+
+    The limits are for the absolute association in ``real``, which :func:`association_matrix` defines. All pairs of
+    columns are examined. A limit that no pair reaches is left out.
+    """
+    pairs = list(itertools.combinations(range(len(real.codes)), 2))
+    return _nonempty({f"above {least}": strong_pairs(real, pairs, least) for least in STRONG})
+
+
+def strong_correlations(real: Table) -> dict[str, Pairs]:
+    """Return the strongly correlated pairs of columns of numbers, as positions, by "Pearson" and by "Spearman".
+
+    The correlation in ``real`` is at least 0.5 in absolute value. A correlation that is strong for no pair is left out.
+    """
+    pairs = list(itertools.combinations(sorted(real.numbers), 2))
+    return _nonempty({name: strong_pairs(real, pairs, _CORRELATED, how) for name, how in CORRELATIONS.items()})
+
+
+CORRELATIONS: Mapping[str, Association] = {"Pearson": association, "Spearman": spearman}
+
+
+def _nonempty(found: dict[str, Pairs]) -> dict[str, Pairs]:
+    return {name: pairs for name, pairs in found.items() if pairs}
+
+
+def strong_pairs(real: Table, pairs: Iterable[tuple[int, int]], least: float, how: Association = association) -> Pairs:
     """Return the ``pairs`` of column positions whose association in ``real`` is at least ``least`` in absolute value.
 
-    :func:`association_matrix` defines the association.
+    ``how`` measures the association (default: :func:`association_matrix` defines it).
     """
-    return [(one, two) for one, two in pairs if abs(association(real, one, two)) >= least]
+    return [(one, two) for one, two in pairs if abs(how(real, one, two)) >= least]
 
 
-def associations_kept(real: Table, other: Table, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return, for each pair of columns, the share of the real association that the other table keeps, from 0 to 1.
+def associations_kept(real: Table, other: Table, pairs: Pairs) -> Summary:
+    """Return the share of ``pairs`` whose association in ``real`` is kept in ``other``: 0 to 1.
 
-    ``pairs`` holds pairs of column positions; keys of the result are "first name × second name". An association of
-    opposite sign counts as 0, a stronger one as 1; where the real association is 0, the share is 1.
-    :func:`association_matrix` defines the association.
+    It is kept if that of ``other`` has the same sign and is at least half as strong. ``pairs`` holds pairs of column
+    positions, at least one. The details are the associations in ``other``, by "first name × second name";
+    :func:`association_matrix` defines them.
     """
-    return {
-        f"{real.schema.names[one]} × {real.schema.names[two]}": _kept(
-            association(real, one, two), association(other, one, two)
-        )
-        for one, two in pairs
-    }
+    return _share(real, other, pairs, association, is_kept)
 
 
-def _kept(real: float, other: float) -> float:
-    return min(1.0, max(0.0, other / real)) if real else 1.0
+def correlations_kept(real: Table, other: Table, pairs: Pairs, how: Association = association) -> Summary:
+    """Return the share of ``pairs`` of columns of numbers whose correlation in ``other`` is within 0.1 of ``real``.
+
+    ``pairs`` holds pairs of column positions, at least one, and ``how`` is a value of :data:`CORRELATIONS` (default:
+    Pearson's). The details are the correlations in ``other``, by "first name × second name".
+    """
+    return _share(real, other, pairs, how, is_near)
+
+
+def is_kept(real: float, other: float) -> bool:
+    """Return whether ``other`` has at least half of the association ``real``, with the same sign."""
+    return math.copysign(1.0, real) * other >= _KEPT * abs(real)
+
+
+def is_near(real: float, other: float) -> bool:
+    """Return whether the correlation ``other`` is within 0.1 of ``real``."""
+    return abs(other - real) <= _NEAR
+
+
+def _share(
+    real: Table, other: Table, pairs: Pairs, how: Association, passes: Callable[[float, float], bool]
+) -> Summary:
+    names = real.schema.names
+    found = {(one, two): how(other, one, two) for one, two in pairs}
+    return Summary(
+        float(np.mean([passes(how(real, one, two), value) for (one, two), value in found.items()])),
+        {f"{names[one]} × {names[two]}": value for (one, two), value in found.items()},
+    )
 
 
 def pairwise_correlation_difference(real: NDArray[np.float64], synthetic: NDArray[np.float64]) -> float:

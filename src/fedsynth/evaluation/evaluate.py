@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -14,21 +14,23 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import random_workload
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest
-from fedsynth.evaluation import detection, fidelity, privacy, similarity
-from fedsynth.evaluation.dependence import (
-    association_differences,
-    association_matrix,
-    associations_kept,
-    pairwise_correlation_difference,
-    strong_pairs,
-)
+from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
 from fedsynth.evaluation.plot_data import PlotData, plot_data
 from fedsynth.evaluation.references import cached
-from fedsynth.evaluation.score import Details, Estimate, EvaluationTables, Resample, Score, of_references, over_trials
+from fedsynth.evaluation.score import (
+    Details,
+    Estimate,
+    EvaluationTables,
+    Measured,
+    Resample,
+    Score,
+    of_references,
+    over_trials,
+)
 from fedsynth.evaluation.suites import SUITES
 from fedsynth.evaluation.utility import utility
-from fedsynth.evaluation.verdicts import STRONG, with_verdict
+from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.rows import Table
@@ -49,6 +51,9 @@ FIDELITY: Mapping[str, str] = {
     "coverage": "coverage",
     "missing-values-similarity": "missing values similarity",
     "associations-kept": "strong associations kept",
+    "correlations-kept": "strong correlations kept",
+    "heaps": "heaps kept",
+    "quantiles": "quantile error",
     "association-difference": "association difference",
     "correlation-difference": "pairwise correlation difference",
     "propensity": "propensity MSE",
@@ -67,7 +72,7 @@ METRICS = (*FIDELITY, "validity", "likelihood", "learning", *privacy.METRICS)
 
 Item = TypeVar("Item")
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
-Metric = Callable[[Table, Table], "float | Details"]
+Metric = Callable[[Table, Table], Measured]
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def evaluate(
     if FIDELITY.keys() & set(wanted):
         trials = list(evidence.trials(repeats, max_rows, seed))
         said.append(_comparison(evidence, trials))
-        chosen = [one for one in _fidelity(evidence.real, seed) if one.name in wanted]
+        chosen = list(_fidelity(evidence.sample(evidence.real, max_rows, seed), seed, wanted))
         for done, one in enumerate(chosen):
             progress("fidelity", done, len(chosen))
             references = cached(
@@ -313,7 +318,10 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
     if "validity" in unmeasured:
         why.append("the schema has no rule, and the tables no derived column, so there is nothing to check")
     if FIDELITY.keys() & set(unmeasured):
-        why.append("they have too few columns of the type that the metric compares, or no strongly associated pair")
+        why.append(
+            "they have too few columns of the type that the metric compares, no strongly associated pair, or no value "
+            "that many rows share"
+        )
     raise Unsupported(f"{', '.join(unmeasured)} cannot be measured on these tables: {'; '.join(why)}")
 
 
@@ -372,8 +380,31 @@ class _Fidelity:
         return FIDELITY[self.name] + self.part
 
 
-def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
-    """Yield the fidelity scores that apply to the schema and to the associations of the real rows."""
+def _fidelity(real: Table, seed: int, wanted: Container[str] = tuple(FIDELITY)) -> Iterator[_Fidelity]:
+    """Yield those of the ``wanted`` fidelity scores that apply to the schema and to the real rows."""
+    if "associations-kept" in wanted:
+        note = "pairs of columns that are so strongly associated in the real rows; half of it is kept, with its sign"
+        for name, pairs in dependence.strong_associations(real).items():
+            metric = partial(dependence.associations_kept, pairs=pairs)
+            yield _Fidelity("associations-kept", 1.0, metric, note, f", {name}")
+    if "correlations-kept" in wanted:
+        note = "pairs of numbers whose correlation is at least 0.5 in the real rows; within 0.1 of it is kept"
+        for name, pairs in dependence.strong_correlations(real).items():
+            metric = partial(dependence.correlations_kept, pairs=pairs, how=dependence.CORRELATIONS[name])
+            yield _Fidelity("correlations-kept", 1.0, metric, note, f", {name}")
+    if "heaps" in wanted and (heaps := fidelity.heaps_of(real)):
+        note = (
+            "values that at least 1 % of the real rows have exactly; within 1 percentage point of their share is kept"
+        )
+        yield _Fidelity("heaps", 1.0, partial(fidelity.heaps_kept, heaps=heaps), note)
+    if "quantiles" in wanted and (ranges := fidelity.quantile_ranges(real)):
+        note = "1, 50, 90 and 99 % quantiles of numeric columns, as a fraction of the range from 5 to 95 %"
+        yield _Fidelity("quantiles", 0.0, partial(fidelity.quantile_errors, ranges=ranges), note)
+    yield from (one for one in _of_schema(real, seed) if one.name in wanted)
+
+
+def _of_schema(real: Table, seed: int) -> Iterator[_Fidelity]:
+    """Yield the fidelity scores that apply to the schema."""
     columns = range(len(real.codes))
     pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
     planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
@@ -388,12 +419,9 @@ def _fidelity(real: Table, seed: int) -> Iterator[_Fidelity]:
     if any(column.missing for column in real.schema.stored):
         yield _Fidelity("missing-values-similarity", 1.0, similarity.missing_similarity)
     if pairs:
-        yield _Fidelity("association-difference", 0.0, partial(association_differences, pairs=pairs), of_pairs)
+        differences = partial(dependence.association_differences, pairs=pairs)
+        yield _Fidelity("association-difference", 0.0, differences, of_pairs)
         difference = partial(_correlation_difference, columns=chosen)
-        strong = strong_pairs(real, itertools.combinations(chosen, 2), STRONG)
-        note = "; ".join(filter(None, (of_columns, f"pairs whose association in the real rows is at least {STRONG}")))
-        if strong:
-            yield _Fidelity("associations-kept", 1.0, partial(associations_kept, pairs=strong), note)
         yield _Fidelity("correlation-difference", 0.0, difference, of_columns)
     yield _Fidelity("propensity", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25")
     yield _Fidelity("log-cluster", None, partial(detection.log_cluster, seed=seed), "lower is better")
@@ -427,7 +455,8 @@ def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item
 
 
 def _correlation_difference(real: Table, other: Table, columns: Sequence[int]) -> float:
-    return pairwise_correlation_difference(association_matrix(real, columns), association_matrix(other, columns))
+    matrices = (dependence.association_matrix(table, columns) for table in (real, other))
+    return dependence.pairwise_correlation_difference(*matrices)
 
 
 def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...]]) -> Details:

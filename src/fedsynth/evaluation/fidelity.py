@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique, Workload
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import is_numeric
+from fedsynth.evaluation.score import Summary
 from fedsynth.rows import Table
+from fedsynth.schema import Datetime
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,86 @@ def wasserstein_on_own_scales(real: Table, other: Table) -> dict[str, float]:
         one, two = _known(real, column), _known(other, column)
         distances[real.schema.names[column]] = _scaled_distance(one, two, one, two)
     return distances
+
+
+Heaps = Mapping[str, tuple[int, float]]
+
+_HEAP, _HEAP_ROWS = 0.01, 10  # least share and least number of rows at a heap
+_POINT = 0.01  # a share is kept within one percentage point ...
+_ERRORS = 3  # ... or so many standard errors
+
+
+def heaps_of(real: Table) -> Heaps:
+    """Return the heaps of a table: numbers and times that at least 1 % of its rows, and at least 10, have exactly.
+
+    Keys are "column = value"; values are (position of the column, number). Zero, round numbers and caps make heaps, and
+    so does each value of a column that has few.
+    """
+    found = {}
+    for column in real.numbers:
+        values, counts = np.unique(_known(real, column), return_counts=True)
+        for value in values[counts >= max(_HEAP * len(real), _HEAP_ROWS)].tolist():
+            found[f"{real.schema.names[column]} = {_written(real, column, value)}"] = (column, value)
+    return found
+
+
+def _written(table: Table, column: int, value: float) -> str:
+    described = table.schema.stored[column]
+    if isinstance(described, Datetime):
+        moment = np.datetime64(int(value) * described.microseconds, "us")
+        return str(np.datetime_as_string(moment, unit="D" if described.unit == "D" else "auto"))
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e15 else f"{value:.15g}"
+
+
+def heaps_kept(real: Table, other: Table, heaps: Heaps) -> Summary:
+    """Return the share of ``heaps`` (at least one) that as many rows of ``other`` have as of ``real``: 0 to 1.
+
+    A heap is a value of a column, as :func:`heaps_of` returns them. As many are shares of rows within one percentage
+    point or, in small tables, within three standard errors of the real share in a sample as large as the smaller of the
+    two tables. The details are the shares of rows of ``other``, by heap.
+    """
+    rows = min(len(real), len(other))
+    shares = {
+        name: tuple(float((table.numbers[column] == value).mean()) for table in (real, other))
+        for name, (column, value) in heaps.items()
+    }
+    kept = [abs(q - p) <= max(_POINT, _ERRORS * math.sqrt(p * (1 - p) / rows)) for p, q in shares.values()]
+    return Summary(float(np.mean(kept)), {name: q for name, (_, q) in shares.items()})
+
+
+QUANTILES = (0.01, 0.5, 0.9, 0.99)
+
+
+def quantile_ranges(real: Table) -> dict[int, float]:
+    """Return the range of each column of numbers or times, by position, from its 5 % to its 95 % quantile.
+
+    If these are equal, it is the range of all known values; a column with a single value is left out.
+    """
+    found = {}
+    for column in real.numbers:
+        if len(values := _known(real, column)) and np.ptp(values):
+            low, high = np.quantile(values, [0.05, 0.95], method="inverted_cdf")
+            found[column] = float(high - low) or float(np.ptp(values))
+    return found
+
+
+def quantile_errors(real: Table, other: Table, ranges: Mapping[int, float]) -> dict[str, float]:
+    """Return the absolute errors of the 1, 50, 90 and 99 % quantiles of columns of numbers, relative to their ranges.
+
+    Keys are "column, 50 %". ``ranges`` maps positions of columns to ranges in the column's own unit, as
+    :func:`quantile_ranges` does. Times count as numbers. Missing values are left out; if all are missing in one table
+    only, the error is 1. It sees tails, of which the Kolmogorov-Smirnov and Wasserstein distances see little.
+    """
+    errors = {}
+    for column, width in ranges.items():
+        sides = [_known(table, column) for table in (real, other)]
+        found = [float(len(sides[0]) != len(sides[1]))] * len(QUANTILES)
+        if all(map(len, sides)):
+            one, two = (np.quantile(values, QUANTILES, method="inverted_cdf") for values in sides)
+            found = (np.abs(two - one) / width).tolist()
+        for quantile, error in zip(QUANTILES, found, strict=True):
+            errors[f"{real.schema.names[column]}, {quantile:.0%}".replace("%", " %")] = error
+    return errors
 
 
 def _known(table: Table, column: int) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ from fedsynth.evaluation import dependence, detection, fidelity, privacy, simila
 from fedsynth.evaluation.augmentation.rows import append_rows
 from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, majority
 from fedsynth.evaluation.evaluate import evaluate
+from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.evaluation.utility import scores_by_learner, train_synthetic_test_real
 from fedsynth.plugins import installed, load, named
@@ -227,6 +228,58 @@ def correlation_difference(run: FinishedRun) -> float:
     return dependence.pairwise_correlation_difference(*matrices)
 
 
+def associations_kept(run: FinishedRun) -> Mapping[str, float]:
+    """Return the share of the training rows' strongly associated pairs of columns that the synthetic rows keep: 0 to 1.
+
+    The keys are "above 0.3" and "above 0.5", the limits of a strong association; a limit that no pair reaches is left
+    out. Half of an association is kept, with the same sign
+    (:func:`fedsynth.evaluation.dependence.associations_kept`).
+    """
+    return {
+        name: dependence.associations_kept(run.real, run.synthetic, pairs).value
+        for name, pairs in dependence.strong_associations(run.real).items()
+    }
+
+
+def correlations_kept(run: FinishedRun) -> Mapping[str, float]:
+    """Return the share of the training rows' strong correlations of numbers that synthetic rows have within 0.1.
+
+    The keys are "Pearson" and "Spearman"; a correlation is strong from 0.5 on, and one that is strong for no pair is
+    left out. See :func:`fedsynth.evaluation.dependence.correlations_kept`.
+    """
+    return {
+        name: dependence.correlations_kept(run.real, run.synthetic, pairs, dependence.CORRELATIONS[name]).value
+        for name, pairs in dependence.strong_correlations(run.real).items()
+    }
+
+
+def heaps(run: FinishedRun) -> float:
+    """Return the share of the training rows' heaps that equally many synthetic rows have, 0 to 1; nan without heaps.
+
+    A heap is a number that at least 1 % of the rows have exactly; see
+    :func:`fedsynth.evaluation.fidelity.heaps_kept`.
+    """
+    found = fidelity.heaps_of(run.real)
+    return fidelity.heaps_kept(run.real, run.synthetic, found).value if found else math.nan
+
+
+def quantiles(run: FinishedRun) -> Mapping[str, float]:
+    """Return the errors of quantiles of the synthetic numbers, relative to the range from the 5 to the 95 % quantile.
+
+    Under "1 %", "50 %", "90 %" and "99 %" it is the mean over columns of numbers, under "" the mean of all, and under
+    "50 % within 0.05" (and so on) the share of columns whose error is at most 0.05. The result is empty without
+    columns of numbers. See :func:`fedsynth.evaluation.fidelity.quantile_errors`.
+    """
+    errors = fidelity.quantile_errors(run.real, run.synthetic, fidelity.quantile_ranges(run.real))
+    if not errors:
+        return {}
+    found = {"": _mean(errors)}
+    for quantile in ("1 %", "50 %", "90 %", "99 %"):
+        some = np.array([error for name, error in errors.items() if name.endswith(f", {quantile}")])
+        found |= {quantile: float(some.mean()), f"{quantile} within 0.05": float((some <= 0.05).mean())}
+    return found
+
+
 def propensity(run: FinishedRun, rows: int = 30_000) -> float:
     """Return how well a classification tree tells training from synthetic rows: 0 (cannot tell) to 0.25.
 
@@ -308,7 +361,26 @@ def gradient_boosting(run: FinishedRun, rows: int = 50_000) -> float:
     See :func:`fedsynth.evaluation.utility.train_synthetic_test_real`. Raises :class:`Unsupported` without test rows or
     a target, and if the test rows have a single class.
     """
-    return train_synthetic_test_real(run.synthetic, run.test, run.label, run.seed, rows).auc
+    return _boosted(run, run.synthetic, rows, run.seed)
+
+
+def relative_auc(run: FinishedRun, rows: int = 50_000) -> float:
+    """Return the AUC's gain over guessing from synthetic rows, relative to that from real rows: 1 is as good as real.
+
+    That is (synthetic - 0.5) / (real - 0.5), where the learner of :func:`gradient_boosting` has learned the target from
+    at most ``rows`` synthetic or training rows; nan if training rows teach it nothing. Runs on the same rows share the
+    AUC of the training rows, which is cached in the process. Raises the errors of :func:`gradient_boosting`.
+    """
+    gains = [_boosted(run, table, rows, seed) - 0.5 for table, seed in ((run.synthetic, run.seed), (run.real, 0))]
+    return gains[0] / gains[1] if gains[1] > 0 else math.nan
+
+
+def _boosted(run: FinishedRun, table: Table, rows: int, seed: int) -> float:
+    return cached(
+        (table, run.test),
+        ("gradient boosting", run.label, rows, seed),
+        lambda: train_synthetic_test_real(table, run.test, run.label, seed, rows).auc,
+    )
 
 
 def learning(run: FinishedRun, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
@@ -502,6 +574,10 @@ METRICS: dict[str, Metric] = {
     "column-similarity": _by_column(similarity.column_similarity),
     "coverage": _by_column(similarity.coverage),
     "sdmetrics-fidelity": sdmetrics_fidelity,
+    "associations-kept": associations_kept,
+    "correlations-kept": correlations_kept,
+    "heaps": heaps,
+    "quantiles": quantiles,
     "association-slopes": association_slopes,
     "correlation-difference": correlation_difference,
     "propensity": propensity,
@@ -509,6 +585,7 @@ METRICS: dict[str, Metric] = {
     "likeness": likeness,
     "evaluation": evaluation,
     "gradient-boosting": gradient_boosting,
+    "relative-auc": relative_auc,
     "learning": learning,
     "mean-learning": mean_learning,
     "federated-training": federated_training,

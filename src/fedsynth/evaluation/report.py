@@ -16,7 +16,7 @@ from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData
 from fedsynth.evaluation.plots import Chart
 from fedsynth.evaluation.score import Family, Score, Verdict
 from fedsynth.evaluation.summary import RunSummary
-from fedsynth.evaluation.verdicts import LOST, STRONG, worst
+from fedsynth.evaluation.verdicts import lost_associations, worst
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -28,7 +28,7 @@ _LINES = 500  # lines of the ledger shown; all are in ledger.json
 # The headline score of a family without an alarm: the first of these that was measured, else its first score.
 _HEADLINES: Mapping[Family, tuple[str, ...]] = {
     "fidelity": ("strong associations kept", "pair similarity", "column similarity"),
-    "utility": ("ROC AUC", "R2", "accuracy"),
+    "utility": ("ROC AUC relative", "ROC AUC", "R2", "accuracy"),
     "privacy": ("membership AUC, DOMIAS", "membership", "share nearer", "median DCR"),
 }
 # Actions: for a verdict, and for the gravest verdict of a family.
@@ -45,7 +45,7 @@ _ACTIONS: Mapping[tuple[Family, Verdict], str] = {
     ("privacy", "review"): "Find the cause of the figures named here before the table is released.",
     ("privacy", "alarm"): "Do not release this table until the cause is found and removed.",
 }
-_LOST_SHOWN, _LOST_LISTED = 3, 20  # associations in the summary, and in their own section
+_LOST = 20  # lost associations listed in their section
 
 
 @dataclass(frozen=True)
@@ -102,9 +102,9 @@ class AttackGroup:
 
 @dataclass(frozen=True)
 class AssociatedPair:
-    """A pair of columns (``names``) and its association in the real and in the synthetic table, -1 to 1."""
+    """A pair of columns ("first name × second name"), and its association in real and in synthetic rows, -1 to 1."""
 
-    names: tuple[str, str]
+    name: str
     real: float
     synthetic: float
 
@@ -132,6 +132,8 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
     scores = {family: [one for one in evaluation.scores if one.family == family] for family in _HEADLINES}
     columns = sorted(_columns(evaluation), key=_similarity)
     groups, distances = attack_groups(evaluation)
+    headlines = {family: _headline(evaluation.scores, family) for family in _HEADLINES}
+    shown = [one.score for one in headlines.values() if one is not None]
     return environment.get_template("report.html.jinja").render(
         evaluation=evaluation,
         run=run,
@@ -140,12 +142,12 @@ def render_report(evaluation: Evaluation, run: RunSummary | None) -> str:
         distances=distances,
         corrected=sum(math.isfinite(one.p_value) for one in scores["privacy"]),
         meanings=MEANINGS,
-        lost=lost_associations(evaluation.plot_data),
-        lost_shown=_LOST_SHOWN,
-        most_lost=_LOST_LISTED,
+        lost=_lost(evaluation.scores),
+        most_lost=_LOST,
         commonest=lambda some: Counter(one.reference_is for one in some).most_common(1)[0][0],
         scores=scores,
-        headlines={family: _headline(evaluation.scores, family) for family in _HEADLINES},
+        headlines=headlines,
+        findings=[one for one in evaluation.scores if one.verdict == "review" and one not in shown],
         verdicts=Counter(one.verdict for one in scores["privacy"] if one.verdict),
         alarms=[one for one in evaluation.scores if one.verdict == "alarm"],
         columns=columns[:_OPEN],
@@ -223,24 +225,14 @@ def attack_groups(evaluation: Evaluation) -> tuple[list[AttackGroup], list[Score
     return found, [one for one in scores if one not in grouped]
 
 
-def lost_associations(plot_data: PlotData) -> list[AssociatedPair]:
-    """Return the column pairs of the association matrices whose strong association is lost, strongest first.
-
-    An association is strong if it is at least 0.3 in absolute value in the real rows, and lost if it is less than half
-    as strong in the synthetic rows, or has the opposite sign. ``plot_data`` holds the association matrices.
-    """
-    pairs = [pair for pair in _pairs(plot_data) if abs(pair.real) >= STRONG and pair.synthetic / pair.real < LOST]
-    return sorted(pairs, key=lambda pair: -abs(pair.real))
-
-
 def headline(scores: tuple[Score, ...], family: Family) -> Score | None:
     """Return the score that a report's summary shows for a family; None if none of its scores was measured.
 
     The family is "fidelity", "utility" or "privacy". The first score with the verdict "alarm" is returned. Without one,
     it is the first that was measured of: strong associations kept, pair similarity, column similarity (fidelity); ROC
-    AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score, share nearer to training rows,
-    median DCR (privacy). Without these, it is the family's first score. A score that is nan or infinite is returned
-    only if there is no other.
+    AUC relative to real rows, ROC AUC, R2, accuracy (utility); membership AUC of DOMIAS, another membership score,
+    share nearer to training rows, median DCR (privacy). Without these, it is the family's first score. A score that is
+    nan or infinite is returned only if there is no other.
     """
     known = [one for one in scores if one.family == family]
     sound = [one for one in known if math.isfinite(one.synthetic.value)] or known
@@ -276,12 +268,11 @@ def worst_details(score: Score) -> list[tuple[str, tuple[float, float]]]:
     """Return the up to ten worst details of a score, worst first: (name, (synthetic value, reference value)).
 
     Details are the score's values by column, pair or learner. A detail is the worse, the farther its synthetic value is
-    from ``score.best`` or, if that is None, from its reference value.
+    from its reference value.
     """
 
     def badness(item: tuple[str, tuple[float, float]]) -> float:
-        synthetic, reference = item[1]
-        gap = abs(synthetic - (reference if score.best is None else score.best))
+        gap = abs(item[1][0] - item[1][1])
         return gap if math.isfinite(gap) else -1.0
 
     return sorted(score.details.items(), key=badness, reverse=True)[:_WORST]
@@ -343,6 +334,12 @@ def _matrices(plot_data: PlotData) -> dict[str, Any] | None:
     }
 
 
+def _lost(scores: tuple[Score, ...]) -> list[AssociatedPair]:
+    """Return the lost associations, strongest first; nothing if they were not measured."""
+    measured = [one for one in scores if one.metric == "associations-kept"][:1]  # the others are among its pairs
+    return [AssociatedPair(*pair) for score in measured for pair in lost_associations(score)]
+
+
 def _worst_pairs(plot_data: PlotData) -> list[AssociatedPair]:
     return sorted(_pairs(plot_data), key=lambda pair: -abs(pair.synthetic - pair.real))[:_WORST]
 
@@ -351,7 +348,7 @@ def _pairs(plot_data: PlotData) -> list[AssociatedPair]:
     matrices = plot_data.associations
     return [
         AssociatedPair(
-            (matrices.names[one], matrices.names[two]), matrices.real[one][two], matrices.synthetic[one][two]
+            f"{matrices.names[one]} × {matrices.names[two]}", matrices.real[one][two], matrices.synthetic[one][two]
         )
         for one in range(len(matrices.names))
         for two in range(one + 1, len(matrices.names))

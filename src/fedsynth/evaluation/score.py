@@ -52,9 +52,10 @@ class Score:
       is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
-    - ``details``: maps each column, set of columns, learner, attacker or rule of the schema (a combination of values
-      that no row may have) to its (synthetic, reference) value; ``synthetic.value`` is then their mean (of rules: the
-      share of rows that break any).
+    - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule of the schema (a
+      combination of values that no row may have) to its (synthetic, reference) value; ``synthetic.value`` is then their
+      mean or, if it is a share of those that pass a test, :class:`Summary` (of rules: the share of rows that break
+      any).
     - ``verdict``: "good", "review" (somebody should look at it), "alarm", or "" for none; ``says``: the explanation for
       readers.
     - ``bound``: for an attack, the largest value that the formal guarantee allows any attack of its kind on the
@@ -244,13 +245,22 @@ class Resample:
 Details = Mapping[str, float]
 
 
-def of_references(
-    trials: Sequence[Resample], metric: Callable[[Table, Table], float | Details]
-) -> list[float | Details]:
+@dataclass(frozen=True)
+class Summary:
+    """A figure with details of which it is not the mean, such as the share of column pairs that pass a test."""
+
+    value: float
+    details: Details
+
+
+Measured = float | Details | Summary
+"""What a metric returns of two tables: a number, details of which the mean is meant, or a number with its details."""
+
+
+def of_references(trials: Sequence[Resample], metric: Callable[[Table, Table], Measured]) -> list[Measured]:
     """Return the metric of the real and the reference rows of each :class:`Resample`, in order.
 
-    It is what real rows reach in place of synthetic ones. ``metric`` maps two tables to a number, or to numbers by
-    column or pair.
+    It is what real rows reach in place of synthetic ones. ``metric`` maps two tables to what it has :data:`Measured`.
     """
     return [metric(trial.real, trial.reference) for trial in trials]
 
@@ -258,46 +268,49 @@ def of_references(
 def over_trials(
     name: str,
     trials: Sequence[Resample],
-    metric: Callable[[Table, Table], float | Details],
+    metric: Callable[[Table, Table], Measured],
     *,
     family: Family = "fidelity",
     best: float | None = None,
     reference_is: str = "",
     note: str = "",
-    references: Sequence[float | Details] | None = None,
+    references: Sequence[Measured] | None = None,
 ) -> Score:
     """Return a score: a metric of real and synthetic rows, as a mean over trials, beside that of other real rows.
 
     Each :class:`Resample` holds real, synthetic and reference rows (other real rows); there must be at least one trial.
-    ``metric`` maps two tables, real rows first, to a number, or to details: numbers by column or pair, of which the
-    mean is taken. ``references`` are its values of real and reference rows for each trial, if already computed
+    ``metric`` maps two tables, real rows first, to a number, to details (numbers by column or pair) of which the mean
+    is taken, or to both. ``references`` are its values of real and reference rows for each trial, if already computed
     (:func:`of_references`). The other arguments are fields of the :class:`Score`.
     """
     if references is None:
         references = of_references(trials, metric)
-    both = list(zip([metric(trial.real, trial.synthetic) for trial in trials], references, strict=True))
-    values = np.array([[_mean(one) for one in pair] for pair in both])
-    details: dict[str, tuple[float, float]] = {}
-    first = both[0][0]
-    if isinstance(first, Mapping):
-        details = {
-            key: (float(np.mean([s[key] for s, _ in both])), float(np.mean([r[key] for _, r in both])))  # type: ignore[index]
-            for key in first
-        }
+    sides = [[metric(trial.real, trial.synthetic) for trial in trials], list(references)]
+    synthetic, reference = (
+        {key: float(np.mean([_details(one)[key] for one in side])) for key in _details(side[0])} for side in sides
+    )
     return Score(
         family,
         name,
-        Estimate.over(values[:, 0].tolist()),
-        Estimate.over(values[:, 1].tolist()),
+        Estimate.over([_value(one) for one in sides[0]]),
+        Estimate.over([_value(one) for one in sides[1]]),
         reference_is,
         best,
         note,
-        details,
+        {key: (value, reference[key]) for key, value in synthetic.items()},
     )
 
 
-def _mean(value: float | Details) -> float:
-    return float(np.mean(list(value.values()))) if isinstance(value, Mapping) else float(value)
+def _value(measured: Measured) -> float:
+    if isinstance(measured, Summary):
+        return measured.value
+    return float(np.mean(list(measured.values()))) if isinstance(measured, Mapping) else float(measured)
+
+
+def _details(measured: Measured) -> Details:
+    if isinstance(measured, Summary):
+        return measured.details
+    return measured if isinstance(measured, Mapping) else {}
 
 
 def holm(p: Sequence[float]) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -85,7 +85,9 @@ def utility(
     """Return how well learners trained on synthetic rows predict ``target`` in the real rows of ``test``.
 
     The result has one score for each score of the suite ("ROC AUC", "R2", ...), a mean over its learners, with each
-    learner in the details. The reference of each score is the same learner trained on ``real``. A column of numbers or
+    learner in the details. The reference of each score is the same learner trained on ``real``. With a ROC AUC, "ROC
+    AUC relative to real rows" is added: the gain over guessing that synthetic rows give, divided by the gain that real
+    rows give, as in (0.8 - 0.5) / (0.9 - 0.5); it is left out if real rows give no clear gain. A column of numbers or
     times is predicted by regression, any other by classification. Missing categories count as a class of their own;
     rows in which a number to predict is missing are left out. The learners to be compared train on equally many rows,
     all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` should not contain rows that a
@@ -142,7 +144,11 @@ def utility(
     if len(real.codes) - 1 > _MAX_COLUMNS:
         note += f"; {_MAX_COLUMNS} random columns of {len(real.codes) - 1} to learn from"
     lacks = job.lacks(train_synthetic)
-    return [_score(target, score, values, job.floor[score], note, lacks) for score, values in found.items()]
+    scores = [_score(target, score, values, job.floor[score], note, lacks) for score, values in found.items()]
+    if "ROC AUC" in found:
+        floor = job.floor["ROC AUC"]
+        scores += _relative(next(one for one in scores if one.name == "ROC AUC"), found["ROC AUC"], floor)
+    return scores
 
 
 def scores_by_learner(
@@ -208,6 +214,18 @@ def _score(
     reference_is = "the same learners trained on the real rows"
     best = 0.0 if error else 1.0
     return Score("utility", name, synthetic, reference, reference_is, best, note, details, verdict, says)
+
+
+def _relative(score: Score, by_learner: Mapping[str, list[tuple[float, float]]], floor: float) -> list[Score]:
+    """Return the AUC's gain over guessing relative to that of real rows; nothing if these give no clear gain."""
+    gain = score.reference.value - floor
+    if not gain > 0 or score.reference.high - score.reference.value >= gain:
+        return []
+    shares = (np.array(list(by_learner.values())).mean(axis=0) - floor) / gain  # (repeats, 2): synthetic, real
+    synthetic, reference = (Estimate.over(shares[:, side].tolist()) for side in (0, 1))
+    name = "ROC AUC relative to real rows"
+    relative = replace(score, name=name, synthetic=synthetic, reference=reference, details={}, verdict="")
+    return [relative]
 
 
 def _known(table: Table, column: int) -> Table:

@@ -1,13 +1,16 @@
-"""Verdicts on fidelity scores: strong associations, columns, and how well rows are told apart.
+"""Verdicts on fidelity scores: strong associations, columns, heaps, and how well rows are told apart.
 
-Each score is judged beside its reference, the same score of other real rows. An association between two columns is
-strong if it is at least 0.3 in absolute value in the real rows; its score is the share of it that synthetic rows keep.
+Each score is judged beside its reference, the same score of other real rows.
 
 ======================  =======================================  ====================================================
 score                   review                                   alarm
 ======================  =======================================  ====================================================
-strong associations     below 90 % of the reference, or an       below half of the reference
-kept                    association of which under half is kept
+strong associations     below 90 % of the reference, or one of   below half of the reference
+kept                    them is lost
+strong correlations     below 90 % of the reference              never
+kept
+heaps kept              below 90 % of the reference              never
+quantile error          above the reference's band and 0.05      never
 column similarity       more than 0.05 below the reference on    more than 0.25 below the reference on average
                         average, or 0.15 in any column
 propensity MSE          above the reference's band and 0.05      never: a tree may use a negligible trait
@@ -21,28 +24,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from fedsynth.evaluation.dependence import is_kept, is_near
 from fedsynth.evaluation.score import Score, Verdict
 
-STRONG = 0.3  # least absolute value of a strong association in the real rows
-LOST = 0.5  # an association is lost if a smaller share of it is kept
 _FEW = 100  # rows
-_KEPT = 0.9
+_KEPT, _LOST = 0.9, 0.5  # shares of what other real rows keep
 _MEAN_GAP, _LARGE_MEAN_GAP, _GAP = 0.05, 0.25, 0.15  # of similarities to their references
 _TOLD_APART = 0.05  # propensity MSE; a tree that is always right with probability 1 has 0.25
-_NAMED = 3  # columns in a sentence
+_MOVED = 0.05  # of quantiles, on average
+_NAMED = 3  # columns, pairs or heaps in a sentence
 
 
 def with_verdict(score: Score, rows: int) -> Score:
     """Return a fidelity score with verdict and explanation, if its metric has a rule; otherwise the score as it is.
 
-    Rules exist for the metrics "associations-kept", "column-similarity" and "propensity". ``rows`` is the number of
-    synthetic rows that were compared; there is no verdict below 100.
+    The module's text lists the rules. ``rows`` is the number of synthetic rows that were compared; there is no verdict
+    below 100.
     """
     rule = _RULES.get(score.metric)
     if rule is None or rows < _FEW:
         return score
     verdict, says = rule(score)
-    return replace(score, verdict=verdict, says=says)
+    return replace(score, verdict=verdict, says=says.rstrip())
 
 
 def worst(verdicts: list[Verdict]) -> Verdict:
@@ -53,28 +56,74 @@ def worst(verdicts: list[Verdict]) -> Verdict:
 _GRAVEST_FIRST: tuple[Verdict, ...] = ("alarm", "review", "good")
 
 
+def lost_associations(score: Score) -> list[tuple[str, float, float]]:
+    """Return the pairs of a score of strong associations that are lost, strongest first: (name, real, synthetic).
+
+    ``score`` is one of the metric "associations-kept". A pair is lost if the synthetic rows have less than half of its
+    association in other real rows, or the opposite sign.
+    """
+    lost = [(name, real, one) for name, (one, real) in score.details.items() if not is_kept(real, one)]
+    return sorted(lost, key=lambda pair: -abs(pair[1]))
+
+
 def _associations(score: Score) -> tuple[Verdict, str]:
     kept, usual = score.synthetic.value, score.reference.value
-    lost = [name for name, (one, _) in score.details.items() if one < LOST]
+    lost = [f"{name}: {real:.2f} → {one:.2f}" for name, real, one in lost_associations(score)]
     says = (
-        f"Of {len(score.details)} strong associations (at least {STRONG} in the real rows), synthetic rows keep "
-        f"{kept:.0%} on average, other real rows keep {usual:.0%}. Under half is kept of {len(lost) or 'none'}."
+        f"Of {len(score.details)} pairs of strongly associated columns, the synthetic rows keep {kept:.0%}, other real "
+        f"rows {usual:.0%}. {_listed('Lost (real → synthetic)', lost)}"
     )
-    if kept < LOST * usual:
+    if kept < _LOST * usual:
         return "alarm", says
     return "review" if lost or kept < _KEPT * usual else "good", says
+
+
+def _correlations(score: Score) -> tuple[Verdict, str]:
+    kept, usual = score.synthetic.value, score.reference.value
+    far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
+    named = [f"{name}: {real:.2f} → {one:.2f}" for _, name, real, one in far if not is_near(real, one)]
+    says = (
+        f"Of {len(score.details)} strong correlations, {kept:.0%} are within 0.1 in the synthetic rows, {usual:.0%} in "
+        f"other real rows. {_listed('Farthest off (real → synthetic)', named)}"
+    )
+    return "review" if kept < _KEPT * usual else "good", says
+
+
+def _heaps(score: Score) -> tuple[Verdict, str]:
+    kept, usual = score.synthetic.value, score.reference.value
+    far = sorted(((abs(one - real), name, real, one) for name, (one, real) in score.details.items()), reverse=True)
+    named = [f"{name}: {real:.1%} → {one:.1%}" for gap, name, real, one in far if gap > 0.01]
+    says = (
+        f"Of {len(score.details)} values that at least 1 % of the real rows have exactly, {kept:.0%} are as frequent "
+        f"in the synthetic rows, {usual:.0%} in other real rows. {_listed('Farthest off (real → synthetic)', named)}"
+    )
+    return "review" if kept < _KEPT * usual else "good", says
+
+
+def _quantiles(score: Score) -> tuple[Verdict, str]:
+    value = score.synthetic.value
+    far = sorted(((one - real, name, one) for name, (one, real) in score.details.items()), reverse=True)
+    named = [f"{name} by {one:.0%}" for gap, name, one in far if gap > _MOVED]
+    says = f"Quantiles are off by {value:.1%} of their column's range on average. {_listed('Farthest off', named)}"
+    return "good" if value <= max(_MOVED, score.reference.high) else "review", says
 
 
 def _columns(score: Score) -> tuple[Verdict, str]:
     gaps = {name: reference - one for name, (one, reference) in score.details.items()}
     mean = score.reference.value - score.synthetic.value
     wrong = sorted((name for name, gap in gaps.items() if gap > _GAP), key=lambda name: -gaps[name])
-    named = ", ".join(wrong[:_NAMED]) + (f" and {len(wrong) - _NAMED} others" if len(wrong) > _NAMED else "")
     says = f"{len(wrong) or 'No'} of {len(gaps)} columns are more than {_GAP} below their reference"
-    says += f": {named}." if wrong else "."
+    says = _listed(says, wrong) or f"{says}."
     if mean > _LARGE_MEAN_GAP:
         return "alarm", says
     return "review" if wrong or mean > _MEAN_GAP else "good", says
+
+
+def _listed(what: str, names: list[str]) -> str:
+    """Return a sentence that lists the first names after a colon; "" for no names."""
+    rest = len(names) - _NAMED
+    more = f" and {rest} {'others' if rest > 1 else 'other'}" if rest > 0 else ""
+    return f"{what}: {'; '.join(names[:_NAMED])}{more}." if names else ""
 
 
 def _propensity(score: Score) -> tuple[Verdict, str]:
@@ -85,6 +134,9 @@ def _propensity(score: Score) -> tuple[Verdict, str]:
 
 _RULES: Mapping[str, Callable[[Score], tuple[Verdict, str]]] = {
     "associations-kept": _associations,
+    "correlations-kept": _correlations,
+    "heaps": _heaps,
+    "quantiles": _quantiles,
     "column-similarity": _columns,
     "propensity": _propensity,
 }

@@ -85,7 +85,10 @@ def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generato
     rng = np.random.default_rng(dataset.split.seed or 0)
     if isinstance(dataset.schema, str) and dataset.schema:
         return read_fitting(source, Schema.load(folder / dataset.schema), records=kind), rng
-    frame = rand_hie() if dataset.file == DEMO_DATA else read_frame(source, records=kind)
+    if dataset.made:
+        frame: pd.DataFrame = rand_hie() if dataset.file == DEMO_DATA else named(dataset.file)()
+    else:
+        frame = read_frame(source, records=kind)
     frame = frame.drop(columns=list(dataset.drop))
     if dataset.labels is not None:
         frame = frame[frame[dataset.target].isin(frame[dataset.target].value_counts().index[: dataset.labels])]
@@ -506,7 +509,7 @@ def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultL
     """
     kept, found = read_lines(out / RESULTS), []
     for case in every:
-        if case.dataset.file != DEMO_DATA and not (folder / case.dataset.file).is_file():
+        if not case.dataset.made and not (folder / case.dataset.file).is_file():
             continue
         lines = kept.get(case.digest(folder), [])
         found += [ResultLine(case.cell, row[-2], float(row[-1])) for row in lines if row[-2] != _LAST]

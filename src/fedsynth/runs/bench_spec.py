@@ -94,9 +94,9 @@ class SampleEntry(SpecEntry, frozen=True):
 class Dataset(SpecEntry, frozen=True):
     """A data set of a specification: a file, the rows and columns used of it, a schema and a split.
 
-    ``file`` is a CSV or Parquet file in the folder of the data (or ``demo:rand-hie``, the table of the demo extra),
-    ``records`` the kind of a CSV file (:data:`~fedsynth.files.Records`; unset: ``lines``), and ``target`` the column to
-    predict. The columns in
+    ``file`` is a CSV or Parquet file in the folder of the data, ``demo:rand-hie`` (the table of the demo extra), or a
+    function ``package.module:function`` that returns a pandas frame. ``records`` is the kind of a CSV file
+    (:data:`~fedsynth.files.Records`; unset: ``lines``), and ``target`` the column to predict. The columns in
     ``drop`` are left out. Of the rows, those with the ``labels`` commonest values of the target are kept, of these
     those of ``sample``, and of these ``rows`` at random; with ``None``, all. ``schema`` is the name of a schema file,
     ``""`` to draft one, or :class:`SchemaRules` to make one from the whole file. A schema file allows no ``drop``,
@@ -128,8 +128,13 @@ class Dataset(SpecEntry, frozen=True):
             raise ValueError(
                 "a data set with a schema file has no drop, labels, sample or rows; delete them, or the schema"
             )
-        if self.file == DEMO_DATA and self.records:
-            raise ValueError("the demo table is no CSV file, so it has no records; delete that")
+        if self.made and self.records:
+            raise ValueError(f"{self.file} is no CSV file, so it has no records; delete that")
+
+    @property
+    def made(self) -> bool:
+        """Whether ``file`` is no file: the demo table, or a function that returns a frame."""
+        return self.file == DEMO_DATA or re.fullmatch(r"[\w.]+:\w+", self.file) is not None
 
 
 class MethodEntry(SpecEntry, frozen=True):
@@ -320,7 +325,7 @@ class Case(SpecEntry, frozen=True):
 
         It changes with every setting and with the content of the data file, which lies in ``folder``;
         :class:`~fedsynth.errors.FedsynthError` is raised if that is missing. The version of fedsynth and the content of
-        a schema file or of a domain (:class:`SchemaRules`) do not change it.
+        a schema file, of a domain (:class:`SchemaRules`) or of a table that is made do not change it.
         """
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content + _file_digest(data_file(self.dataset, folder)).encode()).hexdigest()[:16]
@@ -504,11 +509,10 @@ def admitted(cell: Cell, only: Mapping[str, set[str]]) -> bool:
 def data_file(dataset: Dataset, folder: Path) -> Path:
     """Return the path of a data set's file in the folder of the data.
 
-    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing; for the demo table, which is no file, it need not
-    exist.
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing; for a table that is made, it need not exist.
     """
     file = folder / dataset.file
-    if dataset.file != DEMO_DATA and not file.is_file():
+    if not dataset.made and not file.is_file():
         raise FedsynthError(f"{file} does not exist; name the data's folder with --data-dir or FEDSYNTH_DATA")
     return file
 

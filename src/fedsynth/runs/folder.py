@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
 
-SCORES_FORMAT = 3  # of scores.json
+SCORES_FORMAT = 4  # of scores.json
 _log = logging.getLogger(__name__)
 
 
