@@ -19,15 +19,18 @@ from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.schema.bins import Floats
+from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
     from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
+    from fedsynth.schema.columns import Column
 
 FINEST = 256.0  # a cell with at least one row in so many is cut
 CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
+HIDDEN = 2.5  # rows outside atoms are as good as none below this many standard deviations of the noise
 CUT = 4.0  # a cell is cut only from this many standard deviations of the noise on
 MOST = 24  # groups of a numeric column, at most
 WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
@@ -109,18 +112,48 @@ def survey(federation: Federation, share: float) -> Survey:
 
     columns = []
     for at, of in enumerate(levels):
-        told = by_level[at, 0]
-        cells = of[0].updated(told.values, told.std**2, total, even=True)
-        for level, finer in enumerate(of[1:], 1):
-            told = by_level[at, level]
-            assert finer.grid is not None
-            cut = cells.cut(finer.grid, max(total / FINEST, CUT * told.std))
-            if len(cut.groups) == len(cells.groups):
-                break
-            counts, many = (cut.sums_of(finer.grid, one) for one in (told.values, np.ones(len(told.values))))
-            cells = cut.updated(counts, many * told.std**2, total, even=True)
-        columns.append(cells)
+        told = [by_level[at, level] for level in range(len(of))]
+        columns.append(_adaptive(federation.schema.stored[at], of, told, total))
     return Survey(columns, total, released.sites)
+
+
+def _adaptive(
+    column: Column, levels: Sequence[AdaptiveBins], told: Sequence[Measurement], total: float
+) -> AdaptiveBins:
+    """Return the adaptive bins of a ``column`` of about ``total`` rows, from its noisy counts at each of its levels."""
+    from fedsynth.models.atoms import Level, separate
+
+    counts = [one.values for one in told]
+    atoms = None
+    if len(levels) > 1 and isinstance(column, Numeric | Datetime):
+        parts = [
+            Level(level.grid, one.values[: len(level.grid)], one.std)
+            for level, one in zip(levels, told, strict=True)
+            if level.grid is not None
+        ]
+        atoms, rest = separate(parts, total / FINEST, column.round_steps)
+        counts = [np.append(own, one[len(own) :]) for own, one in zip(rest, counts, strict=True)]
+    shared = float(atoms.counts.sum()) if atoms else 0.0
+    left = max(total - shared, 0.0)
+    cells = levels[0].updated(counts[0], told[0].std ** 2, left, even=True)
+    for finer, values, one in zip(levels[1:], counts[1:], told[1:], strict=True):
+        assert finer.grid is not None
+        cut = cells.cut(finer.grid, max(total / FINEST, CUT * one.std))
+        if len(cut.groups) == len(cells.groups):
+            break
+        sums, many = (cut.sums_of(finer.grid, each) for each in (values, np.ones(len(values))))
+        cells = cut.updated(sums, many * one.std**2, left, even=True)
+    if not atoms:
+        return cells
+    assert cells.grid is not None
+    single = np.append(cells.grid.single, np.ones(int(column.missing), dtype=bool))
+    if shared:
+        others = float(cells.counts[~single].sum())
+        if others <= HIDDEN * math.sqrt(atoms.variances.sum()):
+            cells = replace(cells, counts=np.where(single, cells.counts, 0.0))
+        scale = (total - cells.counts.sum()) / shared
+        atoms = atoms._replace(counts=atoms.counts * scale)
+    return cells.with_atoms(atoms)
 
 
 def groups_for(total: float, std: float) -> int:
