@@ -129,6 +129,21 @@ class AdaptiveBins:
             found.append(cls._unknown(np.arange(len(finer) + column.missing), finer))
         return found
 
+    def to_values(self, most: int) -> AdaptiveBins:
+        """Return the fine cells of a column with each split into the single values that the column admits.
+
+        The cells themselves are returned if that would give more than ``most``, or not even twice as many. Counts are
+        unknown, as in :meth:`levels`.
+        """
+        grid = self.grid
+        if grid is None or not grid.per_unit or (grid.upper[-1] - grid.lower[0]) * grid.per_unit > most:
+            return self
+        parts = math.ceil((grid.upper - grid.lower).max() * grid.per_unit)
+        finer = grid.finer(parts * len(grid), parts)
+        if len(finer) < 2 * len(grid):
+            return self
+        return self._unknown(np.arange(len(finer) + len(self.groups) - len(grid)), finer)
+
     @classmethod
     def of_bins(cls, column: Column) -> AdaptiveBins:
         """Return the schema's own bins or values of ``column`` as fine cells (:class:`AdaptiveBins`) with counts of 1.
@@ -313,7 +328,7 @@ class AdaptiveBins:
         group of its own. Missing numbers form one more group, which may hold fewer rows.
         """
         free = self.size - (self.grid is not None and len(self.groups) > len(self.grid))
-        rows = np.bincount(self.groups, weights=self.counts)[:free]
+        rows = np.bincount(self.groups, weights=self.counts)[:free].astype(np.float64)
         order = np.argsort(rows, kind="stable") if self.grid is None else np.arange(free)
         kept, starts = _joined(rows[order], np.arange(free), least, most)
         if len(kept) == free:

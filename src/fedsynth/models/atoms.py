@@ -23,8 +23,8 @@ Mask = NDArray[np.bool_]
 STANDS_OUT = 4.0  # standard deviations of the noise by which a cell must exceed its neighbours to hold an atom
 RATIO = 3.0  # such a cell also has at least so many times the rows of either neighbour
 AGREES = 2.5  # standard deviations within which two counts are taken for estimates of the same number
-SHOWS = 3.0  # standard deviations by which the fullest part of such a cell is taken for the place of its atom
 _NARROW = 2.0  # a neighbour so many times narrower than a cell is no measure of it
+_TINY = np.finfo(np.float64).tiny
 _AROUND = 2  # cells on each side of a cell whose mean density is that of its neighbourhood
 
 
@@ -82,107 +82,94 @@ def separate(levels: Sequence[Level], least: float, steps: Sequence[int] = ()) -
     ``levels`` hold the counts of nested grids, from coarse to fine. The second result has, for each level, the counts
     without the atoms' rows, shape ``(cells,)``.
 
-    A cell of the second or a later level holds an atom if it exceeds both its neighbours by ``STANDS_OUT`` (4) standard
-    deviations of the noise and has ``RATIO`` (3) times their rows. The finest such cell counts; a cell whose rows would
-    show in its parts, but are spread over them, holds none. The atom's rows are those above the mean density of the
-    neighbourhood, at least ``least``. The cells around it, on coarser levels, are further and less noisy counts of the same rows: where
-    they agree, the average by inverse variance is taken, and the other rows are as many as in the neighbourhood. An
-    atom that a coarser count contradicts is none. ``steps`` are those of :func:`roundest`.
+    A cell of the second or a later level holds an atom if it has ``RATIO`` (3) times the rows of either neighbour and
+    exceeds both by ``STANDS_OUT`` (4) standard deviations of the noise, or by more if noise alone does so in one of so
+    many cells. The finest such cell counts; a cell whose rows would show in its parts, but are spread over them, holds
+    none. The atom's rows are those above the mean density of the neighbourhood. The cells around it, on coarser levels,
+    are further and less noisy counts of the same rows: where they hold no more, all are averaged by inverse variance.
+    An atom is dropped if a coarser count contradicts it, or if it has fewer than ``least`` rows. ``steps`` are those of
+    :func:`roundest`.
     """
-    alone = [levels[0].grid.single]
-    parents = [np.arange(len(levels[0].grid))]
+    alone, parents = [levels[0].grid.single], [np.arange(len(levels[0].grid))]
     for coarse, fine in itertools.pairwise(levels):
         parents.append(np.searchsorted(coarse.grid.upper, fine.grid.upper))
         alone.append(alone[-1][parents[-1]])
-    depths, paths = _candidates(levels, parents, alone, least)
+    depths, paths = _candidates(levels, parents, alone, least, steps)
 
     # Bottom up: each level counts the rows of the atoms in its cells once more.
     counts, variances, held = np.zeros(len(depths)), np.zeros(len(depths)), np.ones(len(depths), dtype=bool)
-    rest = [level.counts.copy() for level in levels]
-    agreed = [np.zeros(len(level.counts), dtype=bool) for level in levels]
+    others = [np.full((2, len(level.counts)), np.nan) for level in levels]  # a cell's other rows, and their variance
     for depth in range(len(levels) - 1, -1, -1):
         level, path = levels[depth], paths[:, depth]
-        inside = held & (depths >= depth)
-        cells = np.unique(path[inside])
+        cells = np.unique(path[held & (depths >= depth)])
         free = ~alone[depth]
         free[cells] = False
-        around = _around(level, cells, free, _AROUND)
-        for cell, mean, lowest, doubt in zip(cells, around.mean, around.lowest, around.variance, strict=True):
-            members = np.flatnonzero(inside & (path == cell))
-            found, noise = level.counts[cell] - mean, level.std**2 + doubt + max(mean, 0.0)
+        for cell, (mean, _, doubt) in zip(cells, _around(level, cells, free, _AROUND), strict=True):
+            doubt += max(mean, 0.0)  # rows are a sample
+            noise, above = level.std**2 + doubt, level.counts[cell] - mean
+            members = np.flatnonzero(held & (path == cell))
             if depths[members[0]] == depth:
-                counts[members], variances[members] = found, noise
-                rest[depth][cell], agreed[depth][cell] = mean, True
+                counts[members], variances[members] = above, noise
+                others[depth][:, cell] = mean, doubt
                 continue
             while len(members):
-                known, doubtful = counts[members].sum(), variances[members].sum()
-                reach = AGREES * math.sqrt(doubtful + noise)
-                if level.counts[cell] - (max(lowest, 0.0) if lowest < np.inf else 0.0) >= known - reach:
+                known, std = counts[members].sum(), math.sqrt(variances[members].sum() + noise)
+                if level.counts[cell] >= known - STANDS_OUT * std:
                     break
-                least = members[np.argmin(counts[members])]
-                held[least] = False
-                members = members[members != least]
-            if len(members) and level.std and abs(found - known) <= reach:
-                part = variances[members] / (doubtful + noise)
-                counts[members] += part * (found - known)
+                held[members[np.argmin(counts[members])]] = False
+                members = members[held[members]]
+            if len(members) and above <= known + AGREES * std:
+                part = variances[members] / max(std**2, _TINY)
+                counts[members] += part * (above - known)
                 variances[members] *= 1 - part
-                rest[depth][cell], agreed[depth][cell] = mean, True
+                others[depth][:, cell] = mean, doubt
     held &= counts >= np.maximum(STANDS_OUT * np.sqrt(variances), least)
 
-    for depth, (level, path) in enumerate(zip(levels, paths.T, strict=True)):
-        inside = held & (depths >= depth)
-        holds = np.zeros(len(level.counts), dtype=bool)
-        holds[path[inside]] = True
-        rows = np.bincount(path[inside], weights=counts[inside], minlength=len(holds))
-        rest[depth] = np.where(holds & agreed[depth], rest[depth], level.counts - rows)
-        within = held & (depths < depth)
-        for atom in np.flatnonzero(within):  # an atom's cell, in parts: as dense as its neighbourhood
-            above = np.arange(len(holds))
-            for up in range(depth, depths[atom], -1):
-                above = parents[up][above]
-            parts = np.flatnonzero(above == paths[atom, depths[atom]])
-            width = (level.grid.upper - level.grid.lower)[parts]
-            rest[depth][parts] = rest[depths[atom]][paths[atom, depths[atom]]] * width / width.sum()
+    rest = []
+    for level, path, (mean, doubt) in zip(levels, paths.T, others, strict=True):
+        inside = held & (path >= 0)
+        holds = np.bincount(path[inside], minlength=len(level.counts)) > 0
+        left = level.counts - np.bincount(path[inside], weights=counts[inside], minlength=len(level.counts))
+        told = doubt / np.maximum(doubt + level.std**2, _TINY)
+        rest.append(np.where(holds & ~np.isnan(mean), mean + told * (left - mean), left))
+    for depth, cell in zip(depths[held], paths[held, depths[held]], strict=True):
+        above = np.arange(len(rest[depth]))
+        for finer in range(depth + 1, len(levels)):  # the parts of an atom's cell: as dense as its neighbourhood
+            above = above[parents[finer]]
+            parts = np.flatnonzero(above == cell)
+            width = (levels[finer].grid.upper - levels[finer].grid.lower)[parts]
+            rest[finer][parts] = rest[depth][cell] * width / width.sum()
     return _atoms(levels, depths[held], paths[held], counts[held], variances[held], steps), rest
 
 
-class _Around(NamedTuple):
-    """What the neighbours of some cells suggest as their rows, and the variance of the mean; shape ``(cells,)``."""
+def _around(level: Level, cells: Integers, free: Mask, reach: int) -> Array:
+    """Return what the nearest ``free`` cells, ``reach`` on each side, suggest as the rows of each of ``cells``.
 
-    mean: Array
-    lowest: Array
-    highest: Array
-    variance: Array
-
-
-def _around(level: Level, cells: Integers, free: Mask, reach: int) -> _Around:
-    """Return the density of the nearest ``free`` cells, ``reach`` on each side, times the width of each of ``cells``.
-
-    Without any, it is 0. A density that varies from neighbour to neighbour by more than the noise is doubtful.
+    The result has shape ``(cells, 3)``: rows by the mean density, by the highest one (0 or more), for which neighbours
+    much narrower than the cell do not count, and the variance of the first, which is larger if the density varies by
+    more than the noise. Without neighbours, all are 0.
     """
-    where = np.flatnonzero(free)
-    width = level.grid.upper - level.grid.lower
+    where, width = np.flatnonzero(free), level.grid.upper - level.grid.lower
     if not len(where):
-        none = np.zeros(len(cells))
-        return _Around(none, none, none, none)
+        return np.zeros((len(cells), 3))
     at = np.searchsorted(where, cells)
     right = at + (where[np.minimum(at, len(where) - 1)] == cells)
     near = np.concatenate([at[:, None] - np.arange(1, reach + 1), right[:, None] + np.arange(reach)], axis=1)
     known = (near >= 0) & (near < len(where))
     near = where[np.clip(near, 0, len(where) - 1)]
     own, widths, counts = width[cells], np.where(known, width[near], 0.0), level.counts[near]
-    square = np.maximum((widths**2).sum(axis=1), np.finfo(float).tiny)
+    square = np.maximum((widths**2).sum(axis=1), _TINY)
     density = (counts * widths).sum(axis=1) / square  # the same noise in all: wide cells tell more
     apart = np.where(known, counts - density[:, None] * widths, 0.0)
     varies = np.maximum((apart**2).sum(axis=1) - (known.sum(axis=1) - 1) * level.std**2, 0.0)
     known &= widths * _NARROW >= own[:, None]
-    rows = counts * own[:, None] / np.where(known, widths, 1.0)
-    lowest, highest = (np.where(known, rows, end) for end in (np.inf, -np.inf))
-    return _Around(own * density, lowest.min(axis=1), highest.max(axis=1), own**2 * (level.std**2 + varies) / square)
+    rows = np.maximum(counts * own[:, None] / np.where(known, widths, 1.0), 0.0)
+    highest = np.where(known, rows, 0.0).max(axis=1)
+    return np.stack([own * density, highest, own**2 * (level.std**2 + varies) / square], axis=1)
 
 
 def _candidates(
-    levels: Sequence[Level], parents: Sequence[Integers], alone: Sequence[Mask], least: float
+    levels: Sequence[Level], parents: Sequence[Integers], alone: Sequence[Mask], least: float, steps: Sequence[int]
 ) -> tuple[Integers, Integers]:
     """Return the level of each cell that may hold an atom, and its cell on every level (-1 on finer ones), ascending.
 
@@ -195,20 +182,23 @@ def _candidates(
     for depth in range(last, 0, -1):
         level = levels[depth]
         cells = np.arange(len(level.counts))
-        highest = np.maximum(_around(level, cells, ~alone[depth], 1).highest, 0.0)
+        highest = _around(level, cells, ~alone[depth], 1)[:, 1]
         excess = level.counts - highest
-        clear = excess >= np.maximum(STANDS_OUT * np.sqrt(level.std**2 + highest + 1), least)
+        beyond = max(STANDS_OUT, math.sqrt(2 * math.log(len(cells))))  # the largest of so many normal numbers
+        clear = excess >= np.maximum(beyond * np.sqrt(level.std**2 + highest + 1), least)
         here = ~alone[depth] & ~holds & clear & (level.counts >= RATIO * highest)
-        for cell in np.flatnonzero(here):
+        for cell in np.flatnonzero(here).tolist():
             if depth == last:
                 found.append((depth, cell))
                 continue
             fine = levels[depth + 1]
             parts = slice(*np.searchsorted(parents[depth + 1], [cell, cell + 1]))
             peak = int(parts.start + np.argmax(fine.counts[parts]))
-            if fine.counts[peak] >= excess[cell] - AGREES * math.hypot(level.std, fine.std):
-                shows = fine.counts[peak] >= SHOWS * fine.std
-                found.append((depth + 1, peak) if shows else (depth, cell))
+            enough = excess[cell] - AGREES * math.hypot(level.std, fine.std)
+            if fine.counts[peak] >= enough:
+                value = _round_value(level.grid, cell, steps)
+                likely = fine.counts[np.searchsorted(fine.grid.upper, value)] >= enough
+                found.append((depth, cell) if likely else (depth + 1, peak))
                 holds[cell] = True
         if depth == last:
             holds = here
@@ -218,7 +208,7 @@ def _candidates(
     for atom, (depth, cell) in enumerate(found):
         for up in range(depth, -1, -1):
             paths[atom, up] = cell
-            cell = parents[up][cell]
+            cell = int(parents[up][cell])
     order = np.argsort([levels[depth].grid.lower[cell] for depth, cell in found])
     return depths[order], paths[order]
 
@@ -230,7 +220,11 @@ def _atoms(
     cells = [(levels[depth].grid, path[depth]) for depth, path in zip(depths, paths, strict=True)]
     lower = np.array([grid.lower[cell] for grid, cell in cells])
     upper = np.array([grid.upper[cell] for grid, cell in cells])
-    per_unit = levels[0].grid.per_unit
-    half = 0.5 / per_unit if per_unit else 0.0
-    values = [roundest(low + half, high - half, per_unit, steps) for low, high in zip(lower, upper, strict=True)]
-    return Atoms(np.array(values), lower, upper, counts, variances)
+    values = np.array([_round_value(grid, cell, steps) for grid, cell in cells])
+    return Atoms(values, lower, upper, counts, variances)
+
+
+def _round_value(grid: Grid, cell: int, steps: Sequence[int]) -> float:
+    """Return the roundest number in a cell of a grid."""
+    half = 0.5 / grid.per_unit if grid.per_unit else 0.0
+    return roundest(grid.lower[cell] + half, grid.upper[cell] - half, grid.per_unit, steps)

@@ -498,7 +498,7 @@ class Datetime:
 
     @property
     def round_steps(self) -> tuple[int, ...]:
-        """Days (unless a time zone shifts them), hours, minutes and so on in the column's unit, as far as it is finer."""
+        """Longer units (days, unless a time zone shifts them, hours and so on) in the column's own, descending."""
         longer = sorted((length for length in UNITS.values() if length > self.microseconds), reverse=True)
         return tuple(length // self.microseconds for length in longer[self.timezone is not None :])
 
