@@ -188,6 +188,50 @@ def test_atoms_and_ranges_are_found_in_noisy_counts():
     assert np.mean(share) < 0.03  # of the rows lie in years that nobody was seen in
 
 
+PRICES = Schema(
+    (
+        Numeric("price", 0.0, 5000.0, edges=(0.0, 1.0, 500.0, 1000.0, 2500.0, 5000.0), decimals=2),
+        Numeric("dose", 0.0, 10.0, missing=True),
+        Boolean("label"),
+    )
+)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=["trusted", "local", "secure"])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_that_many_rows_share_come_out_as_themselves(trust: Trust, seed: int):
+    """Round values and others, with and without edges in the schema: within 5 deviations of noise and 3 of sampling."""
+    rng = np.random.default_rng(seed)
+    pick = rng.random(12_000)
+    smooth = np.round(rng.gamma(2, 400, len(pick)).clip(0, 5000), 2)
+    price = np.where(pick < 0.17, 1000.0, np.where(pick < 0.3, 473.68, np.where(pick < 0.38, 3000.0, smooth)))
+    dose = rng.choice([0.125, 0.25, 0.5, 3.5, np.nan], len(pick), p=[0.1, 0.3, 0.35, 0.2, 0.05])
+    frame = pd.DataFrame({"price": price, "dose": dose, "label": rng.random(len(pick)) < 0.4})
+    table = PRICES.encode(frame)
+    sites = [table.take(np.arange(k, len(table), 3)) for k in range(3)]
+    federation = federate(sites, PRICES, BUDGET, trust=trust, seed=seed)
+    columns = survey(federation, 0.5).columns
+    for name, cells, values in (
+        ("price", columns[0], (473.68, 1000.0, 3000.0)),
+        ("dose", columns[1], (0.125, 0.25, 0.5, 3.5)),
+    ):
+        shares = np.bincount(cells.groups, weights=cells.counts)
+        drawn = cells.drawn(rng.choice(len(shares), 100_000, p=shares / shares.sum()), rng)
+        for value in values:
+            assert cells.grid is not None
+            (at,) = np.flatnonzero(cells.grid.single & np.isclose(cells.grid.centres, value, rtol=0, atol=1e-9))
+            noise = math.sqrt(cells.variances[at]) / len(pick)
+            assert (drawn == value).mean() == pytest.approx((frame[name] == value).mean(), abs=5 * noise + 0.005)
+    assert np.isin(drawn[~np.isnan(drawn)], (0.125, 0.25, 0.5, 3.5)).mean() > 0.99
+
+
+def test_a_fourth_level_has_a_cell_for_each_price(monkeypatch):
+    levels = [len(of) for of in module._levels(PRICES)]
+    assert levels == [4, 3, 1]
+    monkeypatch.setattr(module, "_VALUES", 400_000)
+    assert [len(of) for of in module._levels(PRICES)] == [3, 3, 1]
+
+
 def test_groups_stand_above_the_noise_of_a_pair():
     federation = federate([rows(6000)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
     found = survey(federation, 0.3)

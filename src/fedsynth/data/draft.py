@@ -88,7 +88,8 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
     * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical, and columns with
       integers beyond 2^53 are treated as text. Other numbers get ``bins`` bins between bounds rounded outwards (or
       about one for each value, if integers or decimals admit fewer), and up to five values that 5 % of the rows share
-      get bins of their own. Integers that look as if they number the rows (over 100 values, all different and close together) are left out.
+      get bins of their own. Integers that look as if they number the rows (over 100 values, all different and close
+      together) are left out.
     * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
     The notes for its editor count the categories with fewer than ``rare`` rows, and name up to eight of them. Raises

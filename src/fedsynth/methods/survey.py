@@ -174,7 +174,9 @@ def _adaptive(
     assert atoms is not None
     assert cells.grid is not None
     single = np.append(cells.grid.single, np.ones(int(column.missing), dtype=bool))
-    if cells.counts[~single].sum() <= HIDDEN * math.sqrt(atoms.variances.sum()):
+    counted = np.count_nonzero(parts[0].grid.single) + column.missing  # single values that the first level counts
+    noise = math.sqrt(atoms.variances.sum() + counted * told[0].std ** 2)
+    if cells.counts[~single].sum() <= HIDDEN * noise:
         cells = replace(cells, counts=np.where(single, cells.counts, 0.0))
     scale = (total - cells.counts.sum()) / shared
     cells = cells.with_atoms(atoms._replace(counts=atoms.counts * scale))
