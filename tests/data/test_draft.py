@@ -11,6 +11,7 @@ import pytest
 from fedsynth.data.draft import draft_from_sdv, draft_schema
 from fedsynth.data.sdv import schema_from_sdv
 from fedsynth.errors import SchemaError
+from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 
 ROWS = 300
@@ -94,6 +95,21 @@ def test_a_number_that_many_rows_share_gets_its_own_bin():
     assert (rows["hours"] == 40).mean() == pytest.approx((hours == 40).mean())
     assert (rows["gain"] == 0).mean() == pytest.approx((gain == 0).mean(), abs=0.01)
     assert any("40" in note and "separate bins" in note for note in draft.notes["hours"])
+
+
+@pytest.mark.parametrize("values", [(0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.5, 1.5, 2.5), (-0.3, 0.1, 0.7)])
+def test_a_float_column_of_few_values_keeps_their_decimals(values):
+    """Fewer values than bins lie within the bounds; a schema of real numbers would lose all of them."""
+    frame = pd.DataFrame({"x": np.random.default_rng(0).choice(values, 500)})
+    schema = draft_schema(frame).schema
+    (column,) = schema.columns
+    assert isinstance(column, Numeric)
+    assert column.decimals is not None
+    assert schema.problems(frame) == []
+    assert Schema.from_toml(schema.to_toml()) == schema
+    cells = AdaptiveBins.of(column).grid
+    assert cells is not None
+    assert cells.single.all()
 
 
 def test_many_categories_keep_the_commonest_and_other():

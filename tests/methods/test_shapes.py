@@ -128,9 +128,7 @@ def test_the_middle_of_dates_stays_within_a_hundred_days(column, trust):
 @pytest.mark.parametrize("trust", TRUSTS)
 def test_the_commonest_of_a_few_values_stay(trust):
     for dose in DOSES[1:4]:
-        difference = [
-            np.isclose(b["dose"], dose, rtol=1e-3).mean() - (a["dose"] == dose).mean() for a, b in made(trust)
-        ]
+        difference = [(b["dose"] == dose).mean() - (a["dose"] == dose).mean() for a, b in made(trust)]
         assert abs(np.mean(difference)) < ZEROS_MEAN
 
 

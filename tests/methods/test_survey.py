@@ -96,7 +96,8 @@ def test_a_level_that_was_left_out_is_not_cut_to(monkeypatch):
         widths = []
         for one in columns:
             assert one.grid is not None
-            widths.append((one.grid.upper - one.grid.lower)[int(one.counts.argmax())])
+            counted = np.flatnonzero(one.groups == one.groups[one.counts.argmax()])  # where sites count the value
+            widths.append(one.grid.upper[counted[-1]] - one.grid.lower[counted[0]])
         found[largest] = sorted(round(1e6 / width) for width in widths)
     assert found[2**22] == pytest.approx([32**3, 32**3], rel=0.01)
     assert found[36_000] == pytest.approx([32**2, 32**3], rel=0.01)
@@ -147,7 +148,7 @@ def test_a_survey_without_noise_has_exact_counts(trust: Trust):
         exact = sum(
             np.bincount(axis.places(table.codes[at], table.numbers.get(at)), minlength=cells.size) for table in held
         )
-        assert np.allclose(cells.counts, exact, atol=1e-6)
+        assert np.allclose(np.bincount(cells.groups, weights=cells.counts), exact, atol=1e-6)
         if cells.grid is not None:
             heavy = (cells.counts > 2100 / FINEST)[: len(cells.grid)]
             width = (cells.grid.upper - cells.grid.lower)[heavy]
@@ -185,6 +186,50 @@ def test_atoms_and_ranges_are_found_in_noisy_counts():
         within = (day.grid.upper >= 16_436) & (day.grid.lower <= 17_436 + 342)
         share.append(1 - day.counts[: len(within)][within].sum() / 6000)
     assert np.mean(share) < 0.03  # of the rows lie in years that nobody was seen in
+
+
+PRICES = Schema(
+    (
+        Numeric("price", 0.0, 5000.0, edges=(0.0, 1.0, 500.0, 1000.0, 2500.0, 5000.0), decimals=2),
+        Numeric("dose", 0.0, 10.0, missing=True),
+        Boolean("label"),
+    )
+)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=["trusted", "local", "secure"])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_that_many_rows_share_come_out_as_themselves(trust: Trust, seed: int):
+    """Round values and others, with and without edges in the schema: within 5 deviations of noise and 3 of sampling."""
+    rng = np.random.default_rng(seed)
+    pick = rng.random(12_000)
+    smooth = np.round(rng.gamma(2, 400, len(pick)).clip(0, 5000), 2)
+    price = np.where(pick < 0.17, 1000.0, np.where(pick < 0.3, 473.68, np.where(pick < 0.38, 3000.0, smooth)))
+    dose = rng.choice([0.125, 0.25, 0.5, 3.5, np.nan], len(pick), p=[0.1, 0.3, 0.35, 0.2, 0.05])
+    frame = pd.DataFrame({"price": price, "dose": dose, "label": rng.random(len(pick)) < 0.4})
+    table = PRICES.encode(frame)
+    sites = [table.take(np.arange(k, len(table), 3)) for k in range(3)]
+    federation = federate(sites, PRICES, BUDGET, trust=trust, seed=seed)
+    columns = survey(federation, 0.5).columns
+    for name, cells, values in (
+        ("price", columns[0], (473.68, 1000.0, 3000.0)),
+        ("dose", columns[1], (0.125, 0.25, 0.5, 3.5)),
+    ):
+        shares = np.bincount(cells.groups, weights=cells.counts)
+        drawn = cells.drawn(rng.choice(len(shares), 100_000, p=shares / shares.sum()), rng)
+        for value in values:
+            assert cells.grid is not None
+            (at,) = np.flatnonzero(cells.grid.single & np.isclose(cells.grid.centres, value, rtol=0, atol=1e-9))
+            noise = math.sqrt(cells.variances[at]) / len(pick)
+            assert (drawn == value).mean() == pytest.approx((frame[name] == value).mean(), abs=5 * noise + 0.005)
+    assert np.isin(drawn[~np.isnan(drawn)], (0.125, 0.25, 0.5, 3.5)).mean() > 0.99
+
+
+def test_a_fourth_level_has_a_cell_for_each_price(monkeypatch):
+    levels = [len(of) for of in module._levels(PRICES)]
+    assert levels == [4, 3, 1]
+    monkeypatch.setattr(module, "_VALUES", 400_000)
+    assert [len(of) for of in module._levels(PRICES)] == [3, 3, 1]
 
 
 def test_groups_stand_above_the_noise_of_a_pair():

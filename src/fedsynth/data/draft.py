@@ -86,9 +86,10 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
       text.
     * ``true`` and ``false`` become boolean.
     * Integers with at most 20 distinct values (and at most ``max_categories``) become categorical, and columns with
-      integers beyond 2^53 are treated as text. Other numbers get ``bins`` bins between bounds rounded outwards (or one
-      for each integer, if these are fewer), and up to five values that 5 % of the rows share get bins of their own.
-      Integers that look as if they number the rows (over 100 values, all different and close together) are left out.
+      integers beyond 2^53 are treated as text. Other numbers get ``bins`` bins between bounds rounded outwards (or
+      about one for each value, if integers or decimals admit fewer), and up to five values that 5 % of the rows share
+      get bins of their own. Integers that look as if they number the rows (over 100 values, all different and close
+      together) are left out.
     * Times get ``bins`` bins between whole years, or one for each day or second, if these are fewer.
 
     The notes for its editor count the categories with fewer than ``rare`` rows, and name up to eight of them. Raises
@@ -235,7 +236,9 @@ def _draft_numbers(
     integer = bool((present % 1 == 0).all() and present.abs().max() < LARGEST_INTEGER)
     low, high = _outwards(float(present.min()), float(present.max()), integer)
     notes.append(f"bounds rounded outwards from the smallest and largest value in the rows to [{low:g}, {high:g}]")
-    decimals = None if integer else _decimals(present, (high - low) / bins)
+    decimals = None if integer else _decimals(present)
+    if decimals is not None:  # a bin without a value is none
+        bins = max(1, min(bins, round((high - low) * 10**decimals)))
     column = Numeric(name, low, high, None, bins, integer, decimals, missing)
     digits = decimals or 0
     atoms = sorted({round(value, digits) for value in _atoms(present, column)})
@@ -259,11 +262,11 @@ def _atoms(present: pd.Series[Any], column: Numeric) -> list[float]:
     return sorted(value for value, _ in _commonest_first(common)[:_MAX_ATOMS])
 
 
-def _decimals(present: pd.Series[Any], width: float) -> int | None:
-    """Return the number of decimals that all values need, if bins of ``width`` contain such values; otherwise None."""
+def _decimals(present: pd.Series[Any]) -> int | None:
+    """Return the number of decimals that all values need, or None for more than six."""
     for digits in range(1, 7):
         if np.allclose(present, present.round(digits), rtol=0, atol=1e-9):
-            return digits if width * 10**digits >= 1 else None
+            return digits
     return None
 
 

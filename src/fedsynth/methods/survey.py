@@ -19,22 +19,26 @@ from fedsynth.federation.query import Counts, Extent
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.measure import EXACT_STD, measurements, table_shares, total_records, weights_for
 from fedsynth.schema.bins import Floats
+from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation, Share
     from fedsynth.models.adaptive_bins import AdaptiveBins
     from fedsynth.models.estimate import Measurement
     from fedsynth.schema import Schema
+    from fedsynth.schema.columns import Column
 
 FINEST = 256.0  # a cell with at least one row in so many is cut
 CLEAR = 8.0  # groups below this many standard deviations of the noise are merged with others
+HIDDEN = 2.5  # rows outside atoms are as good as none below this many standard deviations of the noise
 CUT = 4.0  # a cell is cut only from this many standard deviations of the noise on
 MOST = 24  # groups of a numeric column, at most
 WIDEST = 64  # groups of a numeric column in the tables of any method, at most, besides one for missing values
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
+_VALUES = 2**20  # cells of the fourth levels of all columns, which have one for each value
 _MOST_CELLS = 2**32  # no answer has more
-_FINER = (1.0, 4 / 9, 1 / 9)  # price of each level, relative to the first
+_FINER = (1.0, 4 / 9, 1 / 9, 1 / 9)  # price of each level, relative to the first
 
 
 class Survey(NamedTuple):
@@ -58,9 +62,7 @@ def largest_tables(schema: Schema, order: int) -> Extent:
     set of up to ``order`` columns. A column then has as many groups as the schema gives it or, if it is a number and
     adaptive bins are finer, :data:`WIDEST` and one for missing values.
     """
-    from fedsynth.models.adaptive_bins import AdaptiveBins
-
-    levels = [[len(level.groups) for level in AdaptiveBins.levels(column)] for column in schema.stored]
+    levels = [[len(level.groups) for level in of] for of in _levels(schema)]
     sums = [1] + [0] * min(order, len(levels))  # sums[k]: cells of the tables of all sets of k columns so far
     for size, of in zip(schema.sizes, levels, strict=True):
         width = max(size, min(WIDEST + 1, of[-1]))
@@ -84,19 +86,18 @@ def survey(federation: Federation, share: float) -> Survey:
 
     Stored columns are described at :class:`Survey`. A categorical one is counted in one table. A numeric one is counted
     in up to three: about 32 cells (or one per value, up to 128 values), each of these cut into 32, and each of those
-    cut into 32. A record is in one cell of every table, so a table's cost does not depend on its number of cells. Finer
-    tables get a smaller share, since they only have to show what stands out. A cell with at least one in ``FINEST``
-    (256) of the rows, and at least ``CUT`` (4) standard deviations of the noise, is cut. Rows are spread evenly over
-    neighbouring cells unless their counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
+    cut into 32; where these hold several integers, decimals or times, a fourth table may have a cell for each. A record
+    is in one cell of every table, so a table's cost does not depend on its number of cells. Finer tables get a smaller
+    share, since they only have to show what stands out. Values that many rows share (atoms) are found first, in all
+    tables (:mod:`fedsynth.models.atoms`). Of the other rows, a cell with at least one in ``FINEST`` (256) of all rows,
+    and at least ``CUT`` (4) standard deviations of the noise, is cut. They are spread evenly over neighbouring cells
+    unless the counts differ by more than the noise (:mod:`fedsynth.models.piecewise`).
 
     A site that fails is left out of both the counts and the total. Raises :class:`SiteLost` if too few sites answer.
     """
-    from fedsynth.models.adaptive_bins import START, AdaptiveBins
+    from fedsynth.models.adaptive_bins import START
 
-    levels = [AdaptiveBins.levels(column) for column in federation.schema.stored]
-    while sum(len(one.groups) for of in levels for one in of) > _LARGEST and max(map(len, levels)) == len(_FINER):
-        widest = max(levels, key=lambda of: len(of[-1].groups) if len(of) == len(_FINER) else 0)
-        widest.pop()
+    levels = _levels(federation.schema)
     asked = [(at, level) for at, of in enumerate(levels) for level in range(len(of))]
     axes = tuple(levels[at][level].axis(at) for at, level in asked)
     first = table_shares([min(START, len(levels[at][0].groups)) for at, _ in asked], federation.budget)
@@ -109,18 +110,80 @@ def survey(federation: Federation, share: float) -> Survey:
 
     columns = []
     for at, of in enumerate(levels):
-        told = by_level[at, 0]
-        cells = of[0].updated(told.values, told.std**2, total, even=True)
-        for level, finer in enumerate(of[1:], 1):
-            told = by_level[at, level]
-            assert finer.grid is not None
-            cut = cells.cut(finer.grid, max(total / FINEST, CUT * told.std))
-            if len(cut.groups) == len(cells.groups):
-                break
-            counts, many = (cut.sums_of(finer.grid, one) for one in (told.values, np.ones(len(told.values))))
-            cells = cut.updated(counts, many * told.std**2, total, even=True)
-        columns.append(cells)
+        told = [by_level[at, level] for level in range(len(of))]
+        columns.append(_adaptive(federation.schema.stored[at], of, told, total))
     return Survey(columns, total, released.sites)
+
+
+def _levels(schema: Schema) -> list[list[AdaptiveBins]]:
+    """Return, for each stored column, the cells of each of its levels, from coarse to fine.
+
+    A column whose third level has several integers, decimals or times in a cell gets a fourth, with a cell for each:
+    columns of fewer values first, as long as there is room (``_VALUES``, 2^20). At their price, such levels add at most
+    4 % to the noise of a survey.
+    """
+    from fedsynth.models.adaptive_bins import LEVELS, AdaptiveBins
+
+    levels = [AdaptiveBins.levels(column) for column in schema.stored]
+    room = _VALUES
+    for of in sorted((of for of in levels if len(of) == LEVELS), key=lambda of: _values(of[-1])):
+        if (finest := of[-1].to_values(room)) is not of[-1]:
+            of.append(finest)
+            room -= len(finest.groups)
+    while sum(len(one.groups) for of in levels for one in of) > _LARGEST and max(map(len, levels)) >= LEVELS:
+        widest = max(levels, key=lambda of: len(of[-1].groups) if len(of) >= LEVELS else 0)
+        widest.pop()
+    return levels
+
+
+def _values(cells: AdaptiveBins) -> float:
+    """Return how many values lie in the range of a number or time; infinity for a column of real numbers."""
+    assert cells.grid is not None
+    return float(cells.grid.upper[-1] - cells.grid.lower[0]) * (cells.grid.per_unit or math.inf)
+
+
+def _adaptive(
+    column: Column, levels: Sequence[AdaptiveBins], told: Sequence[Measurement], total: float
+) -> AdaptiveBins:
+    """Return the adaptive bins of a ``column`` of about ``total`` rows, from its noisy counts at each of its levels."""
+    from fedsynth.models.adaptive_bins import LEVELS
+    from fedsynth.models.atoms import Level, separate
+
+    least, counts = total / FINEST, [one.values for one in told]
+    atoms, shared = None, 0.0
+    if len(levels) > 1 and isinstance(column, Numeric | Datetime):
+        parts = [
+            Level(level.grid, one.values[: len(level.grid)], one.std if one.std > EXACT_STD else 0.0)
+            for level, one in zip(levels, told, strict=True)
+            if level.grid is not None
+        ]
+        atoms, rest = separate(parts, least, column.round_steps)
+        counts = [np.append(own, one[len(own) :]) for own, one in zip(rest, counts, strict=True)]
+        shared = float(atoms.counts.sum())
+    left = max(total - shared, 0.0)
+    cells = levels[0].updated(counts[0], told[0].std ** 2, left, even=True)
+    for finer, values, one in zip(levels[1:LEVELS], counts[1:LEVELS], told[1:LEVELS], strict=True):
+        assert finer.grid is not None
+        cut = cells.cut(finer.grid, max(least, CUT * one.std))
+        if len(cut.groups) == len(cells.groups):
+            break
+        sums, many = (cut.sums_of(finer.grid, each) for each in (values, np.ones(len(values))))
+        cells = cut.updated(sums, many * one.std**2, left, even=True)
+    if not shared:
+        return cells
+    assert atoms is not None
+    assert cells.grid is not None
+    single = np.append(cells.grid.single, np.ones(int(column.missing), dtype=bool))
+    counted = np.count_nonzero(parts[0].grid.single) + column.missing  # single values that the first level counts
+    noise = math.sqrt(atoms.variances.sum() + counted * told[0].std ** 2)
+    if cells.counts[~single].sum() <= HIDDEN * noise:
+        cells = replace(cells, counts=np.where(single, cells.counts, 0.0))
+    scale = (total - cells.counts.sum()) / shared
+    cells = cells.with_atoms(atoms._replace(counts=atoms.counts * scale))
+    if told[-1].std <= EXACT_STD:  # without noise, the counts need no model
+        exact = np.bincount(cells.groups, weights=cells.sums_of(parts[-1].grid, told[-1].values))
+        cells = replace(cells, counts=cells.shares * exact[cells.groups])
+    return cells
 
 
 def groups_for(total: float, std: float) -> int:

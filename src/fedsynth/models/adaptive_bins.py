@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.models.atoms import Atoms
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.estimate import inverse_variance_mean
 from fedsynth.models.evidence import CodeEvidence, PlacedEvidence
@@ -127,6 +128,21 @@ class AdaptiveBins:
                 break
             found.append(cls._unknown(np.arange(len(finer) + column.missing), finer))
         return found
+
+    def to_values(self, most: int) -> AdaptiveBins:
+        """Return the fine cells of a column with each split into the single values that the column admits.
+
+        The cells themselves are returned if that would give more than ``most``, or not even twice as many. Counts are
+        unknown, as in :meth:`levels`.
+        """
+        grid = self.grid
+        if grid is None or not grid.per_unit or (grid.upper[-1] - grid.lower[0]) * grid.per_unit > most:
+            return self
+        parts = math.ceil((grid.upper - grid.lower).max() * grid.per_unit)
+        finer = grid.finer(parts * len(grid), parts)
+        if len(finer) < 2 * len(grid):
+            return self
+        return self._unknown(np.arange(len(finer) + len(self.groups) - len(grid)), finer)
 
     @classmethod
     def of_bins(cls, column: Column) -> AdaptiveBins:
@@ -260,7 +276,7 @@ class AdaptiveBins:
         sums = [np.bincount(self.whole, weights=values) for values in (counts, self.counts)]
         of_sums = np.bincount(self.whole, weights=noise)
         mean, of_whole = inverse_variance_mean(sums, [of_sums, self.variances[first]])
-        known = simplex(mean, total)
+        known = simplex(mean, total) if total > 0 else np.zeros(len(mean))
         if even and self.in_order and len(many) == len(counts) and np.isinf(self.variances).all():
             size = self.in_order
             held = float(known[:size].sum())
@@ -305,21 +321,62 @@ class AdaptiveBins:
     def grouped(self, least: float, most: int) -> AdaptiveBins:
         """Merge the fine cells into at most ``most`` groups (bins) of at least ``least`` estimated rows.
 
-        Returns the same cells with new ``groups``. At first each cell is a group. While there are more than ``most``
+        Returns the same cells with new ``groups``: unions of the present ones. While there are more than ``most``
         groups, or one has fewer than ``least`` rows, the group with the fewest rows joins the one of its two neighbours
         that has fewer; a group ends with fewer than ``least`` rows only if the column has fewer. Numbers are neighbours
         in their order, values of a category in the order of their counts. A value with many rows thus mostly keeps a
         group of its own. Missing numbers form one more group, which may hold fewer rows.
         """
-        free = len(self.groups) if self.grid is None else len(self.grid)
-        order = np.argsort(self.counts, kind="stable") if self.grid is None else np.arange(free)
-        rows, starts = self.counts[order], np.arange(free)
-        rows, starts = _joined(rows, starts, least, most)
-        if len(rows) == free:
-            return replace(self, groups=np.arange(len(self.groups)))
-        groups = np.full(len(self.groups), len(rows), dtype=np.int64)
-        groups[order] = np.searchsorted(starts, np.arange(free), side="right") - 1
-        return replace(self, groups=groups)
+        free = self.size - (self.grid is not None and len(self.groups) > len(self.grid))
+        rows = np.bincount(self.groups, weights=self.counts)[:free].astype(np.float64)
+        order = np.argsort(rows, kind="stable") if self.grid is None else np.arange(free)
+        kept, starts = _joined(rows[order], np.arange(free), least, most)
+        if len(kept) == free:
+            return self
+        unions = np.full(self.size, len(kept), dtype=np.int64)
+        unions[order] = np.searchsorted(starts, np.arange(free), side="right") - 1
+        return replace(self, groups=unions[self.groups])
+
+    def with_atoms(self, atoms: Atoms) -> AdaptiveBins:
+        """Add single values that many rows share (:class:`~fedsynth.models.atoms.Atoms`) to the cells of a number.
+
+        Each value becomes a cell of its own, with the atom's rows added. The cells within the atom's bounds form one
+        group: since the value is a guess, it must not matter for what sites count, only for what is drawn.
+        """
+        assert self.grid is not None
+        if not len(atoms.values):
+            return self
+        grid, per_unit = self.grid, self.grid.per_unit
+        half = 0.5 / per_unit if per_unit else 0.0
+
+        def after(ends: Array) -> Array:
+            """Return where the cell after one that ends here begins."""
+            return ends if per_unit else np.nextafter(ends, np.inf)
+
+        value = np.where(
+            np.isclose(atoms.values - half, atoms.lower, rtol=0, atol=half / 2), atoms.lower, atoms.values - half
+        )
+        beyond = np.where(
+            np.isclose(atoms.values + half, atoms.upper, rtol=0, atol=half / 2), atoms.upper, atoms.values + half
+        )
+        lower = np.unique(np.concatenate([grid.lower, atoms.lower, value, after(beyond), after(atoms.upper)]))
+        lower = lower[lower <= grid.upper[-1] - half]
+        upper = np.append(lower[1:] if per_unit else np.nextafter(lower[1:], -np.inf), grid.upper[-1])
+        at = np.searchsorted(grid.lower, lower, side="right") - 1
+        width, whole = upper - lower, (grid.upper - grid.lower)[at]
+        share = np.where(whole > 0, width / np.where(whole > 0, whole, 1.0), 1.0)
+        at = np.append(at, np.arange(len(grid), len(self.groups)))
+        share = np.append(share, np.ones(len(self.groups) - len(grid)))
+        counts, variances = self.counts[at] * share, self.variances[at] / np.bincount(at)[at]
+        places = np.searchsorted(lower, value)
+        counts[places] += atoms.counts
+        variances[places] += atoms.variances
+        begins = np.ones(len(at), dtype=bool)
+        for first, last in zip(*np.searchsorted(lower, [atoms.lower, after(atoms.upper)]), strict=True):
+            begins[first + 1 : last] = False
+        groups = np.cumsum(begins) - 1
+        grid = Grid(lower, upper, per_unit)
+        return AdaptiveBins(groups, np.arange(len(at)), counts, variances, grid, len(lower))
 
     def drawn(self, groups: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
         """Convert the ``groups`` that a model drew, shape ``(rows,)``, to values drawn within each row's group.

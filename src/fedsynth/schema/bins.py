@@ -279,6 +279,14 @@ class Grid:
         """Middle of each cell, float64, shape ``(cells,)``."""
         return (self.lower + self.upper) / 2
 
+    @property
+    def single(self) -> NDArray[np.bool_]:
+        """Whether each cell holds only one value, shape ``(cells,)``."""
+        single: NDArray[np.bool_] = self.upper - self.lower < (
+            1.5 / self.per_unit if self.per_unit else np.finfo(float).tiny
+        )
+        return single
+
     def values(self, cells: Integers, share: Floats) -> Floats:
         """Return one value from each of the numbered ``cells``, at the fraction ``share`` (0 to 1) of its width.
 

@@ -358,6 +358,11 @@ class Numeric:
         return 1 if self.integer else 0 if self.decimals is None else 10**self.decimals
 
     @property
+    def round_steps(self) -> tuple[int, ...]:
+        """Units that count as rounder than powers of ten: none, see :attr:`Datetime.round_steps`."""
+        return ()
+
+    @property
     def size(self) -> int:
         """Number of codes, the integers that encode values.
 
@@ -490,6 +495,12 @@ class Datetime:
     def per_unit(self) -> int:
         """Always 1, as for a :class:`Numeric` column of integers: times are whole multiples of the unit."""
         return 1
+
+    @property
+    def round_steps(self) -> tuple[int, ...]:
+        """Longer units (days, unless a time zone shifts them, hours and so on) in the column's own, descending."""
+        longer = sorted((length for length in UNITS.values() if length > self.microseconds), reverse=True)
+        return tuple(length // self.microseconds for length in longer[self.timezone is not None :])
 
     @cached_property
     def bin_edges(self) -> NDArray[np.float64]:
