@@ -22,7 +22,7 @@ from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts, Training
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import noise_std
-from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Entry
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Categorical, Column
@@ -35,7 +35,7 @@ TWICE = 2.0
 """A count below so many standard deviations of its noise may be noise alone."""
 DROWNED = 0.1
 """Share of the rows: tables with more noise than that in a cell show no relations between columns."""
-UNTRAINED = 0.06
+UNTRAINED = 0.08
 """Share of the clip norm: more noise than that in the mean gradient of all steps hides what a network would learn."""
 STRONG, CLEAR, LOOK = 0.5, 4.0, 0.1
 """A balanced pair with Cramér's V of 0.5 has to stand out by 4 standard deviations, at a tenth of the budget."""
@@ -58,10 +58,11 @@ class NoiseRecord:
     """The noise of a run's questions; its federation notes each as it is asked, before any site answers.
 
     ``tables`` holds, for every column and pair of columns that was counted (positions in ``schema.stored``,
-    ascending), the smallest standard deviation of the noise in a count, in rows of all sites; sums over larger tables
-    count as tables. ``training`` is the noise of all training steps together: the L2 norm of the noise in the mean of
-    their mean gradients, in units of the clip norm, times the number of rows. ``summed`` says whether tables of several
-    columns were summed over sites, and ``chosen`` whether sites or a vault were to select tables.
+    ascending), the smallest standard deviation of the noise in a count, in rows of all sites. Sums over larger tables
+    count as tables, but not for a single column whose values they merge. ``training`` is the noise of all training
+    steps together: the L2 norm of the noise in the mean of their mean gradients, in units of the clip norm, times the
+    number of rows. ``summed`` says whether tables of several columns were summed over sites, and ``chosen`` whether
+    sites or a vault were to select tables.
 
     ``rows`` is the number of rows of all sites; ``None`` until it is known. From then on ``tell(sentence)`` is called
     once for each of :meth:`drowned`.
@@ -92,11 +93,14 @@ class NoiseRecord:
 
     def count(self, query: Counts, schema: Schema, std: float) -> None:
         """Note released tables: ``std`` is the standard deviation of the noise in each number of the flat answer."""
-        for clique, shape, noise in zip(query.cliques, query.shapes(schema), query.stds(std), strict=True):
-            cells = math.prod(shape)
-            for kept in (*combinations(range(len(clique)), 1), *combinations(range(len(clique)), 2)):
-                added = math.sqrt(cells / math.prod(shape[at] for at in kept))  # noise of a sum of so many cells
-                columns = tuple(sorted(clique[at] for at in kept))
+        merged = [axis.groups is not None and len(np.unique(axis.groups)) < axis.groups.size for axis in query.axes]
+        for places, shape, noise in zip(query.tables, query.shapes(schema), query.stds(std), strict=True):
+            sides = range(len(places))
+            # Over merged values, a table says nothing of their own numbers of rows.
+            single = [(at,) for at in sides if not merged[places[at]]]
+            for kept in (*single, *combinations(sides, 2)):
+                added = math.sqrt(math.prod(shape[at] for at in sides if at not in kept))  # a sum of so many cells
+                columns = tuple(sorted(query.axes[places[at]].column for at in kept))
                 self.tables[columns] = min(noise * added, self.tables.get(columns, math.inf))
 
     def times(self, factor: float) -> NoiseRecord:
@@ -126,14 +130,14 @@ class NoiseRecord:
             found["training"] = (
                 f"noise drowns this training: over all its steps it is {self.training / rows:.2g} of the clip norm, "
                 f"and networks learn little from {UNTRAINED:g} on. A network needs about epsilon "
-                f"{_two(budget.epsilon * much)}, {_rows(rows * much)}, or {_two(100 / much**2)} % of its weights; the "
+                f"{_epsilon(budget, much)}, {_rows(rows * much)}, or {_two(100 / much**2)} % of its weights; the "
                 "method auto counts tables instead"
             )
         noise = self.typical(2) or 0.0
         if (much := noise / (DROWNED * rows)) > 1:
             found["tables"] = (
                 f"noise drowns these tables: its standard deviation in a cell, {_rows(noise)}, is more than a tenth of "
-                f"all {_rows(rows)}. Relations of columns need about epsilon {_two(budget.epsilon * much)}, "
+                f"all {_rows(rows)}. Relations of columns need about epsilon {_epsilon(budget, much)}, "
                 f"{_rows(rows * much)}, or fewer columns"
             )
         return found
@@ -180,7 +184,7 @@ def columns_carried(federation: Federation, rows: float, columns: int) -> Carrie
         low,
         f"which of the {columns} columns are related is partly a guess: with {_rows(rows)} at epsilon "
         f"{budget.epsilon:.3g}, strong relations (Cramér's V of 0.5) stand out {among}. Leave out the columns that no "
-        f"analysis needs, or take about epsilon {_two(budget.epsilon * much)} or {_rows(rows * much)}",
+        f"analysis needs, or take about epsilon {_epsilon(budget, much)} or {_rows(rows * much)}",
     )
 
 
@@ -245,11 +249,11 @@ def resolution(federation: Federation, rows: float) -> Resolution:
 class HiddenGroups(msgspec.Struct, frozen=True):
     """Groups of rows of one column, or of its pair with the target, that a run's noise hides.
 
-    ``kind`` says what is hidden: "count", the numbers of rows of values of the column; "crossings", all combinations of
-    values with those of other columns; "target", combinations with values of the target, whose values by themselves are
-    large enough. ``column`` is the column's name, for "target" followed by that of the target. Hidden are ``hidden`` of
-    ``of`` groups, which have ``rows`` estimated rows together, and fewer than ``below`` each. ``names`` are those with
-    most rows, up to three, with their estimated rows.
+    ``kind`` says what is hidden: "count", numbers of rows of the column's values; "crossings", of other values, their
+    combinations with those of at least half of the columns that were counted with it; "target", of values that are
+    large enough, combinations with the target's. ``column`` is the column's name, for "target" followed by that of the
+    target. Hidden are ``hidden`` of ``of`` groups, which have ``rows`` estimated rows together, and fewer than
+    ``below`` each. ``names`` are those with most rows, up to three, with their estimated rows.
     """
 
     kind: Literal["count", "crossings", "target"]
@@ -265,7 +269,7 @@ class HiddenGroups(msgspec.Struct, frozen=True):
         many = f"{self.hidden:,} of {self.of:,}"
         what = {
             "count": f"the counts of {many} values",
-            "crossings": f"every crossing of {many} values",
+            "crossings": f"most crossings of {many} values",
             "target": f"{many} crossings",
         }
         named = ", ".join(f"{name} ({rows:,.0f})" for name, rows in self.names)
@@ -333,12 +337,15 @@ def _hidden(noise: NoiseRecord, table: Table, total: float, target: str) -> Iter
     scale = total / max(1, len(table))
     categories = {at: _names(column) for at, column in enumerate(columns) if not column.is_number}
     counts = {at: scale * np.bincount(table.codes[at], minlength=len(names)) for at, names in categories.items()}
+    crossed: dict[int, list[float]] = {at: [] for at in range(len(columns))}
+    for pair, std in noise.tables.items():
+        for at in pair if len(pair) == 2 else ():
+            crossed[at].append(std)
     aim = next((at for at in categories if columns[at].name == target), None)
     for at, names in categories.items():
         own, name = counts[at], columns[at].name
         least = TWICE * noise.tables.get((at,), 0.0)
-        crossed = [std for pair, std in noise.tables.items() if len(pair) == 2 and at in pair]
-        wide = max(least, TWICE * min(crossed, default=0.0))
+        wide = max(least, TWICE * statistics.median(crossed[at] or [0.0]))
         yield from _some("count", name, names, own, least, own < least)
         yield from _some("crossings", name, names, own, wide, (own >= least) & (own < wide))
         if aim is not None and at != aim and typical is not None:
@@ -375,6 +382,13 @@ def _smallest(value: float | None, crossing: float | None) -> str:
     parts = [f"{_rows(value)} for a value of one column"] if value else []
     parts += [f"{_rows(crossing)} for a crossing of two"] if crossing else []
     return f"the smallest groups that stand out from the noise: {', '.join(parts)}" if parts else ""
+
+
+def _epsilon(budget: Budget, much: float) -> str:
+    """Return the epsilon at which the noise of tables is smaller by the factor ``much``, at the same delta."""
+    if budget.pure:
+        return _two(budget.epsilon * much)
+    return _two(epsilon_of(budget.rho * much**2, budget.delta))
 
 
 def _rows(number: float) -> str:
