@@ -198,7 +198,7 @@ def test_advice_compares_methods_without_reading_a_row(schema):
     assert {one["method"] for one in told["methods"]} == {"oneshot", "mst", "tda"}
     for one in told["methods"]:
         assert 0 <= one["two_way"]["low"] <= one["two_way"]["typical"] <= one["two_way"]["high"] <= 2
-        assert one["least_cell"] > 0
+        assert max(one["resolution"]["crossing"] or 0, one["resolution"]["value"]) > 0
         assert one["search"]
     shown = fedsynth(*advise).stdout
     assert "2-way error" in shown

@@ -35,6 +35,7 @@ from fedsynth.evaluation.report import (
 )
 from fedsynth.evaluation.score import Estimate
 from fedsynth.evaluation.summary import RunSummary
+from fedsynth.federation.resolution import HiddenGroups, SmallGroups
 from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -408,6 +409,25 @@ def test_a_run_directory_is_read_as_it_stands(tmp_path):
         "300 random pairs",
     ):
         assert told in rules
+
+
+def test_groups_that_noise_hides_are_listed_by_name(tmp_path):
+    run = facts(tmp_path)
+    assert run.hidden is None  # the directory has no model
+    assert "groups" not in page(evaluation(), run).sections
+    group = HiddenGroups("count", SCRIPT, 3, 30, 40.4, 55.0, ((QUOTES, 30.0), ("b", 20.0), ("c", 5.0)))
+    hidden = SmallGroups(40.4, 620.0, 2, ("which columns are related is a guess",), (SCRIPT, "age"), (group,), 31)
+    found = page(evaluation(), dataclasses.replace(run, hidden=hidden))
+    listed = flat(found.sections["groups"])
+    assert "40 rows for a value of one column, 620 rows for a crossing of two." in listed
+    assert f"{SCRIPT}: the counts of 3 of 30 values (below 40 rows): {QUOTES} (30), b (20), c (5)" in listed
+    assert "and 31 more columns or pairs" in listed
+    assert f"Noise: Which columns are related is a guess. The weakest relations have {SCRIPT}, age." in flat(
+        found.sections["summary"]
+    )
+    assert "script" not in {tag for tag, _, _ in found.tags}
+    nothing = SmallGroups(None, None, None, (), (), (), 0)
+    assert "groups" not in page(evaluation(), dataclasses.replace(run, hidden=nothing)).sections
 
 
 @pytest.mark.parametrize("missing", ["run.toml", "ledger.json", "synthetic.csv"])

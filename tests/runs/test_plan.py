@@ -112,7 +112,7 @@ def test_fewer_rows_at_equal_noise_predict_the_errors_of_all_rows(monkeypatch, m
         monkeypatch.setattr(module, "_FEWEST", 4000)
         assert planned.made_rows == (32_000 if most > 1 else 4000)
         trials = [trial(planned, method, shape, seed) for shape in ("typical", "strong") for seed in range(3)]
-        errors[most] = [(one.one_way, one.two_way, one.std) for one in trials]
+        errors[most] = [(one.one_way, one.two_way, one.resolution.crossing) for one in trials]
     (one, two, std), (one_of_few, two_of_few, std_of_few) = (np.median(of, axis=0) for of in errors.values())
     assert std_of_few == pytest.approx(std, rel=0.05)  # in rows of the planned run
     assert one_of_few == pytest.approx(one, rel=0.5, abs=0.01)  # medians of six trials
@@ -179,8 +179,8 @@ def test_a_hundred_rows_at_a_tenth_of_an_epsilon_are_noise():
     assert (found.rows, found.made_rows, found.tables, found.complete) == (100, 100, 6, True)
     for one in found.methods:
         assert one.verdict.startswith("the table would be noise")
-        assert one.least_cell is not None
-        assert one.least_cell > 100
+        assert one.resolution is not None
+        assert max(one.resolution.crossing or 0, one.resolution.value or 0) > 100
 
 
 def test_many_rows_hold_their_columns_and_what_the_method_models():
@@ -215,7 +215,8 @@ def test_the_smallest_cell_is_twice_the_noise_of_a_pair():
     federation = federate([rows], SCHEMA, PLANNED.budget, trust=TrustedServer(), seed=0)
     pairs = all_marginals(5, 2)
     alone = federation.std(Counts.of(5, pairs), OneShot().pair_share)  # by weights, which come close to the share
-    assert found.least_cell == pytest.approx(2 * alone, rel=0.05)
+    assert found.resolution is not None
+    assert found.resolution.crossing == pytest.approx(2 * alone, rel=0.05)
 
 
 def test_what_cannot_run_says_why_and_the_others_go_on():

@@ -692,6 +692,7 @@ def _report(
             "ledger": outcome.ledger.to_json(),
             "statement": outcome.statement.to_json(),
             "warnings": warnings,
+            "resolution": outcome.synthesizer.info["resolution"],
             "report": None if page is None else str(page),
         }
         print(json.dumps(facts))
@@ -712,6 +713,8 @@ def _report(
     print(outcome.statement.text)
     for warning in warnings:
         print(f"WARNING: {warning}")
+    if outcome.hidden.lines:
+        print("\n" + "\n".join(outcome.hidden.lines))
     if outcome.lost:
         print(f"sites that dropped out: {', '.join(outcome.lost)}")
     if scores:

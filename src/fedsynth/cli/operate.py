@@ -481,9 +481,12 @@ def _report(view: RunView, json_: bool) -> None:
     """Print how a run ended, and exit with its exit code."""
     import msgspec
 
+    from fedsynth.runs.folder import RunFolder
+
     assert view.ended is not None
     if not json_ and not view.ended.exit_code:
-        print("\n".join(_end_lines(msgspec.to_builtins(view.ended))))
+        hidden = RunFolder(Path(view.ended.folder)).hidden()  # None if the folder is on another machine
+        print("\n".join([*_end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
     elif not json_:
         print(f"fedsynth: {view.ended.message}", file=sys.stderr)
     if view.ended.exit_code:

@@ -506,6 +506,9 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
     )
     console.print(noise)
     for one in found:
+        said = [one.resolution.text] if one.resolution.text else []
+        for line in [*said, *(f"WARNING: {warning}" for warning in one.resolution.warnings)]:
+            console.print(f"\n{one.plan.method}: {line}", markup=False, highlight=False)
         if one.servers.high:
             console.print(
                 f"\n{one.plan.method}: the three servers send {_span(one.servers, '{:.1f}', 2**20)} MiB together, and "
@@ -550,10 +553,14 @@ def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) 
         errors_.add_column(f"for a 2-way error of {wanted:g}")
     errors_.add_column("verdict", min_width=len("dependence"))
     for one in found.methods:
-        cell = "" if one.least_cell is None else f"{one.least_cell:,.0f} rows"
+        least = one.resolution and (one.resolution.crossing or one.resolution.value)
+        cell = f"{least:,.0f} rows" if least else ""
         needed = [one.search] if wanted is not None else []
         errors_.add_row(one.method, _error(one.one_way), _error(one.two_way), cell, *needed, one.verdict)
     console.print(errors_)
+    for one in found.methods:
+        for warning in one.resolution.warnings if one.resolution else ():
+            console.print(f"\nWARNING: {one.method}: {warning}", markup=False, highlight=False)
     console.print(
         f"\nThese figures are of {found.tables} random tables of {found.made_rows:,} rows made from the schema. "
         "No real row was read, and real rows may do better or worse. Errors are mean L1 distances of marginals (0 to "

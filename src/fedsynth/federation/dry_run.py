@@ -27,6 +27,7 @@ from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
+from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
@@ -198,10 +199,11 @@ class DryRunRecord:
     ``sent`` holds the sizes. ``exchanges`` is the number of exchanges: in each, the server sends messages to several
     sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the site's name.
     They include the ``repeated`` ones, of training steps that were counted but not computed (:meth:`repeat`).
-    ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta.
+    ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta;
+    ``resolution`` says what stands out from their noise.
     ``servers`` is the traffic of the compute servers under the trust model of three servers
     (:class:`~fedsynth.federation.trust.three_servers.ideal.Traffic`), zero under others. :meth:`close` sets ``asked``,
-    ``entries``, ``epsilon`` and ``servers``.
+    ``entries``, ``epsilon`` and ``servers``, :func:`dry_run` the resolution.
     """
 
     sent: list[ExchangeSize] = field(default_factory=list)
@@ -211,6 +213,7 @@ class DryRunRecord:
     epsilon: float = 0.0
     repeated: dict[str, list[ChargedQuestion]] = field(default_factory=dict)
     servers: Traffic = field(default_factory=Traffic)
+    resolution: Resolution = field(default_factory=Resolution)
 
     def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
         """Yield 0, the only computed one of ``times`` training steps; then count its bytes and charges for all of them.
@@ -295,13 +298,15 @@ def dry_run(
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
+    rows: int | None = None,
 ) -> DryRunRecord:
     """Run ``method`` on the rows of ``table``, dealt at random and evenly to ``sites`` sites; return what it costs.
 
     ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
     :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
-    choices. Networks are not trained: sites answer training questions with zeros, at the same privacy cost. Raises the
-    errors of the run, such as :class:`Unsupported`.
+    choices. ``rows`` is the number of real rows that the warnings of the record's ``resolution`` are about, by default
+    that of ``table``. Networks are not trained: sites answer training questions with zeros, at the same privacy cost.
+    Raises the errors of the run, such as :class:`Unsupported`.
     """
     dealt = np.random.default_rng(seed).permutation(len(table))
     parts = [table.take(part) for part in np.array_split(dealt, sites)]
@@ -331,11 +336,13 @@ def dry_run(
         # A planned run names its plan in every request. The plan does not exist yet, but all digests have one size.
         plan=hashlib.sha256(b"dry run").hexdigest(),
         loop=partial(notes.repeat, federation=federation, sites=members),
+        noise=NoiseRecord(tell=say_nothing),  # the record has the sentences
     )
     if public_sizes:
         federation.public_sizes()  # a deployed run asks for them
     method.fit(federation)
     notes.close(federation, members)
+    notes.resolution = resolution(federation, rows or len(table))
     return notes
 
 
@@ -433,7 +440,8 @@ class Forecast:
     selections, estimated from their numbers of candidates; both are 0 under other trust models than three servers.
 
     ``chosen`` says whether the dry runs released different statistics, since the method's queries depend on the data or
-    on its own random draws; ``noise``, that of the first dry run, is then only an example.
+    on its own random draws; ``noise``, that of the first dry run, is then only an example. ``resolution`` says, also of
+    the first dry run, which groups and relations stand out from the noise if the sites have ``rows`` rows.
     """
 
     plan: Plan
@@ -445,6 +453,7 @@ class Forecast:
     up: ForecastRange
     epsilon: ForecastRange
     noise: tuple[NoiseForecast, ...]
+    resolution: Resolution
     chosen: bool
     largest: int
     stored: ForecastRange
@@ -538,6 +547,7 @@ def forecast(
         up=figures.bytes(lambda message: message.up),
         epsilon=figures.range(lambda notes: [notes.epsilon]),
         noise=tuple(_noise(usual[0].entries)),
+        resolution=usual[0].resolution,
         chosen=figures.chosen,
         largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
         stored=figures.bytes(lambda message: message.up + beside),

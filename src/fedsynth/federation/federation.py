@@ -34,6 +34,7 @@ from fedsynth.federation.query import (
     check_cells,
 )
 from fedsynth.federation.quote import Quote, noise_of
+from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
@@ -175,6 +176,9 @@ class Federation:
     seen
         The last row of each site's audit log that the server knows, signed by the site, from this and earlier runs. By
         it a site notices that its account (its record of spent budget) was restored from an old backup.
+    noise
+        The noise of the questions so far; it warns before a question is sent whose noise would drown the rows, once
+        their number is known.
     progress, loop
         ``progress(what, done, total)`` shows how far a method is; ``loop(times)`` gives the numbers of the training
         steps that :meth:`repeat` yields.
@@ -206,6 +210,7 @@ class Federation:
     rfc4180: bool = False
     lost: list[str] = field(default_factory=list)
     seen: dict[str, AuditPosition] = field(default_factory=dict)
+    noise: NoiseRecord = field(default_factory=NoiseRecord)
     progress: Progress = ignore_progress
     loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] = record_nothing
@@ -417,7 +422,7 @@ class Federation:
             step,
             question,
             lambda purpose: KeyedBits(self.secret, f"vault {question} {purpose}".encode()),
-            self.ledger.note,
+            self._note,
             fill,
         )
         vault = self.trust.vault(terms)
@@ -468,9 +473,18 @@ class Federation:
 
     def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
         """Record a question in the server's ledger, and return the entry."""
-        entry = Quote(request.head, request.query, self.schema, self.trust).entry(sites)
+        quote = Quote(request.head, request.query, self.schema, self.trust)
+        entry = quote.entry(sites)
         self.ledger.record(entry)
+        self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry
+
+    def _note(self, entry: Entry, tables: Counts | None) -> None:
+        """Record a release from a vault, of ``tables`` or of a selection, in the server's ledger."""
+        self.ledger.note(entry)
+        if tables is not None:
+            self.noise.count(tables, self.schema, entry.std * len(self.identities) / max(1, len(entry.sites)))
+            self.noise.warn(self.budget)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Questions and answers

@@ -188,9 +188,9 @@ class VaultTerms:
     under ``schema``. ``share`` is the most that all releases may cost, a fraction of ``budget``. ``unit`` says how many
     rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by adding or removing
     these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and ``question`` its
-    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry)`` records a release in
-    the server's ledger without a further charge, and ``fill(vault, sites)`` puts into the vault the tables of those
-    ``sites`` that were not asked before.
+    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry, tables)`` records a
+    release, with its tables if it has any, in the server's ledger without a further charge, and ``fill(vault, sites)``
+    puts into the vault the tables of those ``sites`` that were not asked before.
     """
 
     schema: Schema
@@ -202,7 +202,7 @@ class VaultTerms:
     step: int
     question: str
     bits: Callable[[str], RandomBits]
-    note: Callable[[Entry], None]
+    note: Callable[[Entry, Counts | None], None]
     fill: Callable[[Vault, Sequence[str]], None]
 
 
@@ -222,13 +222,22 @@ class VaultAccounting:
         """What the deposit still pays for, as a fraction of the run's budget."""
         return self.terms.share - self.spent
 
-    def charge(self, verb: str, release: Release, share: float, sites: Sequence[str], cells: int, std: float) -> None:
+    def charge(
+        self,
+        verb: str,
+        release: Release,
+        share: float,
+        sites: Sequence[str],
+        cells: int,
+        std: float,
+        tables: Counts | None = None,
+    ) -> None:
         """Charge a release against the deposit and note it in the server's ledger.
 
         Raises :class:`BudgetExceeded` if the deposit does not cover it, unless the budget has no limit. ``verb`` names
         the release in the ledger ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's
         budget, and ``sites`` are those whose tables it is about. ``cells`` is the number of cells, scores or
-        candidates, and ``std`` the noise's standard deviation (NaN for a selection).
+        candidates, and ``std`` the noise's standard deviation (NaN for a selection); ``tables`` are those opened.
         """
         if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
             raise BudgetExceeded(
@@ -238,7 +247,8 @@ class VaultAccounting:
         self.spent += share
         paid = f"deposit of step {self.terms.step}"
         cost = release.cost(Norms(1.0, 1.0))
-        self.terms.note(Entry(self.terms.step, verb, "vault", release, tuple(sites), cells, cost, std, paid_by=paid))
+        entry = Entry(self.terms.step, verb, "vault", release, tuple(sites), cells, cost, std, paid_by=paid)
+        self.terms.note(entry, tables)
 
 
 def held_axes(terms: VaultTerms, query: Counts) -> None:
@@ -359,7 +369,7 @@ class TrustedVault:
         exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])
         norms = self._norms(query.sensitivity(self.terms.schema))
         std = noise_std(release, norms)
-        self._charge("open", release, share, exact.size, std)
+        self._charge("open", release, share, exact.size, std, query)
         noisy = add_noise(exact, release, norms, self._bits(f"open {query.tables} {query.weights}", release, exact))
         return query.split(self.terms.schema, noisy), query.stds(std)
 
@@ -403,5 +413,7 @@ class TrustedVault:
             self._tables[clique] = summed.transpose([kept.index(column) for column in clique])
         return self._tables[clique]
 
-    def _charge(self, verb: str, release: Release, share: float, cells: int, std: float) -> None:
-        self._releases.charge(verb, release, share, self.sites, cells, std)
+    def _charge(
+        self, verb: str, release: Release, share: float, cells: int, std: float, tables: Counts | None = None
+    ) -> None:
+        self._releases.charge(verb, release, share, self.sites, cells, std, tables)

@@ -229,14 +229,17 @@ def total_records(federation: Federation, measured: Sequence[Measurement], sites
 
     Without public numbers, the estimate is the inverse-variance mean of the sums of all tables in ``measured``, each of
     which counts every record once. It has no further privacy cost. It is at least 1. ``sites`` (names) matters only if
-    row counts are public.
+    row counts are public. The federation, once it knows the number, warns of questions that noise would drown.
     """
     if federation.sizes is not None:
-        return float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
-    from fedsynth.models.estimate import inverse_variance_mean
+        total = float(max(1, sum(federation.sizes[site] for site in sites or federation.sites)))
+    else:
+        from fedsynth.models.estimate import inverse_variance_mean
 
-    sums, variances = [m.values.sum() for m in measured], [m.std**2 * m.values.size for m in measured]
-    return max(1.0, float(inverse_variance_mean(sums, variances)[0]))
+        sums, variances = [m.values.sum() for m in measured], [m.std**2 * m.values.size for m in measured]
+        total = max(1.0, float(inverse_variance_mean(sums, variances)[0]))
+    federation.noise.rows = federation.noise.rows or total
+    return total
 
 
 def with_sums_of(ones: Sequence[Measurement], tables: Sequence[Measurement]) -> list[Measurement]:

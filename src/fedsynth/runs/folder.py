@@ -20,11 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import tomli_w
 
 import fedsynth
 from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import FedsynthError, SchemaError
+from fedsynth.federation.resolution import SmallGroups
 from fedsynth.federation.trust import Trust
 from fedsynth.files import load_object, load_toml, read_text, refuse_format, write_private, write_whole
 from fedsynth.privacy.ledger import LedgerFile
@@ -188,7 +190,22 @@ class RunFolder:
         ledger, said = self.ledger, tomllib.loads(self.job.to_toml())
         kind = written_kind(self.table_file)
         rows = len(read_frame(self.table_file, column_names(self.table_file, records=kind)[:1], records=kind))
-        return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, read_text(self.run_file))
+        text, hidden = read_text(self.run_file), self.hidden()
+        return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, text, hidden)
+
+    def hidden(self) -> SmallGroups | None:
+        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` without a model.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for a model that does not say it.
+        """
+        if not self.model_file.is_file():
+            return None
+        try:
+            return msgspec.convert(self.synthesizer().info.get("resolution"), SmallGroups)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(
+                f"{self.model_file} does not say which groups noise hides, as this version's runs do; run the job again"
+            ) from error
 
     def rows(self) -> Split:
         """Read the data of a simulated run again, and return it split exactly as its sites had it.

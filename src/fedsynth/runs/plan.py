@@ -25,17 +25,13 @@ from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.dry_run import MARGIN, ForecastRange, likely_rows
 from fedsynth.federation.federation import Progress, ignore_progress
-from fedsynth.federation.query import Counts
+from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method
-from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
-from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 
@@ -126,8 +122,7 @@ class PlannedTrial:
     of the random table and those of other rows: ``one_way`` and ``two_way`` for the synthetic rows, over single columns
     and pairs. For comparison, ``uniform`` is the error over pairs of uniform random rows, and ``single`` that of the
     synthetic rows with each column shuffled, which removes all dependence. ``shape`` names the kind of table (a key of
-    :data:`SHAPES`). ``std`` is the noise's standard deviation in a cell of a released table, in rows of the planned
-    run; NaN if no table was released.
+    :data:`SHAPES`). ``resolution`` says what stands out from the noise, in rows of the planned run.
     """
 
     shape: str
@@ -135,7 +130,7 @@ class PlannedTrial:
     two_way: float
     uniform: float
     single: float
-    std: float
+    resolution: Resolution
 
 
 @dataclass(frozen=True)
@@ -144,8 +139,8 @@ class Advice:
 
     ``method`` is its name. ``one_way`` and ``two_way`` are the expected errors of single columns and of pairs: mean L1
     distances (0 to 2) between the marginals (shares of rows with each value or pair of values) of the rows and of the
-    synthetic ones. ``least_cell`` is twice the noise's standard deviation in a cell of a released table, in rows:
-    smaller counts carry no information; ``None`` if no table is released. ``epsilon`` is the epsilon needed for a
+    synthetic ones. ``resolution`` has the smallest groups that stand out from the noise, and warnings, from a run on
+    the first table. ``epsilon`` is the epsilon needed for a
     wanted error; ``None`` if none was wanted or found. ``verdict`` and ``search`` say in words how good the results are
     and how that search ended. If the method could not run, there are no errors, and ``verdict`` gives the reason.
     """
@@ -155,7 +150,7 @@ class Advice:
     verdict: str
     one_way: ForecastRange | None = None
     two_way: ForecastRange | None = None
-    least_cell: float | None = None
+    resolution: Resolution | None = None
     epsilon: float | None = None
     search: str = ""
 
@@ -273,21 +268,6 @@ def _unwarned() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class _Released(InProcess):
-    """A transport to sites in this process that records their table queries, by the ledger's step."""
-
-    def __init__(self, sites: Sequence[Site], asked: dict[int, Counts | Interactions]) -> None:
-        super().__init__(sites)
-        self._asked = asked
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, and record the tables that it was asked for."""
-        for message in messages:
-            if isinstance(message.request.query, Counts | Interactions):
-                self._asked[message.request.head.step] = message.request.query
-            yield from super().exchange([message])
-
-
 @dataclass
 class _Runs:
     """The runs of one method: the ``trials`` so far, or the reason why it was ``refused``."""
@@ -344,7 +324,6 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
 
     rng = np.random.default_rng(seed)
     sites = split(table, planned.sites, planned.dealing(), rng)
-    asked: dict[int, Counts | Interactions] = {}
     federation = federate(
         sites,
         planned.schema,
@@ -354,44 +333,22 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
         seed=seed,
         public_sizes=planned.public_sizes,
         queries=declared(type(method), type(method).__name__).queries,
-        transport=lambda members: _Released(members, asked),
     )
     synthetic = method.fit(federation).sample_table(len(table), rng)
     columns = len(table.codes)
     ones, pairs = (random_workload(columns, min(order, columns), _PAIRS, 0) for order in (1, 2))
     uniform = [rng.integers(0, size, len(table)) for size in planned.schema.sizes]
     single = [rng.permutation(codes) for codes in synthetic.codes]
-    sizes = dict(zip(federation.sites, map(len, sites), strict=True))
-    stds = list(_stds(federation.ledger.entries, asked, sizes))
+    noise = federation.noise.times(planned.rows / len(table))
+    federation = replace(federation, ledger=Ledger(planned.budget), noise=noise)
     return PlannedTrial(
         shape,
         workload_error(table, synthetic, ones).mean,
         workload_error(table, synthetic, pairs).mean,
         workload_error(table, Table(planned.schema, tuple(uniform)), pairs).mean,
         workload_error(table, Table(planned.schema, tuple(single)), pairs).mean,
-        statistics.median(stds) * planned.rows / len(table) if stds else math.nan,
+        resolution(federation, planned.rows),
     )
-
-
-def _stds(
-    entries: Sequence[Entry], asked: Mapping[int, Counts | Interactions], sizes: Mapping[str, int]
-) -> Iterator[float]:
-    """Yield the noise's std in each released table of several columns; if there is none, in all tables.
-
-    It is in rows of the whole table: the noise of a sum over a few sites is scaled to all sites.
-    """
-    found: list[tuple[bool, float]] = []
-    for entry in entries:
-        scale = sum(sizes.values()) / max(1, sum(sizes[site] for site in entry.sites))
-        if entry.verb == "open":
-            found.append((True, entry.std * scale))
-        elif entry.step in asked and not math.isnan(entry.std):
-            query = asked[entry.step]
-            found += [
-                (len(clique) > 1, std * scale) for clique, std in zip(query.cliques, query.stds(entry.std), strict=True)
-            ]
-    several = any(of_several for of_several, _ in found)
-    yield from (std for of_several, std in found if of_several or not several)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -409,15 +366,14 @@ def _range(values: Sequence[float]) -> ForecastRange:
 
 
 def _advice(name: str, trials: Sequence[PlannedTrial], rows: int) -> Advice:
-    stds = [one.std for one in trials if not math.isnan(one.std)]
-    cell = 2 * statistics.median(stds) if stds else None
+    found = trials[0].resolution
     return Advice(
         name,
         len(trials),
-        _verdict(trials, rows, cell),
+        _verdict(trials, rows, found.crossing or found.value),
         _range([one.one_way for one in trials]),
         _range([one.two_way for one in trials]),
-        cell,
+        found,
     )
 
 

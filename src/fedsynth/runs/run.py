@@ -6,6 +6,7 @@ Both build a federation, fit the job's method to it, and write the same director
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 import shutil
 from collections.abc import Callable
@@ -13,14 +14,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.dry_run import dry_run, steep_rows
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan
+from fedsynth.federation.resolution import NoiseRecord, SmallGroups, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
+from fedsynth.federation.trust import Trust
 from fedsynth.federation.trust.three_servers.remote import connected
 from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
@@ -34,6 +39,11 @@ from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
 
+_log = logging.getLogger(__name__)
+
+_TRIED = 2000  # random rows of a dry run, whose noise is that of any rows
+_DRAWN = 100_000  # rows drawn, at most, to find the groups that noise hides
+
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
@@ -41,7 +51,7 @@ class RunResult:
 
     ``folder`` is that directory, ``synthesizer`` the fitted model, and ``synthetic`` the rows drawn from it, as
     published. ``ledger`` lists every released answer with its noise and privacy cost; ``statement`` says what is
-    guaranteed. ``lost`` names the sites that missed a round.
+    guaranteed. ``lost`` names the sites that missed a round, and ``hidden`` the groups of rows that noise hides.
     """
 
     folder: Path
@@ -50,6 +60,7 @@ class RunResult:
     ledger: Ledger
     statement: Statement
     lost: tuple[str, ...]
+    hidden: SmallGroups
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +105,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             progress=progress,
         )
         federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
+        federation = replace(federation, noise=_forewarned(job, method, rows, trust))
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
@@ -209,12 +221,43 @@ def _exact(path: Path, job: Job) -> float | None:
     return found.epsilon if found.delta == job.delta and found.epsilon < job.epsilon else None
 
 
+def _forewarned(job: Job, method: Method, rows: Split, trust: Trust) -> NoiseRecord:
+    """Return the record of a simulation's noise, which warns at once of a training that its noise would drown.
+
+    It knows the number of rows, which a deployed run learns from its first release: nothing that is written has it.
+    """
+    declared, count = find_method(job.method), sum(map(len, rows.sites))
+    if not declared.trains or job.budget.exact:
+        return NoiseRecord(count)
+    tried = dry_run(
+        method,
+        rows.schema,
+        job.budget,
+        trust=trust,
+        table=steep_rows(rows.schema, _TRIED, np.random.default_rng(0)),
+        sites=len(rows.sites),
+        seed=0,
+        unit=job.unit,
+        public_sizes=job.public_sizes,
+        queries=declared.queries,
+        rows=count,
+    )
+    for warning in tried.resolution.warnings:
+        _log.warning(warning)
+    return NoiseRecord(count, say_nothing)
+
+
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
-    """Fit the method and sample the job's synthetic rows."""
+    """Fit the method and sample the job's synthetic rows; the synthesizer's info gets the groups that noise hides."""
     synthesizer = method.fit(federation)
     synthetic = synthesizer.sample(job.rows, federation.rng)
+    total = synthesizer.model.total
+    drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), federation.rng)
+    target = job.target or str(job.options.get("target", ""))
+    hidden = small_groups(federation, drawn, total, target)
+    synthesizer = replace(synthesizer, info={**synthesizer.info, "resolution": msgspec.to_builtins(hidden)})
     lost = tuple(sorted(set(federation.lost)))
-    return RunResult(out, synthesizer, synthetic, federation.ledger, federation.statement, lost)
+    return RunResult(out, synthesizer, synthetic, federation.ledger, federation.statement, lost, hidden)
 
 
 def _rows_key(job: Job) -> bytes:

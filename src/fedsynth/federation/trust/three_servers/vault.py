@@ -193,7 +193,7 @@ class SharedVault:
         self._held(query.cliques)
         question = OpenTables(self.terms.question, self._number, tuple(query.cliques), release, query.weights)
         std = opened_std(release, question.norms(self.terms.schema, self.terms.unit, self.terms.neighbours))
-        self._releases.charge("open", release, share, self.sites, query.cells(self.terms.schema), std)
+        self._releases.charge("open", release, share, self.sites, query.cells(self.terms.schema), std, query)
         self._number += 1
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 

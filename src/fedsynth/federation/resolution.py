@@ -1,0 +1,403 @@
+"""The resolution of a run: which groups of rows, relations and trainings stand out from its noise, at no privacy cost.
+
+Everything here follows from public facts (the questions, their noise, the number of sites) and from released numbers (a
+noisy number of rows, synthetic rows). No real row is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.cliques import Clique
+from fedsynth.federation.query import Counts, Training
+from fedsynth.federation.quote import Quote, noise_of
+from fedsynth.federation.trust import noise_std
+from fedsynth.privacy.cost import Budget, epsilon_of
+from fedsynth.privacy.ledger import Entry
+from fedsynth.schema import Schema
+from fedsynth.schema.columns import Categorical, Column
+
+if TYPE_CHECKING:
+    from fedsynth.federation.federation import Federation
+    from fedsynth.rows import Table
+
+TWICE = 2.0
+"""A count below so many standard deviations of its noise may be noise alone."""
+DROWNED = 0.1
+"""Share of the rows: tables with more noise than that in a cell show no relations between columns."""
+UNTRAINED = 0.08
+"""Share of the clip norm: more noise than that in the mean gradient of all steps hides what a network would learn."""
+STRONG, CLEAR, LOOK = 0.5, 4.0, 0.1
+"""A balanced pair with Cramér's V of 0.5 has to stand out by 4 standard deviations, at a tenth of the budget."""
+
+_NAMED = 3  # values named in one line
+_SHOWN = {"count": 3, "crossings": 3, "target": 2}  # lines for each kind of lost group
+_log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Noise of the questions
+
+
+def say_nothing(sentence: str) -> None:
+    """Ignore a warning; for the ``tell`` of a :class:`NoiseRecord` whose warnings are read later."""
+
+
+@dataclass(eq=False)
+class NoiseRecord:
+    """The noise of a run's questions; its federation notes each as it is asked, before any site answers.
+
+    ``tables`` holds, for every column and pair of columns that was counted (positions in ``schema.stored``,
+    ascending), the smallest standard deviation of the noise in a count, in rows of all sites. Sums over larger tables
+    count as tables, but not for a single column whose values they merge. ``training`` is the noise of all training
+    steps together: the L2 norm of the noise in the mean of their mean gradients, in units of the clip norm, times the
+    number of rows. ``summed`` says whether tables of several columns were summed over sites, and ``chosen`` whether
+    sites or a vault were to select tables.
+
+    ``rows`` is the number of rows of all sites; ``None`` until it is known. From then on ``tell(sentence)`` is called
+    once for each of :meth:`drowned`.
+    """
+
+    rows: float | None = None
+    tell: Callable[[str], None] = _log.warning
+    tables: dict[Clique, float] = field(default_factory=dict)
+    training: float = 0.0
+    summed: bool = False
+    chosen: bool = False
+    _told: set[str] = field(default_factory=set)
+
+    def add(self, quote: Quote, entry: Entry, budget: Budget, sites: int) -> None:
+        """Note a question with its ledger ``entry``, in a run over ``sites`` sites with this ``budget``."""
+        query, asked = quote.query, max(1, len(entry.sites))
+        self.chosen |= entry.verb in ("choose", "deposit")
+        if isinstance(query, Training):
+            std = entry.std if entry.verb == "sum" else noise_std(noise_of(entry.release), quote.norms) * asked**0.5
+            norm = math.sqrt(entry.cells) * std / (query.rate * query.sensitivity(quote.schema).l2) * sites / asked
+            # The mean of T steps has 1 / sqrt(T) of the noise of one, and all T cost the budget together.
+            self.training = norm * math.sqrt(budget.share_of(entry.cost) / query.steps)
+        elif isinstance(query, Counts) and not math.isnan(entry.std):
+            self.summed |= any(len(table) > 1 for table in query.tables)
+            own = asked**0.5 if entry.verb == "each" else 1.0  # in the sum of the sites' own answers
+            self.count(query, quote.schema, entry.std * own * sites / asked)
+        self.warn(budget)
+
+    def count(self, query: Counts, schema: Schema, std: float) -> None:
+        """Note released tables: ``std`` is the standard deviation of the noise in each number of the flat answer."""
+        merged = [axis.groups is not None and len(np.unique(axis.groups)) < axis.groups.size for axis in query.axes]
+        for places, shape, noise in zip(query.tables, query.shapes(schema), query.stds(std), strict=True):
+            sides = range(len(places))
+            # Over merged values, a table says nothing of their own numbers of rows.
+            single = [(at,) for at in sides if not merged[places[at]]]
+            for kept in (*single, *combinations(sides, 2)):
+                added = math.sqrt(math.prod(shape[at] for at in sides if at not in kept))  # a sum of so many cells
+                columns = tuple(sorted(query.axes[places[at]].column for at in kept))
+                self.tables[columns] = min(noise * added, self.tables.get(columns, math.inf))
+
+    def times(self, factor: float) -> NoiseRecord:
+        """Return the same noise for ``factor`` times as many rows, in each of which it is the same share."""
+        tables = {columns: factor * std for columns, std in self.tables.items()}
+        return replace(self, tables=tables, training=factor * self.training)
+
+    def warn(self, budget: Budget) -> None:
+        """Tell what the noise drowns, each sentence once, if the number of rows is known."""
+        for what, sentence in self.drowned(budget, self.rows).items() if self.rows else ():
+            if what not in self._told:
+                self._told.add(what)
+                self.tell(sentence)
+
+    def typical(self, order: int) -> float | None:
+        """Return the median noise in a count of ``order`` (1 or 2) columns, in rows; ``None`` if none was counted."""
+        found = [std for clique, std in self.tables.items() if len(clique) == order]
+        return statistics.median(found) if found else None
+
+    def drowned(self, budget: Budget, rows: float) -> dict[str, str]:
+        """Return a sentence for each thing ("training", "tables") whose noise drowns a table of ``rows`` rows.
+
+        Sentences say what to do instead, given the run's ``budget``.
+        """
+        found = {}
+        if (much := self.training / (UNTRAINED * rows)) > 1:
+            found["training"] = (
+                f"noise drowns this training: over all its steps it is {self.training / rows:.2g} of the clip norm, "
+                f"and networks learn little from {UNTRAINED:g} on. A network needs about epsilon "
+                f"{_epsilon(budget, much)}, {_rows(rows * much)}, or {_two(100 / much**2)} % of its weights; the "
+                "method auto counts tables instead"
+            )
+        noise = self.typical(2) or 0.0
+        if (much := noise / (DROWNED * rows)) > 1:
+            found["tables"] = (
+                f"noise drowns these tables: its standard deviation in a cell, {_rows(noise)}, is more than a tenth of "
+                f"all {_rows(rows)}. Relations of columns need about epsilon {_epsilon(budget, much)}, "
+                f"{_rows(rows * much)}, or fewer columns"
+            )
+        return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Columns
+
+
+@dataclass(frozen=True)
+class CarriedColumns:
+    """How many of ``columns`` columns a run can relate to each other: ``carried``, and a ``warning`` if not all."""
+
+    columns: int
+    carried: int
+    warning: str = ""
+
+
+def columns_carried(federation: Federation, rows: float, columns: int) -> CarriedColumns:
+    """Return among how many of ``columns`` columns strong relations stand out from the noise, without asking a site.
+
+    A relation is strong if Cramér's V is 0.5 after either column is halved into +1 and -1; then the sum of products
+    over ``rows`` rows is 0.5 ``rows`` away from that of independent columns. It stands out if this is at least 4
+    standard deviations of the noise that one number per pair has at a tenth of the budget. A product changes by at most
+    1 if a record is added or removed, as a cell of a table does, and by 2 if it is replaced, where cells change by 1
+    twice: sqrt(2) times the noise of tables. Raises :class:`Unsupported` under a trust model without sums.
+    """
+    replaced = math.sqrt(2) if federation.neighbours == "replace" else 1.0
+
+    def excess(many: int) -> float:
+        query = Counts.of(1, [(0,)] * max(1, many * (many - 1) // 2))
+        return CLEAR * replaced * federation.std(query, LOOK) / (STRONG * max(rows, 1.0))
+
+    if columns < 2 or (much := excess(columns)) <= 1:
+        return CarriedColumns(columns, columns)
+    low, high = 1, columns  # so many are carried, so many are not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if excess(middle) <= 1 else (low, middle)
+    budget = federation.budget
+    among = f"only among {low} of them" if low > 1 else "between no two of them"
+    return CarriedColumns(
+        columns,
+        low,
+        f"which of the {columns} columns are related is partly a guess: with {_rows(rows)} at epsilon "
+        f"{budget.epsilon:.3g}, strong relations (Cramér's V of 0.5) stand out {among}. Leave out the columns that no "
+        f"analysis needs, or take about epsilon {_epsilon(budget, much)} or {_rows(rows * much)}",
+    )
+
+
+def weakest_columns(table: Table, count: int) -> list[str]:
+    """Return the names of the ``count`` columns of a table whose strongest relation is the weakest, that one first.
+
+    Both columns of a pair are halved, by the order of their codes and by their values' frequency; the strength is the
+    larger absolute correlation. For synthetic rows, it costs no privacy.
+    """
+    halves = []
+    for codes in table.codes:
+        many = np.bincount(codes)
+        for place in (np.arange(len(many)), np.argsort(np.argsort(-many, kind="stable"))):
+            before = np.cumsum(np.bincount(place, weights=many))
+            upper = place > int(np.argmin(np.abs(before - before[-1] / 2)))
+            half = upper[codes].astype(np.float64) - upper[codes].mean()
+            halves.append(half / max(float(np.linalg.norm(half)), 1.0))
+    sides = np.stack(halves)
+    strength = np.abs(sides @ sides.T).reshape(len(table.codes), 2, len(table.codes), 2).max(axis=(1, 3))
+    np.fill_diagonal(strength, 0.0)
+    order = np.argsort(strength.max(axis=0), kind="stable")
+    return [table.schema.stored[at].name for at in order[:count]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Summaries
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What stands out from the noise of a planned run, from public facts alone.
+
+    ``value`` and ``crossing`` are the smallest groups, in rows: twice the typical noise in a count of a value of one
+    column, and of a combination of values of two; ``None`` if the run counts none. ``carried`` is the number of columns
+    that strong relations may stand out among (:func:`columns_carried`); ``None`` unless relations are found in sums of
+    tables. ``warnings`` are sentences about what the noise drowns.
+    """
+
+    value: float | None = None
+    crossing: float | None = None
+    carried: int | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The smallest groups in words; empty if there are none."""
+        return _smallest(self.value, self.crossing)
+
+
+def resolution(federation: Federation, rows: float) -> Resolution:
+    """Return what stands out from the noise of a run that is over, or of a dry run, if its sites have ``rows`` rows."""
+    noise, carried = federation.noise, None
+    value, crossing = (None if (std := noise.typical(order)) is None else TWICE * std for order in (1, 2))
+    warnings = list(noise.drowned(federation.budget, rows).values())
+    if noise.summed and not noise.chosen:
+        found = columns_carried(federation, rows, len(federation.schema.stored))
+        carried = found.carried
+        warnings += [found.warning] if found.warning else []
+    return Resolution(value, crossing, carried, tuple(warnings))
+
+
+class HiddenGroups(msgspec.Struct, frozen=True):
+    """Groups of rows of one column, or of its pair with the target, that a run's noise hides.
+
+    ``kind`` says what is hidden: "count", numbers of rows of the column's values; "crossings", of other values, their
+    combinations with those of at least half of the columns that were counted with it; "target", of values that are
+    large enough, combinations with the target's. ``column`` is the column's name, for "target" followed by that of the
+    target. Hidden are ``hidden`` of ``of`` groups, which have ``rows`` estimated rows together, and fewer than
+    ``below`` each. ``names`` are those with most rows, up to three, with their estimated rows.
+    """
+
+    kind: Literal["count", "crossings", "target"]
+    column: str
+    hidden: int
+    of: int
+    below: float
+    rows: float
+    names: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        """Return the groups in one line of text."""
+        many = f"{self.hidden:,} of {self.of:,}"
+        what = {
+            "count": f"the counts of {many} values",
+            "crossings": f"most crossings of {many} values",
+            "target": f"{many} crossings",
+        }
+        named = ", ".join(f"{name} ({rows:,.0f})" for name, rows in self.names)
+        more = ", ..." if self.hidden > len(self.names) else ""
+        return f"{self.column}: {what[self.kind]} (below {_rows(self.below)}): {named}{more}"
+
+
+class SmallGroups(msgspec.Struct, frozen=True):
+    """Which groups of rows noise hides in a synthetic table, from released numbers alone (:func:`small_groups`).
+
+    ``value``, ``crossing``, ``carried`` and ``warnings`` are those of the run's :class:`Resolution`, for the estimated
+    number of real rows. ``weakest`` names, with a warning about the number of columns, up to five columns whose
+    relations are the weakest. ``groups`` are up to eight, and ``others`` is the number of those left out.
+    """
+
+    value: float | None
+    crossing: float | None
+    carried: int | None
+    warnings: tuple[str, ...]
+    weakest: tuple[str, ...]
+    groups: tuple[HiddenGroups, ...]
+    others: int
+
+    @property
+    def smallest(self) -> str:
+        """The smallest groups in words; empty if nothing was counted, or without noise."""
+        return _smallest(self.value, self.crossing)
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it as text: ten lines, besides the warnings, at most."""
+        lines = [self.smallest] if self.smallest else []
+        lines += [f"WARNING: {warning}" for warning in self.warnings]
+        lines += [f"the weakest relations have {', '.join(self.weakest)}"] if self.weakest else []
+        lines += [f"hidden by noise: {group}" for group in self.groups]
+        return lines + ([f"and {self.others} more columns or pairs"] if self.others else [])
+
+
+def small_groups(federation: Federation, table: Table, total: float, target: str = "") -> SmallGroups:
+    """Return which groups of rows in a synthetic table a run's noise hides, at no privacy cost.
+
+    ``federation`` is that of the finished run, ``table`` holds rows drawn from its model, and ``total`` is the
+    estimated number of real rows. ``target`` names a categorical column; other columns' combinations with it are
+    listed, too. A group is hidden if its estimated number of rows is below twice the noise in its count. Lines of one
+    kind are in order of their rows, most first.
+    """
+    found, columns = resolution(federation, total), len(table.schema.stored)
+    groups = sorted(_hidden(federation.noise, table, total, target), key=lambda group: -group.rows)
+    shown = [group for kind, most in _SHOWN.items() for group in [one for one in groups if one.kind == kind][:most]]
+    weakest = weakest_columns(table, min(5, columns - found.carried)) if found.carried is not None else []
+    return SmallGroups(
+        found.value,
+        found.crossing,
+        found.carried,
+        found.warnings,
+        tuple(weakest),
+        tuple(shown),
+        len(groups) - len(shown),
+    )
+
+
+def _hidden(noise: NoiseRecord, table: Table, total: float, target: str) -> Iterator[HiddenGroups]:
+    """Yield, for each categorical column and its pair with the target, the groups that the noise hides."""
+    columns, typical = table.schema.stored, noise.typical(2)
+    scale = total / max(1, len(table))
+    categories = {at: _names(column) for at, column in enumerate(columns) if not column.is_number}
+    counts = {at: scale * np.bincount(table.codes[at], minlength=len(names)) for at, names in categories.items()}
+    crossed: dict[int, list[float]] = {at: [] for at in range(len(columns))}
+    for pair, std in noise.tables.items():
+        for at in pair if len(pair) == 2 else ():
+            crossed[at].append(std)
+    aim = next((at for at in categories if columns[at].name == target), None)
+    for at, names in categories.items():
+        own, name = counts[at], columns[at].name
+        least = TWICE * noise.tables.get((at,), 0.0)
+        wide = max(least, TWICE * statistics.median(crossed[at] or [0.0]))
+        yield from _some("count", name, names, own, least, own < least)
+        yield from _some("crossings", name, names, own, wide, (own >= least) & (own < wide))
+        if aim is not None and at != aim and typical is not None:
+            limit = TWICE * noise.tables.get((min(at, aim), max(at, aim)), typical)
+            joint = table.codes[at].astype(np.int64) * len(categories[aim]) + table.codes[aim]
+            cells = scale * np.bincount(joint, minlength=len(names) * len(categories[aim]))
+            known = np.outer(own >= max(limit, wide), counts[aim] >= limit).ravel()
+            both = [f"{one}, {two}" for one in names for two in categories[aim]]
+            yield from _some("target", f"{name} and {target}", both, cells, limit, known & (cells < limit))
+
+
+def _some(
+    kind: Literal["count", "crossings", "target"],
+    column: str,
+    names: Sequence[str],
+    rows: NDArray[Any],
+    below: float,
+    hidden: NDArray[np.bool_],
+) -> Iterator[HiddenGroups]:
+    """Yield the hidden groups of one column or pair, if there are any."""
+    if hidden.any():
+        largest = [at for at in np.argsort(-rows, kind="stable").tolist() if hidden[at]][:_NAMED]
+        named = tuple((names[at], round(float(rows[at]))) for at in largest)
+        yield HiddenGroups(kind, column, int(hidden.sum()), len(names), below, round(float(rows[hidden].sum())), named)
+
+
+def _names(column: Column) -> list[str]:
+    """Return the names of a categorical column's values in the order of their codes, missing ones last."""
+    values = [str(value) for value in column.labels] if isinstance(column, Categorical) else ["no", "yes"]
+    return values + ["(missing)"] * column.missing
+
+
+def _smallest(value: float | None, crossing: float | None) -> str:
+    parts = [f"{_rows(value)} for a value of one column"] if value else []
+    parts += [f"{_rows(crossing)} for a crossing of two"] if crossing else []
+    return f"the smallest groups that stand out from the noise: {', '.join(parts)}" if parts else ""
+
+
+def _epsilon(budget: Budget, much: float) -> str:
+    """Return the epsilon at which the noise of tables is smaller by the factor ``much``, at the same delta."""
+    if budget.pure:
+        return _two(budget.epsilon * much)
+    return _two(epsilon_of(budget.rho * much**2, budget.delta))
+
+
+def _rows(number: float) -> str:
+    return f"{_two(number)} rows"
+
+
+def _two(number: float) -> str:
+    """Return a number with two digits, without an exponent."""
+    if number <= 0:
+        return "0"
+    rounded = round(number, 1 - math.floor(math.log10(number)))
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
