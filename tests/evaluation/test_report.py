@@ -35,8 +35,8 @@ from fedsynth.evaluation.report import (
 )
 from fedsynth.evaluation.score import Estimate
 from fedsynth.evaluation.summary import RunSummary
-from fedsynth.federation.resolution import HiddenGroups, SmallGroups
 from fedsynth.evaluation.verdicts import with_verdict
+from fedsynth.federation.resolution import HiddenGroups, SmallGroups
 from fedsynth.privacy.cost import Budget, Norms, Unit, epsilon_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Deposit, Exact, Gaussian

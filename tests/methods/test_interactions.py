@@ -19,8 +19,9 @@ from fedsynth.methods.survey import Survey
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.schema.columns import Column
 
 SIZES = (2, 3, 5, 8)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
@@ -120,7 +121,7 @@ def test_what_a_bound_does_not_cover_is_refused(query, message):
 # Contrasts
 
 
-def counted(column: Categorical | Numeric, counts: list[float]) -> AdaptiveBins:
+def counted(column: Column, counts: list[float]) -> AdaptiveBins:
     """Return the fine cells of a column with these counts."""
     cells = AdaptiveBins.of(column)
     return AdaptiveBins(cells.groups, cells.whole, np.array(counts, dtype=float), cells.variances, cells.grid)
@@ -155,7 +156,7 @@ def test_contrasts_show_dependence_in_either_direction_and_none_where_there_is_n
     federation = federate([rows], schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=0)
     cells = [
         counted(column, np.bincount(codes, minlength=3).tolist())
-        for column, codes in zip(schema.columns, rows.codes, strict=True)
+        for column, codes in zip(schema.stored, rows.codes, strict=True)
     ]
     pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
     found = contrasts(federation, Survey(cells, len(rows), ("site-000",)), pairs, 1.0, [False] * 6, 0.25)

@@ -24,7 +24,7 @@ from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
 from fedsynth.methods.flaim import FLAIMOptions, FLAIMState
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, _Layout
-from fedsynth.methods.measure import fits, measure, sums_of_pairs, weights_for, with_sums_of
+from fedsynth.methods.measure import fits, measure, weights_for, with_sums_of
 from fedsynth.methods.oneshot import strongest_pairs
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex
@@ -55,21 +55,6 @@ def test_a_table_of_three_columns_adds_its_sums_as_well():
     )
     np.testing.assert_allclose(found.values, (20.0 + values.sum(axis=(0, 2))) / 2)
     assert found.std == pytest.approx(math.sqrt(2))
-
-
-def test_pairs_within_tables_of_three_are_averaged_by_what_they_were_summed_over():
-    rng = np.random.default_rng(0)
-    one, two = (
-        Measurement((0, 1, 2), rng.normal(size=(2, 3, 4)), 1.0),
-        Measurement((0, 2, 3), rng.normal(size=(2, 4, 5)), 2.0),
-    )
-    found = {table.clique: table for table in sums_of_pairs([one, two])}
-    assert sorted(found) == [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
-    weights = np.array([1 / 3, 1 / (4 * 5)])
-    both = weights[0] * one.values.sum(axis=1) + weights[1] * two.values.sum(axis=2)
-    np.testing.assert_allclose(found[0, 2].values, both / weights.sum())
-    assert found[0, 2].std == pytest.approx(weights.sum() ** -0.5)
-    assert found[0, 3].std == pytest.approx(2 * math.sqrt(4))
 
 
 def federation(epsilon: float, sites: int = 8, rows: int = 300, delta: float = 1e-6, **options: object) -> Federation:

@@ -100,7 +100,7 @@ def lognormal_table(rho: float, cells: int, rows: int) -> tuple[Synthesizer, np.
     np.add.at(table, tuple(groups), 1.0)
     field = MarkovRandomField(table.shape, float(rows), [(0, 1)], [np.log(np.maximum(table, 1e-6))])
     scores = ndtri((np.argsort(np.argsort(numbers, axis=1), axis=1) + 0.5) / rows)
-    correlation = np.array([0.0, min(float(np.corrcoef(scores)[0, 1]), 0.995)])
+    correlation = np.array([0.0, min(float(np.asarray(np.corrcoef(scores))[0, 1]), 0.995)])
     places = RankedGroups(field, (0, 1), table.shape, (-1, 0), correlation)
     return Synthesizer(schema, tuple(axes), places), numbers
 

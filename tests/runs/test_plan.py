@@ -112,7 +112,7 @@ def test_fewer_rows_at_equal_noise_predict_the_errors_of_all_rows(monkeypatch, m
         monkeypatch.setattr(module, "_FEWEST", 4000)
         assert planned.made_rows == (32_000 if most > 1 else 4000)
         trials = [trial(planned, method, shape, seed) for shape in ("typical", "strong") for seed in range(3)]
-        errors[most] = [(one.one_way, one.two_way, one.resolution.crossing) for one in trials]
+        errors[most] = [(one.one_way, one.two_way, one.resolution.crossing or math.nan) for one in trials]
     (one, two, std), (one_of_few, two_of_few, std_of_few) = (np.median(of, axis=0) for of in errors.values())
     assert std_of_few == pytest.approx(std, rel=0.05)  # in rows of the planned run
     assert one_of_few == pytest.approx(one, rel=0.5, abs=0.01)  # medians of six trials

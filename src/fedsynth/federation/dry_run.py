@@ -499,7 +499,8 @@ def forecast(
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
     cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
     as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
-    number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots for tables also have the largest ones of the method's questions: ``limits``, which
+    number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots for
+    tables also have the largest ones of the method's questions: ``limits``, which
     the method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do
     not bound what a method that looks at answers may ask.
 

@@ -47,8 +47,8 @@ class PlannedQuestion:
 
     ``columns``, ``order`` and ``cells`` are the most that the tables of one question may have
     (:class:`~fedsynth.federation.query.Extent`), as the method declares them. Slots for tables (counts and
-    interactions) have all three; other kinds ask for no tables and have none (``None``). They do not bound what a coordinator learns that sees exact
-    counts: small tables together rebuild rows.
+    interactions) have all three; other kinds ask for no tables and have none (``None``). They do not bound what a
+    coordinator learns that sees exact counts: small tables together rebuild rows.
 
     Raises :class:`InvalidParameter` for fewer than one question, for a price that is negative or not finite, and for
     missing or needless limits of tables.
@@ -68,8 +68,9 @@ class PlannedQuestion:
         given = [limit for limit in (self.columns, self.order, self.cells) if limit is not None]
         if len(given) != (3 if self.kind in TABLE_KINDS else 0) or any(type(at) is not int or at < 1 for at in given):
             raise InvalidParameter(
-                f"a slot for {' or '.join(map(repr, TABLE_KINDS))} needs columns, order and cells of at least 1, and a slot of another kind "
-                f"none of them; correct the one for {self.kind!r}, or make the plan again with fedsynth plan"
+                f"a slot for {' or '.join(map(repr, TABLE_KINDS))} needs columns, order and cells of at least 1, and a "
+                f"slot of another kind none of them; correct the one for {self.kind!r}, or make the plan again with "
+                "fedsynth plan"
             )
         if type(self.times) is not int or self.times < 1:
             raise InvalidParameter(f"a slot for {self.kind!r} must allow at least one question, not {self.times!r}")

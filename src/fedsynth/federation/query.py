@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -94,6 +95,14 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         Parameters must have passed :meth:`check`.
         """
         return None
+
+    def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:
+        """Yield, for columns and pairs of them whose rows the answer counts, the noise's std in a count, in rows.
+
+        Columns are given by their positions in ``schema.stored``, ascending. ``std`` is the noise's standard deviation
+        in each number of the flat answer. Most kinds count nothing.
+        """
+        return iter(())
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return the smallest (at most 0) and the largest number that one record adds to any one cell of the answer."""
@@ -223,6 +232,18 @@ class Counts(Query, frozen=True):
         """Return the numbers of columns in any table, of axes of the largest table, and of all cells."""
         columns = {column for clique in self.cliques for column in clique}
         return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
+
+    def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:
+        """Yield the noise in a count of each column and pair of a table: of a sum, if the table has other columns.
+
+        A table over merged values says nothing of their own numbers of rows.
+        """
+        for places, shape, noise in zip(self.tables, self.shapes(schema), self.stds(std), strict=True):
+            sides = range(len(places))
+            single = [(at,) for at in sides if not self.axes[places[at]].merges]
+            for kept in (*single, *combinations(sides, 2)):
+                added = math.sqrt(math.prod(shape[at] for at in sides if at not in kept))  # a sum of so many cells
+                yield tuple(sorted(self.axes[places[at]].column for at in kept)), noise * added
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return 0 and the largest weight: one record adds the weight of a table to one of its cells."""

@@ -11,7 +11,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique
-from fedsynth.federation.query import Counts, Training
+from fedsynth.federation.query import AnyQuery, Counts, Query, Training
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import noise_std
 from fedsynth.privacy.cost import Budget, epsilon_of
@@ -85,23 +84,17 @@ class NoiseRecord:
             norm = math.sqrt(entry.cells) * std / (query.rate * query.sensitivity(quote.schema).l2) * sites / asked
             # The mean of T steps has 1 / sqrt(T) of the noise of one, and all T cost the budget together.
             self.training = norm * math.sqrt(budget.share_of(entry.cost) / query.steps)
-        elif isinstance(query, Counts) and not math.isnan(entry.std):
-            self.summed |= any(len(table) > 1 for table in query.tables)
+        elif not math.isnan(entry.std):
             own = asked**0.5 if entry.verb == "each" else 1.0  # in the sum of the sites' own answers
             self.count(query, quote.schema, entry.std * own * sites / asked)
+            self.summed |= any(len(columns) > 1 for columns in self.tables)
         self.warn(budget)
 
-    def count(self, query: Counts, schema: Schema, std: float) -> None:
+    def count(self, query: AnyQuery, schema: Schema, std: float) -> None:
         """Note released tables: ``std`` is the standard deviation of the noise in each number of the flat answer."""
-        merged = [axis.groups is not None and len(np.unique(axis.groups)) < axis.groups.size for axis in query.axes]
-        for places, shape, noise in zip(query.tables, query.shapes(schema), query.stds(std), strict=True):
-            sides = range(len(places))
-            # Over merged values, a table says nothing of their own numbers of rows.
-            single = [(at,) for at in sides if not merged[places[at]]]
-            for kept in (*single, *combinations(sides, 2)):
-                added = math.sqrt(math.prod(shape[at] for at in sides if at not in kept))  # a sum of so many cells
-                columns = tuple(sorted(query.axes[places[at]].column for at in kept))
-                self.tables[columns] = min(noise * added, self.tables.get(columns, math.inf))
+        if isinstance(query, Query):
+            for columns, noise in query.noise_of_counts(schema, std):
+                self.tables[columns] = min(noise, self.tables.get(columns, math.inf))
 
     def times(self, factor: float) -> NoiseRecord:
         """Return the same noise for ``factor`` times as many rows, in each of which it is the same share."""

@@ -130,21 +130,26 @@ class Auto:
         total = found.total
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
-        look, seen, left = None, None, share_left(self.survey_share)
+        look, seen, left, how = None, None, share_left(self.survey_share), "none"
         if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
-            left = share_left(self.survey_share, self.pilot_share)
+            how, left = "tables", share_left(self.survey_share, self.pilot_share)
             domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
             chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
         elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
             share = min(max(share, self.pilot_share), DEAREST)
-            left = share_left(self.survey_share, share)
+            how, left = "contrasts", share_left(self.survey_share, share)
             seen = contrasts(federation, found, pairs, share, self._purpose(pairs), TARGET)
             planned = min(max(len(seen.clear), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
             tree, others = kruskal(seen.clear)
             chosen = self._held(domain, tree, others)
         else:
+            if pairs:
+                _log.warning(
+                    "no pilot: noise would hide all but the strongest relations in it, so all pairs are counted once, "
+                    "over few groups of values; a larger epsilon, more rows or fewer columns show more"
+                )
             domain = self._domain(federation, found, left, len(pairs))
             chosen = list(pairs)
         strengths = look.strengths if look else seen.strengths if seen else {}
@@ -178,7 +183,7 @@ class Auto:
         held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
         fitted += [clean_slices(table, column, clean, margins, total) for table in split if table.clique in held]
         model = fit_clean(domain, [*ones, *fitted], total, self.iterations)
-        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": look is not None}
+        info = {"method": "auto", "cliques": [list(clique) for clique in (*kept, *held)], "pilot": how}
         correlations = {pair: one.correlation for pair, one in clean.items()}
         if look is not None:
             correlations = look.correlations | correlations

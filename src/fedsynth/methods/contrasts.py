@@ -1,4 +1,4 @@
-"""Contrasts: one signed number for each pair of columns, which finds dependent pairs where coarse tables drown in noise.
+"""Contrasts: one signed number for each pair of columns, which finds dependence where tables drown in noise.
 
 Each column is halved. The interaction of two halved columns (:mod:`fedsynth.methods.interactions`) is one number: half
 the sum over rows of the product of two signs. It has half the noise of a 2 x 2 table, and a fraction of that of a finer
@@ -62,16 +62,16 @@ def halvings(at: int, column: Column, cells: AdaptiveBins) -> list[Halving]:
     orders = [np.roll(np.arange(size), int(column.missing))]
     if cells.grid is None:
         orders.append(np.argsort(-cells.counts, kind="stable"))
-    found: list[Halving] = []
+    found: dict[bytes, Halving] = {}
     total = float(cells.counts.sum()) or 1.0
     for order in orders:
         below = np.cumsum(cells.counts[order])[:-1]
         cut = int(np.abs(below - total / 2).argmin())
         groups = np.ones(size, dtype=np.int64)
         groups[order[: cut + 1]] = 0
-        if all(np.unique(one.axis.groups ^ groups).size == 2 for one in found):
-            found.append(Halving(Axis(at, cells.axis(at).cuts, groups), 1 - 2 * float(below[cut]) / total))
-    return found
+        division = (groups ^ groups[0]).tobytes()  # the same for both of its halves
+        found.setdefault(division, Halving(Axis(at, cells.axis(at).cuts, groups), 1 - 2 * float(below[cut]) / total))
+    return list(found.values())
 
 
 def contrasts(

@@ -11,7 +11,7 @@ table.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -133,8 +133,9 @@ class Interactions(Query, frozen=True):
         """Return a bound on how far one record moves the answer (integers), in L1 and L2.
 
         Let u be the vectors of an axis' groups. Adding a record adds to a table the outer product of one u of each
-        axis, times the table's factor w (its weight and powers of ``GRAIN``). Its L2 norm is the product of the lengths, its L1 norm that of the L1 norms. Both are
-        largest for the largest of each axis; squared L2 norms, and L1 norms, add up over the tables.
+        axis, times the table's factor w (its weight and powers of ``GRAIN``). Without w, its L2 norm is the product of
+        the lengths, its L1 norm that of the L1 norms. Both are largest for the largest of each axis; squared L2 norms,
+        and L1 norms, add up over the tables.
 
         Replacing the record changes the outer product from U to V: |U - V|^2 = |U|^2 + |V|^2 - 2 U.V, where U.V is the
         product, over the axes, of the products u.v of vectors of two groups, equal or not. With N the largest |u|^2 of
@@ -177,6 +178,24 @@ class Interactions(Query, frozen=True):
         """Return the numbers of columns in any table, of axes of the largest table, and of all integers."""
         columns = {self.axes[at].column for table in self.tables for at in table}
         return Extent(len(columns), max(map(len, self.tables)), self.cells(schema))
+
+    def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:
+        """Yield the noise that interactions leave in a count of each table of one or two columns with given margins.
+
+        Without the margins, independent noise in k cells along an axis has 1 - 1/k of its variance left. One column's
+        merged values say nothing of their own numbers of rows, nor do halved columns. Of three columns, the pair that
+        is encoded counts, of which the table is a sum over the groups of the third.
+        """
+        sizes = self._sizes(schema)
+        for table, noise in zip(self.tables, self.stds(std), strict=True):
+            coded = [at for at in table if at not in self.whole]
+            halves = [at for at in coded if self.axes[at].merges and (sizes[at] == 2 or len(coded) == 1)]
+            if halves == coded:
+                continue
+            left = math.prod(1 - 1 / sizes[at] for at in coded) * math.prod(
+                sizes[at] for at in table if at not in coded
+            )
+            yield tuple(sorted(self.axes[at].column for at in coded)), noise * math.sqrt(left)
 
     def row_range(self, schema: Schema) -> tuple[int, int]:
         """Return bounds on what one record adds to any integer: no code exceeds its vector's length."""

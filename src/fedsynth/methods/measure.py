@@ -407,7 +407,7 @@ def pair_weights(
     share: float = 0.0,
     whole: int | None = None,
 ) -> tuple[int, ...]:
-    """Return the weights (:func:`weights_for`) that divide a query's privacy cost between the interactions of ``pairs``.
+    """Return the weights (:func:`weights_for`) that divide a privacy cost between the interactions of ``pairs``.
 
     The division minimises the total L1 error (:func:`table_shares`); cells are counted over the groups (bins) of
     ``domain``. ``favoured`` has one entry for each pair: if those marked True would get less than the part ``share`` of

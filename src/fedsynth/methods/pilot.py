@@ -38,7 +38,7 @@ class CoarseTable:
         """
         values, std = self.measured.values, self.measured.std
         rows, columns = values.shape
-        return float(((values - table) ** 2).sum()) - std**2 * (rows - 1) * (columns - 1)
+        return float(((values - table) ** 2).sum() - std**2 * (rows - 1) * (columns - 1))
 
 
 @dataclass(frozen=True, eq=False)

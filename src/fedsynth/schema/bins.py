@@ -39,6 +39,11 @@ class Axis(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     cuts: Floats | None = None
     groups: Integers | None = None
 
+    @property
+    def merges(self) -> bool:
+        """Whether any group has more than one fine cell."""
+        return self.groups is not None and len(np.unique(self.groups)) < self.groups.size
+
     def cells(self, codes: int, admits_missing: bool) -> int:
         """Return the number of fine cells, into which the axis divides the column's values before groups merge any.
 
