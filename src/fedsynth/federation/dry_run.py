@@ -414,7 +414,7 @@ class NoiseForecast:
 
     ``kind`` names the query (such as ``counts``), and ``verb`` the way in which sites are asked (such as ``sum``). The
     run releases ``times`` such answers, with ``cells`` cells in total. ``std`` is the noise's standard deviation in a
-    cell, in the units of the answer's integers (:attr:`Sum.std <fedsynth.federation.federation.Sum.std>`): its lowest,
+    cell, in the unit of the ledger (:attr:`Entry.std <fedsynth.privacy.ledger.Entry.std>`): its lowest,
     median and highest value over these answers of one dry run.
     """
 

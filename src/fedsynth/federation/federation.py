@@ -531,7 +531,7 @@ class Federation:
         for _, reply in self._exchange([(site, request) for site in self.sites]):
             values = self._numbers(reply, entry.cells, *self._range(query, reply.site, release))
             if values is not None:
-                found[reply.site] = self._sum(query, Released((reply.site,), entry.std, values))
+                found[reply.site] = self._sum(query, Released((reply.site,), entry.std * query.unit, values))
         self._require(found, self.sites)
         return found
 

@@ -63,6 +63,8 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
     """
 
     kind: ClassVar[str] = ""
+    unit: ClassVar[float] = 1.0
+    """What stands for one record (or the unit of the statistic) in the integers of an answer."""
 
     @property
     def needs_rows(self) -> bool:

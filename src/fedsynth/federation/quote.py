@@ -83,4 +83,5 @@ class Quote:
         elif head.verb == "each":
             std = noise_std(self.noise, self.norms)
         cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps
-        return Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, self.cost, std)
+        unit = self.query.unit if isinstance(self.query, Query) else 1.0
+        return Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, self.cost, std / unit)

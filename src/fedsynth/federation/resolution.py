@@ -86,7 +86,8 @@ class NoiseRecord:
             self.training = norm * math.sqrt(budget.share_of(entry.cost) / query.steps)
         elif not math.isnan(entry.std):
             own = asked**0.5 if entry.verb == "each" else 1.0  # in the sum of the sites' own answers
-            self.count(query, quote.schema, entry.std * own * sites / asked)
+            unit = query.unit if isinstance(query, Query) else 1.0
+            self.count(query, quote.schema, entry.std * unit * own * sites / asked)
             self.summed |= any(len(columns) > 1 for columns in self.tables)
         self.warn(budget)
 

@@ -81,6 +81,7 @@ class Interactions(Query, frozen=True):
     """
 
     kind: ClassVar[str] = "interactions"
+    unit: ClassVar[float] = _UNIT
 
     axes: Annotated[tuple[Axis, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
     tables: Tables

@@ -31,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True):
     * ``cells``: number of integers in the answer.
     * ``cost``: charged to each of the sites; it already accounts for persons at several of them
       (:func:`~fedsynth.privacy.cost.times_charged`).
-    * ``std``: standard deviation of the noise in each cell, in the units of the answer; NaN if undefined.
+    * ``std``: standard deviation of the noise in each cell, in records or another unit of the query; NaN if undefined.
     * ``paid_by``: for a release from a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that sites
       deposited and that only noisy releases disclose), the deposit that was charged for it, such as "deposit of step
       2"; empty for all other releases.
