@@ -76,7 +76,7 @@ class RunSummary:
     ``job`` is the description of the run (method, budget, trust, ...) as in run.toml, and ``made`` what the run
     recorded there: versions of software, digests (hashes) of schema and rows, and names of lost sites. ``folder`` is
     the name of its directory and ``toml`` the text of its run.toml, both for display. ``rows`` is the number of
-    synthetic rows. ``hidden`` says which groups of rows noise hides; ``None`` if the run's model is missing. The ledger
+    synthetic rows. ``hidden`` says which groups of rows noise hides; ``None`` if nothing says it. The ledger
     (the record of all releases and their privacy costs) must hold the run's privacy statement
     (:class:`~fedsynth.privacy.statement.Statement`). The epsilon and delta here are the limit set before the run, which
     the cost actually spent does not exceed unless a release had no noise; by exact accounting, the statement may

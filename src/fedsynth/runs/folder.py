@@ -194,17 +194,16 @@ class RunFolder:
         return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, text, hidden)
 
     def hidden(self) -> SmallGroups | None:
-        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` without a model.
+        """Return which groups of rows noise hides, as the info of the run's model says; ``None`` if nothing says it.
 
-        Raises :class:`~fedsynth.errors.FedsynthError` for a model that does not say it.
+        Raises :class:`~fedsynth.errors.FedsynthError` for a model that is damaged or of another version.
         """
-        if not self.model_file.is_file():
-            return None
+        found = self.synthesizer().info.get("resolution") if self.model_file.is_file() else None
         try:
-            return msgspec.convert(self.synthesizer().info.get("resolution"), SmallGroups)
+            return None if found is None else msgspec.convert(found, SmallGroups)
         except msgspec.ValidationError as error:
             raise FedsynthError(
-                f"{self.model_file} does not say which groups noise hides, as this version's runs do; run the job again"
+                f"{self.model_file} lists groups that noise hides in another form ({error}); run the job again"
             ) from error
 
     def rows(self) -> Split:
