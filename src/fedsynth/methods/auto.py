@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     from fedsynth.models.mrf import MarkovRandomField
     from fedsynth.models.synthesizer import Model, Synthesizer
     from fedsynth.privacy.cost import Budget
+    from fedsynth.schema import Schema
 
 _log = logging.getLogger(__name__)
 
 PLANNED = 0.3  # share of all pairs that the last round is planned for, before their dependence is known
 DROWNED = 0.05  # share of the rows: with more noise per cell, one number a pair shows more than a coarse table
 WEAKEST = 0.3  # correlation of signs that contrasts should show
-DEAREST = 0.3  # share of the budget for contrasts, at most
+DEAREST = 0.45  # share for contrasts, at most, of the budget that the survey leaves
 HOPELESS = 0.5  # share that contrasts would need from which on all pairs are measured once instead
 TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
@@ -59,16 +61,19 @@ class Auto:
 
     It takes three rounds of one noisy sum over sites each, under any trust model (who adds the noise) except
     "three-servers". (1) A survey counts single columns, and groups the values of each, the more coarsely the more noise
-    the pairs' tables will have. (2) A pilot counts all pairs over unions of these groups. (3) A spanning tree of the
-    strongest pairs, and others that lower the expected error, as far as one model holds them, are counted over the
-    groups themselves. If the target has few values, a spanning tree of the pairs that depend on it is counted
-    separately for each of its values. Noisy tables that contain the same counts, if only as sums of their cells, are
-    averaged by inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result. The
-    model draws groups; the values that numeric columns take within their groups follow each other along a tree of the
-    strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
+    the pairs' tables will have. (2) A pilot measures all pairs over unions of these groups. (3) A spanning tree of the
+    strongest pairs, and others that lower the expected error, as far as one model holds them, are measured over the
+    groups themselves, and so is each column. If the target has few values, a spanning tree of the pairs that depend on
+    it is measured separately for each of its values. Of a pair's table, only what its margins do not tell is released
+    (:mod:`fedsynth.methods.interactions`). Noisy tables that contain the same counts, if only as sums of their cells,
+    are averaged by inverse variance. Each pair's table is then denoised, and a graphical model is fitted to the result.
+    The model draws groups; the values that numeric columns take within their groups follow each other along a tree of
+    the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
-    If the noise in a cell of the pilot would exceed a tenth of the number of rows, the pilot is skipped, and all pairs
-    are counted once.
+    If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves each
+    column and releases one or two numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3) measures the
+    pairs that stand out. If noise would hide most relations there, too, the pilot is skipped, and all pairs are
+    measured once.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
     denoising is in :mod:`fedsynth.models.pair_tables`. Options out of range raise :class:`InvalidParameter`.
@@ -83,7 +88,8 @@ class Auto:
         Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
         and pairs with the target, enter the model right after the spanning tree, before all others.
     survey_share, pilot_share
-        Shares of the budget for the first two rounds; the third gets the rest.
+        Shares of the budget for the first two rounds; the third gets the rest. A pilot of contrasts may get a larger
+        share, up to 45 % of what the survey leaves, if it needs this to show moderate dependence.
     purpose_share
         Share of the last round's budget that the pairs of interest (see ``workload``) get together, if they would get
         less otherwise; the share spent can differ by a few per cent, since tables have whole-number weights.
@@ -113,8 +119,8 @@ class Auto:
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
-        The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and whether there was
-        a ``pilot``; a skipped pilot is logged as a warning. Raises :class:`InvalidParameter` if ``target`` is not a
+        The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and of what the
+        ``pilot`` consisted ("tables", "contrasts" or "none"); a skipped pilot is logged as a warning. Raises :class:`InvalidParameter` if ``target`` is not a
         column's position, before anything is spent; otherwise what :meth:`Method.fit
         <fedsynth.methods.registry.Method.fit>` lists.
         """
@@ -137,13 +143,15 @@ class Auto:
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
             chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
         elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
-            share = min(max(share, self.pilot_share), DEAREST)
+            share = max(min(share, DEAREST * left), self.pilot_share)
             how, left = "contrasts", share_left(self.survey_share, share)
-            seen = contrasts(federation, found, pairs, share, self._purpose(pairs), TARGET)
-            planned = min(max(len(seen.clear), len(schema.stored)), 2 * len(schema.stored))
+            tied = _tied(schema)
+            unknown = [pair for pair in pairs if pair not in tied]
+            seen = contrasts(federation, found, unknown, share, self._purpose(unknown), TARGET)
+            related = [*tied, *seen.clear]
+            planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
-            tree, others = kruskal(seen.clear)
-            chosen = self._held(domain, tree, others)
+            chosen = self._held(domain, *kruskal(related))
         else:
             if pairs:
                 _log.warning(
@@ -152,7 +160,7 @@ class Auto:
                 )
             domain = self._domain(federation, found, left, len(pairs))
             chosen = list(pairs)
-        strengths = look.strengths if look else seen.strengths if seen else {}
+        strengths = look.strengths if look else dict.fromkeys(pairs, total) | seen.strengths if seen else {}
 
         # 3. The chosen pairs, some of them for each value of a third column; then the average of all releases.
         ones = one_way(domain.held)
@@ -257,6 +265,12 @@ class Auto:
             more = [pair for pair in others if purpose[pair] is matters]
             kept = select_fitting(domain.sizes, kept, more, self.max_megabytes, domain.zeros, ROOM)
         return kept
+
+
+def _tied(schema: Schema) -> list[Clique]:
+    """Return the pairs of columns, by position, that a rule of the schema names together: they depend on each other."""
+    ruled = (sorted(rule.members(schema)) for rule in schema.rules)
+    return sorted({pair for members in ruled for pair in combinations(members, 2)})
 
 
 def with_places(model: MarkovRandomField, domain: Domain, correlations: Mapping[Clique, float]) -> Model:
