@@ -104,7 +104,7 @@ test-deployment: $(STAMP)
 	$(TESTING) $(BIN)/pytest -v -n 2 --dist loadfile -m "deployment and not chaos"
 
 chaos: $(STAMP)
-	$(TESTING) $(BIN)/pytest -v -n 0 -m chaos --record chaos
+	$(TESTING) $(BIN)/pytest -v -n 4 --dist worksteal -m chaos --record chaos
 
 postgres:
 	ls /usr/lib/postgresql/*/bin/postgres 2>/dev/null || command -v postgres || (apt-get update -qq && apt-get install -y -qq postgresql)

@@ -51,7 +51,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
             yellow=True,
         )
     suite = config.getoption("record")
-    if not suite:
+    if not suite or hasattr(config, "workerinput"):  # a process of xdist has seen some of the tests only
         return
     passed = len(terminalreporter.getreports("passed"))
     some = config.args_source is config.ArgsSource.ARGS or any(

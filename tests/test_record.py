@@ -128,6 +128,14 @@ def test_a_run_that_failed_or_was_partial_leaves_the_record_alone(repository):
     assert (repository / "tests" / "RECORD.md").read_text() == before
 
 
+def test_a_process_whose_own_tests_passed_records_nothing(repository):
+    (repository / "suite" / "test_more.py").write_text("def test_more():\n    assert False\n")
+    code, said = run(repository, "--record", "slow", "-p", "xdist", "-n", "3", "--dist", "loadfile")
+    assert code == 1
+    assert "nothing recorded of the suite slow: not every test passed" in said
+    assert not rows(repository)
+
+
 def test_the_long_suites_are_recorded():
     makefile = (ROOT / "Makefile").read_text()
     for target, marker in (("test-slow", "slow"), ("chaos", "chaos")):

@@ -561,7 +561,7 @@ CASES = [
 @pytest.mark.parametrize(("data", "name", "trust"), CASES)
 def test_a_real_run_is_what_was_forecast_and_keeps_to_its_approved_plan(data, name, trust):
     # Of a network that is trained, weights and encoders follow from how many cells of each column the survey finds.
-    hold(*compare(data, name, trust), slack=1.15 if name in TRAINING else 1.05)
+    hold(*compare(data, name, trust), slack=1.25 if name in TRAINING else 1.05)
 
 
 @pytest.mark.parametrize("name", TRAINING)

@@ -134,6 +134,7 @@ def test_a_run_that_ends_while_a_site_takes_its_message_keeps_no_site_from_the_n
         def end() -> None:
             if point == "before the pull":
                 wait_for("the question", lambda: asked(root), 60)
+            wait_for("the run's number", lambda: began, 60)  # a site may take the message before it is known here
             world.flwr("stop", began[0], "federation")
 
         reached = ending_before(point, end, monkeypatch) if point != "before the pull" else None
