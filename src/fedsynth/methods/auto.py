@@ -70,10 +70,10 @@ class Auto:
     The model draws groups; the values that numeric columns take within their groups follow each other along a tree of
     the strongest of the estimated correlations (:mod:`fedsynth.models.ranked`).
 
-    If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves each
-    column and releases one or two numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3) measures the
-    pairs that stand out. If noise would hide most relations there, too, the pilot is skipped, and all pairs are
-    measured once.
+    If the noise in a cell of the pilot would exceed a twentieth of the rows, as with many columns, the pilot halves
+    each column and releases one or two numbers for each pair (:mod:`fedsynth.methods.contrasts`), and round (3)
+    measures the pairs that stand out. If noise would hide most relations there, too, the pilot is skipped, and all
+    pairs are measured once.
 
     Source: the structure follows PrivSyn's objective (arXiv 2012.15128), the fit Private-PGM (arXiv 1901.09136); the
     denoising is in :mod:`fedsynth.models.pair_tables`. Options out of range raise :class:`InvalidParameter`.
@@ -120,9 +120,9 @@ class Auto:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
         The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and of what the
-        ``pilot`` consisted ("tables", "contrasts" or "none"); a skipped pilot is logged as a warning. Raises :class:`InvalidParameter` if ``target`` is not a
-        column's position, before anything is spent; otherwise what :meth:`Method.fit
-        <fedsynth.methods.registry.Method.fit>` lists.
+        ``pilot`` consisted ("tables", "contrasts" or "none"); a skipped pilot is logged as a warning. Raises
+        :class:`InvalidParameter` if ``target`` is not a column's position, before anything is spent; otherwise what
+        :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
