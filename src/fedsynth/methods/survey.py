@@ -37,6 +37,7 @@ WIDEST = 64  # groups of a numeric column in the tables of any method, at most, 
 HELD = 3.0  # mean count of a table of two numeric columns, in standard deviations of the noise, at least
 _LARGEST = 2**22  # cells of a survey; beyond it, the widest numeric columns lose their finest level
 _VALUES = 2**20  # cells of the fourth levels of all columns, which have one for each value
+_OF_ALL_SITES = 2**23  # the same, times the number of sites: bounds the bytes and the time of a sum over many sites
 _MOST_CELLS = 2**32  # no answer has more
 _FINER = (1.0, 4 / 9, 1 / 9, 1 / 9)  # price of each level, relative to the first
 
@@ -97,7 +98,7 @@ def survey(federation: Federation, share: float) -> Survey:
     """
     from fedsynth.models.adaptive_bins import START
 
-    levels = _levels(federation.schema)
+    levels = _levels(federation.schema, len(federation.sites))
     asked = [(at, level) for at, of in enumerate(levels) for level in range(len(of))]
     axes = tuple(levels[at][level].axis(at) for at, level in asked)
     first = table_shares([min(START, len(levels[at][0].groups)) for at, _ in asked], federation.budget)
@@ -115,17 +116,17 @@ def survey(federation: Federation, share: float) -> Survey:
     return Survey(columns, total, released.sites)
 
 
-def _levels(schema: Schema) -> list[list[AdaptiveBins]]:
+def _levels(schema: Schema, sites: int = 1) -> list[list[AdaptiveBins]]:
     """Return, for each stored column, the cells of each of its levels, from coarse to fine.
 
     A column whose third level has several integers, decimals or times in a cell gets a fourth, with a cell for each:
-    columns of fewer values first, as long as there is room (``_VALUES``, 2^20). At their price, such levels add at most
-    4 % to the noise of a survey.
+    columns of fewer values first, as long as there is room (``_VALUES``, 2^20; less for more than eight ``sites``). At
+    their price, such levels add at most 4 % to the noise of a survey.
     """
     from fedsynth.models.adaptive_bins import LEVELS, AdaptiveBins
 
     levels = [AdaptiveBins.levels(column) for column in schema.stored]
-    room = _VALUES
+    room = min(_VALUES, _OF_ALL_SITES // sites)
     for of in sorted((of for of in levels if len(of) == LEVELS), key=lambda of: _values(of[-1])):
         if (finest := of[-1].to_values(room)) is not of[-1]:
             of.append(finest)
