@@ -69,8 +69,9 @@ PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 def forecast(name: str, method: Any, schema: Schema, budget: Budget, **terms: Any) -> Forecast:
     """Predict a run with the limits of tables that its method declares."""
-    limits = find_method(name).limits(method, schema)
-    return dry_run.forecast(name, method, schema, budget, limits=limits, **terms)
+    declared = find_method(name)
+    limits, apportions = declared.limits(method, schema), declared.apportions
+    return dry_run.forecast(name, method, schema, budget, limits=limits, apportions=apportions, **terms)
 
 
 def site(table: Table | None = None, account: Account | None = None, plan: Plan = PLAN, **policy: Any) -> Site:
@@ -450,16 +451,21 @@ def real(name: str) -> tuple[Schema, Table]:
 
 
 def compare(
-    data: str, name: str, trust: str, budget: Budget = BUDGET, further: dict[str, Any] | None = None
+    data: str,
+    name: str,
+    trust: str,
+    budget: Budget = BUDGET,
+    further: dict[str, Any] | None = None,
+    rows: int | None = None,
 ) -> tuple[Forecast, DryRunRecord]:
     """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run.
 
-    With ``further``, options are changed between prediction and run.
+    With ``further``, options are changed between prediction and run; with ``rows``, so many are predicted.
     """
     schema, table = real(data)
     options = {"steps": 12, "width": 16} if name in TRAINING else {}
     method, terms = PRIVATE[name].kind(**options), trust_named(trust, {})
-    told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=len(table))
+    told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=rows or len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
     notes, approving = DryRunRecord(), []
@@ -493,6 +499,13 @@ def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
             if range_.settled:
                 assert figure == pytest.approx(range_.typical, rel=slack - 1)
             assert range_.low / slack <= figure <= range_.high * slack
+
+
+@pytest.mark.parametrize("rows", [20, 300, 60_000])
+def test_a_plan_for_another_number_of_rows_admits_a_method_that_apportions_its_budget(rows):
+    told, notes = compare("world", "auto", "trusted", rows=rows)
+    assert {slot.kind for slot in told.plan.slots} == {"counts", "interactions"}
+    assert notes.epsilon <= BUDGET.epsilon
 
 
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from fedsynth.methods.interactions import Interactions
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.schema import Categorical, Numeric, Rule, Schema
 
 BUDGET = Budget(1.0, 1e-6)
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
@@ -314,3 +315,47 @@ def test_options_that_cannot_be_are_refused():
         Auto(max_megabytes=0)
     with pytest.raises(InvalidParameter, match="target = 7"):
         Auto(target=COLUMNS).fit(federate([chained(10)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
+
+
+def twins(rows: int, columns: int, seed: int = 0) -> Table:
+    """Return independent columns of five values, of which every fourth is followed by a function of it."""
+    schema = Schema(tuple(Categorical(f"c{k}", tuple("abcde")) for k in range(columns)))
+    rng = np.random.default_rng(seed)
+    drawn = [rng.choice(5, rows, p=[0.35, 0.25, 0.2, 0.12, 0.08]) for _ in range(columns)]
+    for at in range(0, columns - 1, 4):
+        drawn[at + 1] = (drawn[at] * 2 + 1) % 5
+    return Table(schema, tuple(column.astype(np.uint8) for column in drawn))
+
+
+def test_relations_of_many_columns_are_found_by_contrasts():
+    table = twins(6000, 40)
+    synthesizer, heard, federation = fitted(Auto(), [table])
+    assert synthesizer.info["pilot"] == "contrasts"
+    assert [query.kind for query in heard.queries] == ["counts", "interactions", "interactions"]
+    assert heard.queries[1].cells(table.schema) <= 2 * 40 * 39 // 2
+    assert federation.ledger.share_spent == pytest.approx(1.0)  # type: ignore[attr-defined]
+    related = [(at, at + 1) for at in range(0, 39, 4)]
+    assert set(related) <= {tuple(clique) for clique in synthesizer.info["cliques"]}
+    drawn = synthesizer.sample_table(6000, 0)
+    for pair in related:
+        assert np.abs(contingency(table, pair) - contingency(drawn, pair)).sum() / 6000 < 0.3
+
+
+def test_pairs_with_the_target_get_a_quarter_of_the_contrasts():
+    _, heard, _ = fitted(Auto(target=5), [twins(6000, 40)])
+    query = heard.queries[1]
+    assert isinstance(query, Interactions)
+    named = [5 in (query.axes[one].column, query.axes[two].column) for one, two in query.tables]
+    prices = np.array(query.weights, dtype=float) ** 2
+    assert prices[named].sum() / prices.sum() == pytest.approx(0.25, abs=0.03)  # weights are integers
+
+
+def test_pairs_of_a_rule_are_measured_without_a_pilot():
+    table = twins(6000, 40)
+    schema = dataclasses.replace(table.schema, rules=(Rule({"c2": ["a"], "c3": ["b"]}),))
+    kept = ~((table.codes[2] == 0) & (table.codes[3] == 1))
+    ruled = Table(schema, tuple(column[kept] for column in table.codes))
+    _, heard, _ = fitted(Auto(), [ruled])
+    assert isinstance(heard.queries[1], Interactions)
+    assert (2, 3) not in heard.queries[1].cliques
+    assert (2, 3) in heard.queries[2].cliques
