@@ -98,7 +98,8 @@ def test_one_fault_ends_nothing_for_good(kind, target, method, worlds, tmp_path)
     plan = cell_of(kind, target, method)
     world, outcome = checked(f"{kind} {target} {method}", worlds, plan, tmp_path, PATIENT)
     assert outcome.hit
-    assert outcome.lost == []
+    full = kind == "fill" and target.startswith("node-")  # a site that cannot store an answer is passed over
+    assert outcome.lost in ([], [target.removeprefix("node-")] if full else [])
     if kind == "part" or (target.startswith("node-") and kind in RESUMED):
         assert outcome.codes == [0], outcome.said
     if kind in ("clock", "reboot"):

@@ -41,6 +41,7 @@ from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
 from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.run import with_hidden_groups
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Categorical, Schema
 from fedsynth.transports.flower.files import toml_file
@@ -180,6 +181,7 @@ def simulated(
         federation.public_sizes()  # a deployed server has to ask for them
     synthesizer = method.fit(federation)
     rows = synthesizer.sample(500, federation.rng)
+    synthesizer, _ = with_hidden_groups(synthesizer, federation)
     folder.mkdir(parents=True, exist_ok=True)
     synthesizer.save(folder / "model.fedsynth")
     rows.to_csv(folder / "synthetic.csv", index=False)

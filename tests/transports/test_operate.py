@@ -179,7 +179,7 @@ def test_a_run_that_is_stopped_says_so_is_not_purged_from_under_itself_and_resum
     said = stopped.communicate(timeout=60)
     assert stopped.returncode == 0, said
     _, complaints = running.communicate(timeout=200)
-    assert running.returncode == 130
+    assert running.returncode == 130, complaints
     assert "stopped by the operator" in complaints
     again = world.deploy_run(root)
     shown, complaints = again.communicate(timeout=300)
@@ -216,8 +216,8 @@ def test_the_view_may_end_before_the_run_does(tmp_path, world, tables):
     wait_for("the question", lambda: happened(root, "asked"), 120)
     running.send_signal(signal.SIGINT)
     _, complaints = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert "the run goes on at the server" in complaints
+    assert running.returncode == 130, complaints
+    assert "the run goes on at the server if it was taken on" in complaints
     wait_for("the end of the run", lambda: happened(root, "ended"), 120)
     assert events(root)[-1]["exit_code"] == 0
 

@@ -184,20 +184,20 @@ def _over_flower(
 
     assert job.deployment is not None
     control = FlowerControl(folder, connection)
-    attempt = control.start()
-    if not json_:
-        print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
-    # In a process: a thread that computes while the interpreter ends can crash it.
-    aside = multiprocessing.get_context("fork").Process(
-        target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
-    )
-    aside.start()
     try:
+        attempt = control.start()
+        if not json_:
+            print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
+        # In a process: a thread that computes while the interpreter ends can crash it.
+        aside = multiprocessing.get_context("fork").Process(
+            target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
+        )
+        aside.start()
         view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
     except KeyboardInterrupt:
         print(
-            f"\nthe run goes on at the server; `fedsynth deploy watch {folder}` shows it again, `fedsynth deploy stop "
-            f"{folder}` stops it",
+            f"\nthe run goes on at the server if it was taken on; `fedsynth deploy watch {folder}` shows it again, "
+            f"`fedsynth deploy stop {folder}` stops it",
             file=sys.stderr,
         )
         raise typer.Exit(130) from None

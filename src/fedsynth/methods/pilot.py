@@ -104,6 +104,8 @@ def pilot(
         for at, fine in margins_of(domain, columns, total).items()
     }
     dividing = [pair for pair in pairs if min(coarse.shape(pair)) > 1]
+    if not dividing:
+        return Pilot(coarse.axes, unions, {}, dict.fromkeys(pairs, 0.0), {})
     weights = pair_weights(coarse, dividing, federation.budget)
     measured = [one.table(margins, total) for one in measure_interactions(federation, coarse, dividing, share, weights)]
     found = {}

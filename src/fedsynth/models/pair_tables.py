@@ -100,7 +100,7 @@ def denoised(values: Array, std: float, first: Margin, second: Margin, total: fl
     the prior that deviations from the copula are proportional to the copula's counts.
     """
     base, correlation = expected(values, std, first, second, total)
-    rest, rank = low_rank(_without_margins(values - base), std)
+    rest, rank = low_rank(_without_margins(values - base), std, 1)
     rows, columns = values.shape
     numbers = _FREE if correlation and not rank else max(1, rank) * (rows + columns)
     if correlation and rank:
@@ -209,15 +209,16 @@ def _without_margins(values: Array) -> Array:
     return found
 
 
-def low_rank(values: Array, std: float) -> tuple[Array, int]:
+def low_rank(values: Array, std: float, fixed: int = 0) -> tuple[Array, int]:
     """Estimate the low-rank matrix behind a noisy one, and return it with its rank.
 
-    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry. Singular values up to
-    ``std * (sqrt(rows) + sqrt(columns))``, the largest to expect of noise alone, are set to 0. The others are reduced
+    ``values`` is the matrix with independent noise of standard deviation ``std`` in each entry, or less its margins:
+    ``fixed`` (1, else 0) dimensions fewer on each side, rows and columns. Singular values up to ``std * (sqrt(rows) +
+    sqrt(columns))``, the largest to expect of noise alone, are set to 0. The others are reduced
     by the amount that noise adds to them, which is optimal for the squared error (Gavish & Donoho 2017, doi
     10.1109/TIT.2017.2653801).
     """
-    rows, columns = (length - 1 for length in values.shape)
+    rows, columns = (length - fixed for length in values.shape)
     left, singular, right = np.linalg.svd(values / std, full_matrices=False)
     kept = singular > math.sqrt(rows) + math.sqrt(columns)
     large = singular[kept]

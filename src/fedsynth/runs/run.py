@@ -247,15 +247,25 @@ def _forewarned(job: Job, method: Method, rows: Split, trust: Trust) -> NoiseRec
     return NoiseRecord(count, say_nothing)
 
 
-def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
-    """Fit the method and sample the job's synthetic rows; the synthesizer's info gets the groups that noise hides."""
-    synthesizer = method.fit(federation)
-    synthetic = synthesizer.sample(job.rows, federation.rng)
+def with_hidden_groups(
+    synthesizer: Synthesizer, federation: Federation, target: str = ""
+) -> tuple[Synthesizer, SmallGroups]:
+    """Return a fitted synthesizer whose info names the groups of rows that noise hides, and these groups.
+
+    ``federation`` is that of the finished run, and ``target`` the name of the column to predict, if there is one.
+    """
     total = synthesizer.model.total
     drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), federation.rng)
-    target = job.target or str(job.options.get("target", ""))
     hidden = small_groups(federation, drawn, total, target)
-    synthesizer = replace(synthesizer, info={**synthesizer.info, "resolution": msgspec.to_builtins(hidden)})
+    return replace(synthesizer, info={**synthesizer.info, "resolution": msgspec.to_builtins(hidden)}), hidden
+
+
+def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:
+    """Fit the method, sample the job's synthetic rows, and name the groups that noise hides."""
+    synthesizer = method.fit(federation)
+    synthetic = synthesizer.sample(job.rows, federation.rng)
+    target = job.target or str(job.options.get("target", ""))
+    synthesizer, hidden = with_hidden_groups(synthesizer, federation, target)
     lost = tuple(sorted(set(federation.lost)))
     return RunResult(out, synthesizer, synthetic, federation.ledger, federation.statement, lost, hidden)
 
