@@ -159,6 +159,26 @@ class RecordCount(Query, frozen=True):
         return np.array([rows.rows_read], dtype=np.int64)
 
 
+def check_tables(schema: Schema, axes: Sequence[Axis], tables: Sequence[Clique], weights: Sequence[int]) -> None:
+    """Refuse axes that do not cover all values of their column, tables over axes that do not exist, and odd weights.
+
+    Raises :class:`InvalidParameter`, also for an axis that a table names twice, and unless there is one weight for each
+    table, or none at all.
+    """
+    for axis in axes:
+        if axis.column >= len(schema.stored):
+            raise InvalidParameter(
+                f"there is no column {axis.column}; the schema has columns 0 to {len(schema.stored) - 1}"
+            )
+        column = schema.stored[axis.column]
+        axis.check(column.size, column.missing, column.is_number)
+    for table in tables:
+        if max(table) >= len(axes) or len(set(table)) < len(table):
+            raise InvalidParameter(f"invalid table over axes {table}: name each of the {len(axes)} axes at most once")
+    if weights and len(weights) != len(tables):
+        raise InvalidParameter(f"{len(weights)} weights for {len(tables)} tables; give one each, or none")
+
+
 class Counts(Query, frozen=True):
     """Contingency tables: table ``i`` counts rows by the axes whose positions in ``axes`` are ``tables[i]``.
 
@@ -189,20 +209,7 @@ class Counts(Query, frozen=True):
 
         Raises :class:`InvalidParameter`, also for an axis that a table names twice and for a wrong number of weights.
         """
-        for axis in self.axes:
-            if axis.column >= len(schema.stored):
-                raise InvalidParameter(
-                    f"there is no column {axis.column}; the schema has columns 0 to {len(schema.stored) - 1}"
-                )
-            column = schema.stored[axis.column]
-            axis.check(column.size, column.missing, column.is_number)
-        for table in self.tables:
-            if max(table) >= len(self.axes) or len(set(table)) < len(table):
-                raise InvalidParameter(
-                    f"invalid table over axes {table}: name each of the {len(self.axes)} axes at most once"
-                )
-        if self.weights and len(self.weights) != len(self.tables):
-            raise InvalidParameter(f"{len(self.weights)} weights for {len(self.tables)} tables; give one each, or none")
+        check_tables(schema, self.axes, self.tables, self.weights)
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer, in L1 and L2.

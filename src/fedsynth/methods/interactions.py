@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedsynth.cliques import Clique, as_tables
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import Extent, Position, Query
+from fedsynth.federation.query import Extent, Position, Query, check_tables
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.rows import Rows
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
@@ -108,27 +108,15 @@ class Interactions(Query, frozen=True):
         Raises :class:`InvalidParameter`, also for an axis that a table names twice, for one of a single group or of
         more than 4096, and for a wrong number of weights.
         """
-        for axis in self.axes:
-            if axis.column >= len(schema.stored):
-                raise InvalidParameter(
-                    f"there is no column {axis.column}; the schema has columns 0 to {len(schema.stored) - 1}"
-                )
-            column = schema.stored[axis.column]
-            axis.check(column.size, column.missing, column.is_number)
+        check_tables(schema, self.axes, self.tables, self.weights)
         for axis, size in zip(self.axes, self._sizes(schema), strict=True):
             if not 2 <= size <= _MOST_GROUPS:
                 raise InvalidParameter(f"an axis of column {axis.column} has {size} groups; give 2 to {_MOST_GROUPS}")
         for table in self.tables:
-            if max(table) >= len(self.axes) or len(set(table)) < len(table):
-                raise InvalidParameter(
-                    f"invalid table over axes {table}: name each of the {len(self.axes)} axes at most once"
-                )
             if sum(at not in self.whole for at in table) > _MOST_CODED:
                 raise InvalidParameter(f"table {table} has more than {_MOST_CODED} axes with codes; make others whole")
         if max(self.whole, default=0) >= len(self.axes):
             raise InvalidParameter(f"whole names an axis that does not exist; there are {len(self.axes)}")
-        if self.weights and len(self.weights) != len(self.tables):
-            raise InvalidParameter(f"{len(self.weights)} weights for {len(self.tables)} tables; give one each, or none")
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return a bound on how far one record moves the answer (integers), in L1 and L2.
