@@ -157,9 +157,9 @@ class PairEstimates(NamedTuple):
 
     ``one_way`` are the 1-way tables over the bins of ``domain``, in the order of columns, of ``total`` records. By pair
     of column positions, ``strengths`` are the estimated L2 distances, in records, of the pairs' tables from those of
-    independent columns. ``pairs`` holds, for each pair, its sketch or coarse table, whose method ``distance`` estimates
-    how far the pair's exact table is from a table passed to it; ``axes`` are the bins of such tables, one axis per
-    column.
+    independent columns. ``pairs`` holds, for each pair (but those of a column with a single coarse bin), its sketch or
+    coarse table, whose method ``distance`` estimates how far the pair's exact table is from a table passed to it;
+    ``axes`` are the bins of such tables, one axis per column.
     """
 
     domain: Domain
@@ -256,7 +256,7 @@ class AdaFedPrivSyn(PrivSynOptions):
             )
             shown = {column for table in pairs for column in table.clique}
             for pair in strengths:
-                if shown & set(pair):
+                if shown & set(pair) and pair in looks:  # a column of a single group has no pair
                     unseen = looks[pair].distance(rows.tables(axes, [pair])[0].astype(np.float64))
                     strengths[pair] = min(strengths[pair], math.sqrt(max(unseen, 0.0)))
             federation.progress("pairs released", len(pairs), most)
