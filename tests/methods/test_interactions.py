@@ -14,7 +14,16 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.methods.contrasts import contrasts, halvings
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.interactions import GRAIN, Interactions, basis, codes, completed, measure_interactions
+from fedsynth.methods.interactions import (
+    GRAIN,
+    Interactions,
+    _norms,
+    basis,
+    codes,
+    completed,
+    encoded,
+    measure_interactions,
+)
 from fedsynth.methods.survey import Survey
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.privacy.cost import Budget
@@ -45,6 +54,11 @@ def test_codes_are_vertices_of_a_simplex(groups):
     assert np.allclose(exact.sum(axis=0), 0)
     assert np.allclose(exact @ exact.T, np.eye(groups) - 1 / groups)
     assert np.abs(coded - exact).max() <= 0.5 / GRAIN
+    counts = np.random.default_rng(0).integers(0, 1000, (3, groups, 2))
+    assert (encoded(counts, 1) == np.einsum("igj,gk->ikj", counts, codes(groups))).all()
+    products = codes(groups) @ codes(groups).T
+    longest = products.diagonal().max(), max(0, -products.min()), np.abs(codes(groups)).sum(axis=1).max()
+    assert _norms(groups, False) == longest
 
 
 @pytest.mark.parametrize(("tables", "whole"), [(((0, 1),), ()), (((1, 3), (0,)), ()), (((0, 2, 3), (2, 3)), (0,))])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 GRAIN = 2**12
 """Codes of groups are rounded to integers in units of 1 / GRAIN."""
-_MOST_GROUPS = 2**12  # of an axis: its codes take at most 128 MiB
+_MOST_GROUPS = 2**12  # of an axis
 _MOST_ORDER = 3
 _MOST_CODED = 2  # axes of a table with codes: sums over 2^28 rows stay below 2^52, exact in doubles
 _MOST_TABLES = 2**18
@@ -61,12 +61,29 @@ def basis(groups: int) -> Floats:
     return found
 
 
+def _entries(groups: int) -> tuple[Integers, Integers]:
+    """Return the entries of :func:`codes` above and on its diagonal, by column: shape ``(groups - 1,)`` each."""
+    at = np.arange(1, groups)
+    length = np.sqrt(at * (at + 1.0))
+    return np.rint(GRAIN / length).astype(np.int64), np.rint(-GRAIN * at / length).astype(np.int64)
+
+
 def codes(groups: int) -> Integers:
     """Return the integer vector that encodes each group of an axis, shape ``(groups, groups - 1)``.
 
     It is the group's row of :func:`basis`, rounded, in units of 1 / ``GRAIN``.
     """
-    return np.rint(GRAIN * basis(groups)).astype(np.int64)
+    column, row = np.arange(1, groups), np.arange(groups)[:, None]
+    above, diagonal = _entries(groups)
+    return np.where(row < column, above, np.where(row == column, diagonal, 0))
+
+
+def encoded(counts: NDArray[np.int64], axis: int) -> Integers:
+    """Return the sum over an axis of counts of their groups' :func:`codes`, without building these: int64, exact."""
+    moved = np.moveaxis(counts, axis, -1)
+    above, diagonal = _entries(moved.shape[-1])
+    found = above * np.cumsum(moved, axis=-1)[..., :-1] + diagonal * moved[..., 1:]
+    return np.moveaxis(found, -1, axis)
 
 
 class Interactions(Query, frozen=True):
@@ -194,19 +211,16 @@ class Interactions(Query, frozen=True):
     def answer(self, rows: Rows) -> Integers:
         """Return a site's exact sums, flattened in C order and times their weights, one after the other, int64.
 
-        A table's sums are computed from its counts, in doubles. Counts add up to at most 2^28 rows, and each is
-        multiplied by at most two codes, below 2^12 in absolute value: all partial sums are integers below 2^52, and all
-        answers below 2^58.
+        Counts add up to at most 2^28 rows, and each is multiplied by at most two codes, below 2^12 in absolute value
+        each, and by the table's factor: all partial sums stay below 2^58.
         """
-        vectors = {at: codes(size).astype(np.float64) for at, size in enumerate(self._sizes(rows.schema))}
         found = []
         weights = self.weights or (1,) * len(self.tables)
-        for table, counts, weight in zip(self.tables, rows.tables(self.axes, self.tables), weights, strict=True):
-            sums = counts.astype(np.float64)
+        for table, sums, weight in zip(self.tables, rows.tables(self.axes, self.tables), weights, strict=True):
             for place, at in enumerate(table):
                 if at not in self.whole:
-                    sums = np.moveaxis(np.tensordot(sums, vectors[at], (place, 0)), -1, place)
-            found.append(sums.astype(np.int64).ravel() * weight * self._scale(table))
+                    sums = encoded(sums, place)
+            found.append(sums.ravel() * (weight * self._scale(table)))
         return np.concatenate(found)
 
     def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
@@ -236,9 +250,14 @@ def _norms(groups: int, whole: bool) -> tuple[int, int, int]:
     """Return the largest |u|^2, the largest -u.v or 0, and the largest L1 norm of the vectors of an axis' groups."""
     if whole:
         return 1, 0, 1
-    vectors = codes(groups)
-    products = vectors @ vectors.T
-    return int(products.diagonal().max()), max(0, -int(products.min())), int(np.abs(vectors).sum(axis=1).max())
+    above, diagonal = _entries(groups)
+    # A vector has the diagonal entry of its group, and those above the diagonal in all later columns. So the product of
+    # two depends on the later group alone: its diagonal entry times the one above, and the squares of all later ones.
+    later = np.append(np.cumsum((above**2)[::-1])[::-1], 0)
+    own = np.append(0, diagonal)
+    sums = np.append(np.cumsum(above[::-1])[::-1], 0) + np.abs(own)
+    products = later[1:] + above * diagonal
+    return int((later + own**2).max()), max(0, -int(products.min())), int(sums.max())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
