@@ -398,8 +398,11 @@ class DeployedWorld(FlowerWorld):
         file = self.home / "state" / RUN / "events.jsonl"
         if not file.exists():
             return set()
-        whole = file.read_bytes()[since:].rpartition(b"\n")[0]
-        return {json.loads(line)["event"] for line in whole.splitlines()}
+        found = set()
+        for line in file.read_bytes()[since:].rpartition(b"\n")[0].splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # a full disk leaves incomplete lines
+                found.add(json.loads(line)["event"])
+        return found
 
     def _deploy(self, faults: Sequence[Fault]) -> int:
         """Give ``deploy run``, with faults while it runs; return its exit code."""

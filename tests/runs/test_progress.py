@@ -278,6 +278,32 @@ def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
     assert view.ended is None
 
 
+def test_a_run_that_is_stopped_never_looks_as_if_it_had_disappeared(tmp_path, monkeypatch):
+    """Its process may end at once, before the end that the operator wanted stands in the events."""
+    root = tmp_path / "federation"
+    laid_out(root)
+    file = events_file(root, RUN)
+    fields = {
+        name: getattr(begun(), name) for name in AttemptBegun.__struct_fields__ if name not in ("time", "attempt")
+    }
+    log = EventLog(file, "1")
+    log.add(AttemptBegun, **fields)
+    seen = []
+
+    def stop(*_: object) -> None:
+        log.__exit__()
+        seen.append(EventReader(file).alive())
+
+    monkeypatch.setattr("fedsynth.transports.flower.control.FlowerControl.__init__", lambda *_: None)
+    monkeypatch.setattr("fedsynth.transports.flower.control.FlowerControl.stop", stop)
+    assert CliRunner().invoke(app, ["deploy", "stop", str(root)]).exit_code == 0
+    assert seen == [True]
+    view = last_attempt(file)
+    assert view is not None
+    assert view.ended is not None
+    assert view.ended.exit_code == 130
+
+
 def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_path, monkeypatch):
     root = tmp_path / "federation"
     laid_out(root)

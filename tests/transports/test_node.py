@@ -180,16 +180,16 @@ def test_after_a_kill_of_the_servers_process_the_next_run_completes(tmp_path, wo
 
 @pytest.mark.chaos
 def test_a_site_that_answers_an_earlier_run_says_that_it_is_busy(tmp_path, world, tables):
-    """The first run is stopped while its question is answered for half a minute, and another one begins."""
+    """The first run is stopped while its question is answered for a minute, and another one begins."""
     first, second = tmp_path / "first", tmp_path / "second"
-    for root, every in ((first, 30.0), (second, 0.0)):
+    for root, every in ((first, 60.0), (second, 0.0)):
         lay_out(root, tables, SCHEMA, "local", "oneshot", budget=BUDGET, deadline=300.0, answer_every=every)
     run = world.submit_job(first)
     wait_for("the question", lambda: asked(first), 60)
     time.sleep(2)
     world.flwr("stop", run, "federation")
     world.use(second)
-    shown = completed(world.deploy_run(second), 120)
+    shown = completed(world.deploy_run(second), 240)
     assert "is busy" in shown, (shown, world.log("node-north")[-1500:])
     assert "is away" not in shown
     assert "missed" not in shown

@@ -584,8 +584,9 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
                     f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press "
                     "Ctrl-C there"
                 )
-            FlowerControl(folder, connection).stop(view.attempt)
-            with EventLog(file, view.attempt) as log:
+            control = FlowerControl(folder, connection)
+            with EventLog(file, view.attempt) as log:  # open already: a run that has vanished without an end is an error
+                control.stop(view.attempt)
                 message = "stopped by the operator; run the same command again to resume"
                 log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
             run = file.parent.name
