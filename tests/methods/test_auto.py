@@ -22,7 +22,7 @@ from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.trust.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
-from fedsynth.methods.auto import Auto
+from fedsynth.methods.auto import COARSE, FINE, Auto
 from fedsynth.methods.interactions import Interactions
 from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
@@ -199,6 +199,46 @@ def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
     for values, extra in ((4, (0, 1, 2)), (5, (0, 1))):
         _, heard, _ = fitted(Auto(target=2), [opposed(20_000, values=values)])
         assert sorted(heard.queries[-1].cliques) == sorted([(0,), (1,), (2,), (0, 2), (1, 2), extra])
+
+
+def common_effect(rows: int, seed: int) -> Table:
+    """Return rows with two independent columns, several copies of one of them, and a column that both determine.
+
+    A model of the dependent pairs alone makes the independent ones dependent, since both depend on the effect.
+    """
+    rng = np.random.default_rng(seed)
+    year, age = rng.integers(0, 2, rows), rng.choice(3, rows, p=[0.5, 0.3, 0.2])
+    status = np.where((year == 0) | (age == 0), 0, age)
+    copies = [np.where(rng.random(rows) < 0.05, rng.integers(0, 3, rows), age) for _ in range(4)]
+    columns = [year, age, status, *copies]
+    sizes = [2, 3, 3, 3, 3, 3, 3]
+    schema = Schema(tuple(Categorical(f"c{at}", tuple(f"v{v}" for v in range(size))) for at, size in enumerate(sizes)))
+    return Table(schema, tuple(column.astype(np.uint16) for column in columns))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_columns_that_share_an_effect_stay_independent(seed):
+    table = common_effect(20_000, seed)
+    federation = federate([table], table.schema, BUDGET, trust=TrustedServer(), seed=seed)
+    synthesizer = Auto().fit(federation)
+    found = table.schema.encode(synthesizer.sample(20_000, np.random.default_rng(0)))
+    for copy in (1, 3, 4, 5, 6):
+        share = contingency(found, (0, copy)) / len(found)
+        apart = np.abs(share - np.outer(share.sum(axis=1), share.sum(axis=0))).sum()
+        assert apart < 0.05
+
+
+def test_the_survey_gets_more_if_a_column_is_a_number():
+    frame = pd.DataFrame({"a": ["x", "y"] * 100, "b": ["x", "x", "y", "y"] * 50, "n": range(200)})
+    letters = [Categorical(name, ("x", "y")) for name in ("a", "b")]
+    shares = []
+    number = Numeric("n", 0, 1000, integer=True)
+    for schema in (Schema(tuple(letters)), Schema((*letters, number))):
+        table = schema.encode(frame[list(schema.names)])
+        federation = federate([table], schema, BUDGET, trust=TrustedServer(), seed=0)
+        Auto().fit(federation)
+        shares.append(federation.ledger.entries[0].cost.rho / BUDGET.rho)
+    assert shares == [pytest.approx(COARSE), pytest.approx(FINE)]
 
 
 @pytest.mark.parametrize("trust", ["trusted", "local"])

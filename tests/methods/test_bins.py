@@ -274,6 +274,6 @@ def test_a_pilot_tells_the_pairs_that_depend_from_those_that_do_not():
         assert set(sorted(pairs, key=lambda pair: -found.strengths[pair])[:3]) == strong
         # Coarse tables are of the axes that come with them.
         assert [t.measured.values.shape for t in found.tables.values()] == [
-            t.shape for t in table.tables(found.axes, pairs)
+            t.shape for t in table.tables(found.domain.axes, pairs)
         ]
-        assert Counts(found.axes, tuple(pairs)).cells(SCHEMA) <= domain.counts(pairs).cells(SCHEMA)
+        assert Counts(found.domain.axes, tuple(pairs)).cells(SCHEMA) <= domain.counts(pairs).cells(SCHEMA)

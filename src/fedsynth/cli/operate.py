@@ -585,7 +585,9 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
                     "Ctrl-C there"
                 )
             control = FlowerControl(folder, connection)
-            with EventLog(file, view.attempt) as log:  # open already: a run that has vanished without an end is an error
+            with EventLog(
+                file, view.attempt
+            ) as log:  # open already: a run that has vanished without an end is an error
                 control.stop(view.attempt)
                 message = "stopped by the operator; run the same command again to resume"
                 log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)

@@ -21,6 +21,7 @@ from fedsynth.methods.measure import (
     check_shares,
     clean_pairs,
     fit_clean,
+    fits,
     interaction_share,
     margins_of,
     pair_weights,
@@ -29,10 +30,11 @@ from fedsynth.methods.measure import (
     shares,
     table_of,
 )
-from fedsynth.methods.pilot import pilot
+from fedsynth.methods.pilot import Pilot, pilot
 from fedsynth.methods.privsyn import pairs_worth_releasing
 from fedsynth.methods.registry import COLUMN, check_column, method
 from fedsynth.methods.survey import Survey, noise_groups, noise_of, one_way, survey
+from fedsynth.schema.columns import Datetime, Numeric
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -51,7 +53,9 @@ HOPELESS = 0.5  # share that contrasts would need from which on all pairs are me
 TARGET = 0.25  # share of the contrasts' cost for pairs with the target
 FEW = 4  # values that a column may have at most for tables of three columns with it
 LARGEST = 2**16  # cells of a table of three columns, at most
-ROOM = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1)  # parts of the model's size that are filled in turn
+STEPS = 16  # in which pairs are added to the model of a pilot, at most
+SIZE = 0.25  # without a pilot of tables, pairs enter the model by strength / (cells of their table) to this power
+COARSE, FINE = 0.1, 0.35  # share of the survey without columns of numbers, and with
 
 
 @method("auto", adaptive=True, order=3, apportions=True)
@@ -87,9 +91,12 @@ class Auto:
     workload
         Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
         and pairs with the target, enter the model right after the spanning tree, before all others.
-    survey_share, pilot_share
-        Shares of the budget for the first two rounds; the third gets the rest. A pilot of contrasts may get a larger
-        share, up to 45 % of what the survey leaves, if it needs this to show moderate dependence.
+    survey_share
+        Share of the budget for the first round. ``None``: 35 %, or 10 % if all columns are categories, which the last
+        round counts once more. Of a number, the survey alone shows the values within a group.
+    pilot_share
+        Share of the budget for the second round; the third gets the rest. A pilot of contrasts may get a larger share,
+        up to 45 % of what the survey leaves, if it needs this to show moderate dependence.
     purpose_share
         Share of the last round's budget that the pairs of interest (see ``workload``) get together, if they would get
         less otherwise; the share spent can differ by a few per cent, since tables have whole-number weights.
@@ -102,7 +109,7 @@ class Auto:
 
     target: int | None = field(default=None, metadata=COLUMN)
     workload: Workload | None = None
-    survey_share: float = 0.35
+    survey_share: float | None = None
     pilot_share: float = 0.1
     purpose_share: float = 0.4
     max_megabytes: float = 8.0
@@ -110,8 +117,10 @@ class Auto:
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
-        shares(survey_share=self.survey_share, pilot_share=self.pilot_share, purpose_share=self.purpose_share)
-        check_shares("the last round", survey_share=self.survey_share, pilot_share=self.pilot_share)
+        shares(pilot_share=self.pilot_share, purpose_share=self.purpose_share)
+        if self.survey_share is not None:
+            shares(survey_share=self.survey_share)
+        check_shares("the last round", survey_share=self.survey_share or FINE, pilot_share=self.pilot_share)
         positive(max_megabytes=self.max_megabytes)
         whole(iterations=self.iterations)
         check_column(target=self.target)
@@ -132,26 +141,29 @@ class Auto:
             )
 
         # 1. Single columns.
-        found = survey(federation, self.survey_share if pairs else 1.0)
+        numbers = any(isinstance(column, Numeric | Datetime) for column in schema.stored)
+        first = self.survey_share or (FINE if numbers else COARSE)
+        found = survey(federation, first if pairs else 1.0)
         total = found.total
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
-        look, seen, left, how = None, None, share_left(self.survey_share), "none"
+        look, seen, left, how, apart = None, None, share_left(first), "none", set[Clique]()
+        again = max(FINE - first, 0.0)  # share for columns in the last round, where noise hides much of the pairs
         if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
-            how, left = "tables", share_left(self.survey_share, self.pilot_share)
+            how, left, again = "tables", share_left(first, self.pilot_share), 0.0
             domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
-            chosen = self._chosen(domain, look.strengths, federation.std(table_of((0,)), left), budget)
+            chosen, apart = self._chosen(domain, look, federation.std(table_of((0,)), left), budget)
         elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
             share = max(min(share, DEAREST * left), self.pilot_share)
-            how, left = "contrasts", share_left(self.survey_share, share)
+            how, left = "contrasts", share_left(first, share)
             tied = _tied(schema)
             unknown = [pair for pair in pairs if pair not in tied]
             seen = contrasts(federation, found, unknown, share, self._purpose(unknown), TARGET)
             related = [*tied, *seen.clear]
             planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
-            chosen = self._held(domain, *kruskal(related))
+            chosen = self._held(domain, *kruskal(related), dict.fromkeys(tied, total) | seen.strengths)
         else:
             if pairs:
                 _log.warning(
@@ -172,7 +184,9 @@ class Auto:
         asked = [clique for clique in divided if clique not in within] + triples
         measured, split = [], []
         if pairs and asked:
-            weights = pair_weights(domain, asked, budget, self._purpose(asked), self.purpose_share, column)
+            weights = pair_weights(
+                domain, asked, budget, self._purpose(asked), self.purpose_share, column, again / left
+            )
             released = measure_interactions(federation, domain, asked, left, weights, column)
             margins = margins_of(domain, ones, total)
             ones = averages([*ones, *(one.table(margins, total) for one in released if len(one.clique) == 1)])
@@ -184,8 +198,11 @@ class Auto:
             measured = look.worked_into(measured)
 
         clean = clean_pairs(domain, ones, measured, total)
-        tree, others = kruskal(sorted(clean, key=lambda pair: -clean[pair].strength))
-        kept = self._held(domain, tree, [pair for pair in others if clean[pair].clear])
+        if look is None:
+            strong = {pair: one.strength for pair, one in clean.items()}
+            tree, others = kruskal(sorted(strong, key=lambda pair: -strong[pair]))
+            chosen = self._held(domain, tree, [pair for pair in others if clean[pair].clear], strong)
+        kept = [pair for pair in chosen if pair in clean and (look is None or clean[pair].clear or pair in apart)]
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
         held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
@@ -218,19 +235,40 @@ class Auto:
             for pair in pairs
         ]
 
-    def _chosen(self, domain: Domain, strengths: Mapping[Clique, float], std: float, budget: Budget) -> list[Clique]:
-        """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise."""
+    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget) -> tuple[list[Clique], set[Clique]]:
+        """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise.
+
+        Pairs are added in steps, those first that a model of the earlier ones explains worst. The second result are
+        those for which independent columns would be right rather than that model.
+        """
         # The noise that denoising leaves in a table: that of two singular vectors on each side.
-        shapes = {pair: domain.shape(pair) for pair in strengths}
+        shapes = {pair: domain.shape(pair) for pair in look.strengths}
         weight = {
             pair: math.sqrt(min(math.prod(shape), 2 * sum(shape)) * interaction_share(domain, pair, budget))
             for pair, shape in shapes.items()
         }
-        worth = set(pairs_worth_releasing(strengths, weight, std, len(strengths), pure=budget.pure))
-        tree, others = kruskal(sorted(strengths, key=lambda pair: -strengths[pair]))
+        tree, others = kruskal(sorted(look.strengths, key=lambda pair: -look.strengths[pair]))
         declared = zip(others, self._purpose(others), strict=True)
-        rest = [pair for pair, matters in declared if pair in worth or (matters and strengths[pair] > 0)]
-        return self._held(domain, tree, rest)
+        wanted = [pair for pair, matters in declared if matters and look.strengths[pair] > 0]
+        chosen, apart, model = self._held(domain, tree, wanted, look.strengths), set[Clique](), None
+        spare = set(look.strengths).difference(chosen)
+        for _ in range(STEPS):
+            model = look.fitted(chosen, model)
+            left = look.strengths | look.unexplained(model, spare)
+            worth = spare.intersection(pairs_worth_releasing(left, weight, std, len(left), pure=budget.pure))
+            added = 0
+            for pair in sorted(worth, key=lambda pair: -left[pair]):
+                spare.remove(pair)  # a model only grows: what does not fit now will not fit later
+                if fits(domain.sizes, [*domain.zeros, *chosen], pair, self.max_megabytes):
+                    chosen.append(pair)
+                    added += 1
+                    if left[pair] > look.strengths[pair]:
+                        apart.add(pair)
+                if added == max(1, len(domain.held) // 4):
+                    break
+            if not added:
+                break
+        return chosen, apart
 
     def _triples(
         self, domain: Domain, strengths: Mapping[Clique, float], chosen: Sequence[Clique]
@@ -253,18 +291,18 @@ class Auto:
         ]
         return column, [tuple(sorted((*pair, column))) for pair in kruskal(apart)[0]]
 
-    def _held(self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique]) -> list[Clique]:
-        """Return a spanning tree and those of the ``others``, strongest first, that fit into the model with it.
+    def _held(
+        self, domain: Domain, tree: Sequence[Clique], others: Sequence[Clique], strengths: Mapping[Clique, float]
+    ) -> list[Clique]:
+        """Return a spanning tree and those of the ``others`` that fit into the model with it.
 
-        Declared pairs come first. Among them, and among the rest, pairs that fit into a small model come before others:
-        one pair of numeric columns may take as much memory as ten pairs of categorical ones.
+        Declared pairs come first. Among them, and among the rest, pairs that are strong for the size of their tables
+        come first: one pair of numeric columns may take as much memory as ten pairs of categorical ones.
         """
-        kept = list(tree)
         purpose = dict(zip(others, self._purpose(others), strict=True))
-        for matters in (True, False):
-            more = [pair for pair in others if purpose[pair] is matters]
-            kept = select_fitting(domain.sizes, kept, more, self.max_megabytes, domain.zeros, ROOM)
-        return kept
+        worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
+        ranked = sorted(others, key=lambda pair: (not purpose[pair], -worth[pair]))
+        return select_fitting(domain.sizes, tree, ranked, self.max_megabytes, domain.zeros)
 
 
 def _tied(schema: Schema) -> list[Clique]:

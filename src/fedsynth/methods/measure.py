@@ -406,6 +406,7 @@ def pair_weights(
     favoured: Sequence[bool] = (),
     share: float = 0.0,
     whole: int | None = None,
+    columns: float = 0.0,
 ) -> tuple[int, ...]:
     """Return the weights (:func:`weights_for`) that divide a privacy cost between the interactions of ``pairs``.
 
@@ -413,7 +414,8 @@ def pair_weights(
     ``domain``. ``favoured`` has one entry for each pair: if those marked True would get less than the part ``share`` of
     the cost together, they get about this part (weights are rounded). Empty, as by default, or all True, it changes
     nothing. ``pairs`` may contain cliques of three columns, one of them ``whole``
-    (:func:`~fedsynth.methods.interactions.measure_interactions`). ``budget`` says which noise is used.
+    (:func:`~fedsynth.methods.interactions.measure_interactions`), and cliques of one, which get the part
+    ``columns`` together in addition to their share of the rest. ``budget`` says which noise is used.
     """
     moved = [interaction_share(domain, pair, budget, whole) for pair in pairs]
     # An error in a column's distribution is an error in each of its tables as well.
@@ -422,6 +424,9 @@ def pair_weights(
     sizes = [math.prod(domain.shape(pair)) * math.sqrt(one) for pair, one in zip(pairs, moved, strict=True)]
     cells = [size * many for size, many in zip(sizes, times, strict=True)]
     prices = favoured_shares(table_shares(cells, budget), favoured, share)
+    alone = np.where([len(pair) == 1 for pair in pairs], prices, 0.0)
+    if columns and alone.any():
+        prices = list((1 - columns) * np.array(prices) + columns * alone / alone.sum())
     return weights_for([price / one for price, one in zip(prices, moved, strict=True)], budget)
 
 
@@ -486,25 +491,17 @@ def select_fitting(
     more: Sequence[Clique],
     megabytes: float,
     rules: Iterable[Clique] = (),
-    parts: Sequence[float] = (1.0,),
 ) -> list[Clique]:
     """Return the cliques ``held``, then those of ``more`` that can be added to a model of at most ``megabytes``.
 
     Cliques are tuples of column positions, tried in order; ``sizes`` are all columns' numbers of bins. The size is that
     of the tables of a graphical model of all cliques, in MiB at 8 bytes per cell. The cliques of ``rules`` (columns
-    that a rule of the schema names together) count as parts of the model, but are not returned. ``parts`` are fractions
-    of ``megabytes``, increasing to 1; ``more`` is gone through once for each, and cliques are added as long as the
-    model stays within that fraction.
+    that a rule of the schema names together) count as parts of the model, but are not returned.
     """
-    kept, ruled, left = list(held), list(rules), list(more)
-    needed = dict.fromkeys(left, 0.0)  # as of the last check: a lower bound, since a model only grows
-    for part in parts:
-        passed: list[Clique] = []
-        for clique in left:
-            if needed[clique] <= part * megabytes:
-                needed[clique] = megabytes_with(sizes, [*ruled, *kept], clique)
-            (kept if needed[clique] <= part * megabytes else passed).append(clique)
-        left = passed
+    kept, ruled = list(held), list(rules)
+    for clique in more:
+        if megabytes_with(sizes, [*ruled, *kept], clique) <= megabytes:
+            kept.append(clique)
     return kept
 
 

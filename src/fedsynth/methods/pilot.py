@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,16 @@ import numpy as np
 from fedsynth.cliques import Clique
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import measure_interactions
-from fedsynth.methods.measure import margins_of, pair_weights
+from fedsynth.methods.measure import clean_pairs, fit_clean, margins_of, pair_weights
 from fedsynth.methods.survey import groups_for, noise_of
-from fedsynth.schema.bins import Axis, Floats, Integers
+from fedsynth.schema.bins import Floats, Integers
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
     from fedsynth.models.estimate import Measurement
+    from fedsynth.models.mrf import MarkovRandomField
+
+_ITERATIONS = 30  # of a fit to coarse tables, which need not be exact
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +49,40 @@ class CoarseTable:
 class Pilot:
     """Result of :func:`pilot`: a coarse noisy table of every pair of columns, with estimates of the pair's dependence.
 
-    The coarse tables are over bins that are unions of finer groups of values: ``axes`` describes these bins for each
-    column, and ``unions[column][group]`` is the number of the bin that contains the group. By pair of column positions,
-    ``tables`` holds the coarse tables, ``strengths`` the estimated L2 distances, in records, of the pairs' tables from
-    those of independent columns, and ``correlations`` the correlations of normal scores, 0 where noise hides them.
+    The coarse tables are over bins that are unions of finer groups of values: ``domain`` has these bins, and
+    ``unions[column][group]`` is the number of the bin that contains the group. ``ones`` are the noisy 1-way tables over
+    the bins, in order, of ``total`` records. By pair of column positions, ``tables`` holds the coarse tables,
+    ``strengths`` the estimated L2 distances, in records, of the pairs' tables from those of independent columns, and
+    ``correlations`` the correlations of normal scores, 0 where noise hides them.
     """
 
-    axes: tuple[Axis, ...]
+    domain: Domain
+    ones: list[Measurement]
+    total: float
     unions: dict[int, Integers]
     tables: dict[Clique, CoarseTable]
     strengths: dict[Clique, float]
     correlations: dict[Clique, float]
+
+    def fitted(self, pairs: Sequence[Clique], start: MarkovRandomField | None = None) -> MarkovRandomField:
+        """Return a graphical model of the coarse tables of ``pairs``, without their noise; the fit begins at ``start``.
+
+        The pairs of ``start`` must be among ``pairs``.
+        """
+        tables = [self.tables[pair].measured for pair in pairs if pair in self.tables]
+        clean = clean_pairs(self.domain, self.ones, tables, self.total)
+        without = [clean[table.clique].measurement(table.clique, table.std) for table in tables]
+        return fit_clean(self.domain, [*self.ones, *without], self.total, _ITERATIONS, start)
+
+    def unexplained(self, model: MarkovRandomField, pairs: Iterable[Clique]) -> dict[Clique, float]:
+        """Return how far the coarse tables of ``pairs`` are from those of a model: L2 distances, in records.
+
+        The distances are those of the exact tables, as :meth:`CoarseTable.distance` estimates them, at least 0. A pair
+        with a column of one bin is left out.
+        """
+        asked = [pair for pair in pairs if pair in self.tables]
+        expected = model.marginals(asked)
+        return {pair: math.sqrt(max(self.tables[pair].distance(expected[pair]), 0.0)) for pair in asked}
 
     def worked_into(self, pairs: Sequence[Measurement]) -> list[Measurement]:
         """Return finer noisy tables of ``pairs`` of columns, averaged with the pilot's coarse tables of the same pairs.
@@ -88,6 +115,7 @@ def pilot(
     correlation stands out from the noise, the estimate is at least the distance of a Gaussian copula with this
     correlation.
     """
+    from fedsynth.models.estimate import Measurement
     from fedsynth.models.pair_tables import Margin, dependence
 
     noise = noise_of(federation, share, len(pairs))
@@ -103,9 +131,17 @@ def pilot(
         )
         for at, fine in margins_of(domain, columns, total).items()
     }
+    ones = [
+        Measurement(
+            one.clique,
+            np.bincount(unions[at], weights=one.values).astype(np.float64),
+            one.std * math.sqrt(len(unions[at]) / coarse.sizes[at]),
+        )
+        for at, one in enumerate(columns)
+    ]
     dividing = [pair for pair in pairs if min(coarse.shape(pair)) > 1]
     if not dividing:
-        return Pilot(coarse.axes, unions, {}, dict.fromkeys(pairs, 0.0), {})
+        return Pilot(coarse, ones, total, unions, {}, dict.fromkeys(pairs, 0.0), {})
     weights = pair_weights(coarse, dividing, federation.budget)
     measured = [one.table(margins, total) for one in measure_interactions(federation, coarse, dividing, share, weights)]
     found = {}
@@ -113,7 +149,9 @@ def pilot(
         first, second = (margins[at] for at in table.clique)
         found[table.clique] = dependence(table.values, table.std, first, second, total)
     return Pilot(
-        coarse.axes,
+        coarse,
+        ones,
+        total,
         unions,
         {table.clique: CoarseTable(table) for table in measured},
         dict.fromkeys(pairs, 0.0) | {pair: strength for pair, (strength, _) in found.items()},

@@ -144,7 +144,7 @@ class PrivSynOptions:
             return PairEstimates(domain, one_way, total, {}, {}, domain.axes)
         if self.bins_share:
             coarse = pilot(federation, domain, pairs, self.sketch_share * left, one_way, total)
-            return PairEstimates(domain, one_way, total, coarse.strengths, coarse.tables, coarse.axes)
+            return PairEstimates(domain, one_way, total, coarse.strengths, coarse.tables, coarse.domain.axes)
         sketched = {found.pair: found for found in sketch(federation, pairs, self.sketch_share, self.width, self.seed)}
         strengths: dict[Clique, float] = {
             (a, b): math.sqrt(max(0.0, dependence(sketched[a, b], one_way[a], one_way[b], total))) for a, b in pairs

@@ -35,6 +35,7 @@ Mask = NDArray[np.bool_]
 Zeros = Mapping[Clique, Mask]
 """Structural zeros: for each sorted clique, a mask of the cells of its table in which no row can lie."""
 
+_FAR, _FAR_QUIET = 10.0, 4  # above so many times the final loss, so many times as many blocks of little progress
 _NOISE_GAIN = 1e-3  # relative decrease of the loss below which a block fits only noise
 _BLOCK = 3  # quasi-Newton steps between two updates of the proximal centre
 _SHRINK, _GROW = 0.6, 4.0  # factors of the proximal weight after a successful and an unsuccessful block
@@ -113,9 +114,10 @@ def estimate(
 
     With ``noise_stop`` above 0 the fit ends as soon as the loss is at most ``noise_stop`` times half the number of
     measured cells (half that number is the expected loss of the true table), or as soon as ``quiet_blocks`` successive
-    blocks (of three steps) each lower it by less than a thousandth. Further fitting would fit the noise, including
-    empty cells that noise made negative (the discrepancy principle; Morozov 1966). The same input gives the same bits
-    (on one machine, with a fixed number of BLAS threads).
+    blocks (of three steps) each lower it by less than a thousandth; while the loss is above ten times its goal, as soon
+    as four times as many do. Further fitting would fit the noise, including empty cells that noise made negative (the
+    discrepancy principle; Morozov 1966). The same input gives the same bits (on one machine, with a fixed number of
+    BLAS threads).
 
     ``zeros`` (:data:`Zeros`) are cells in which no row can lie: their cliques become factors with log potential -1000
     in these cells, and noise in such cells of measured tables is not fitted.
@@ -334,7 +336,8 @@ def _proximal_points(
             if point.loss < lowest:
                 best, lowest = point.potentials, point.loss
             quiet = quiet + 1 if gain < _NOISE_GAIN * lowest else 0
-            if enough and (lowest <= enough or quiet >= quiet_blocks):
+            patience = quiet_blocks if lowest <= _FAR * enough else _FAR_QUIET * quiet_blocks
+            if enough and (lowest <= enough or quiet >= patience):
                 return best
             centre = point
     return best
