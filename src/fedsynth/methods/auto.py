@@ -113,7 +113,7 @@ class Auto:
     pilot_share: float = 0.1
     purpose_share: float = 0.4
     max_megabytes: float = 8.0
-    iterations: int = 500
+    iterations: int = 1500
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
