@@ -147,13 +147,13 @@ class Auto:
         total = found.total
 
         # 2. All pairs: tables over coarse groups or, where these would drown in noise, one or two numbers each.
-        look, seen, left, how, apart = None, None, share_left(first), "none", set[Clique]()
+        look, seen, left, how = None, None, share_left(first), "none"
         again = max(FINE - first, 0.0)  # share for columns in the last round, where noise hides much of the pairs
         if pairs and noise_of(federation, self.pilot_share, len(pairs)) <= DROWNED * total:
             how, left, again = "tables", share_left(first, self.pilot_share), 0.0
             domain = self._domain(federation, found, left, math.ceil(PLANNED * len(pairs)))
             look = pilot(federation, domain, pairs, self.pilot_share, one_way(domain.held), total)
-            chosen, apart = self._chosen(domain, look, federation.std(table_of((0,)), left), budget)
+            chosen = self._chosen(domain, look, federation.std(table_of((0,)), left), budget)
         elif pairs and (share := self._contrast_share(federation, pairs, total)) <= HOPELESS:
             share = max(min(share, DEAREST * left), self.pilot_share)
             how, left = "contrasts", share_left(first, share)
@@ -202,7 +202,7 @@ class Auto:
             strong = {pair: one.strength for pair, one in clean.items()}
             tree, others = kruskal(sorted(strong, key=lambda pair: -strong[pair]))
             chosen = self._held(domain, tree, [pair for pair in others if clean[pair].clear], strong)
-        kept = [pair for pair in chosen if pair in clean and (look is None or clean[pair].clear or pair in apart)]
+        kept = [pair for pair in chosen if pair in clean and (look is None or clean[pair].clear)]
         stds = {table.clique: table.std for table in measured}
         fitted = [clean[pair].measurement(pair, stds[pair]) for pair in kept]
         held = select_fitting(domain.sizes, kept, triples, self.max_megabytes, domain.zeros)[len(kept) :]
@@ -235,11 +235,10 @@ class Auto:
             for pair in pairs
         ]
 
-    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget) -> tuple[list[Clique], set[Clique]]:
+    def _chosen(self, domain: Domain, look: Pilot, std: float, budget: Budget) -> list[Clique]:
         """Return the pairs to measure again, which fit into one model: a spanning tree, and those worth their noise.
 
-        Pairs are added in steps, those first that a model of the earlier ones explains worst. The second result are
-        those for which independent columns would be right rather than that model.
+        Pairs are added in steps, those first that a model of the earlier ones explains worst.
         """
         # The noise that denoising leaves in a table: that of two singular vectors on each side.
         shapes = {pair: domain.shape(pair) for pair in look.strengths}
@@ -250,7 +249,7 @@ class Auto:
         tree, others = kruskal(sorted(look.strengths, key=lambda pair: -look.strengths[pair]))
         declared = zip(others, self._purpose(others), strict=True)
         wanted = [pair for pair, matters in declared if matters and look.strengths[pair] > 0]
-        chosen, apart, model = self._held(domain, tree, wanted, look.strengths), set[Clique](), None
+        chosen, model = self._held(domain, tree, wanted, look.strengths), None
         spare = set(look.strengths).difference(chosen)
         for _ in range(STEPS):
             model = look.fitted(chosen, model)
@@ -262,13 +261,11 @@ class Auto:
                 if fits(domain.sizes, [*domain.zeros, *chosen], pair, self.max_megabytes):
                     chosen.append(pair)
                     added += 1
-                    if left[pair] > look.strengths[pair]:
-                        apart.add(pair)
                 if added == max(1, len(domain.held) // 4):
                     break
             if not added:
                 break
-        return chosen, apart
+        return chosen
 
     def _triples(
         self, domain: Domain, strengths: Mapping[Clique, float], chosen: Sequence[Clique]
