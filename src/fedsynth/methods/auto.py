@@ -256,7 +256,7 @@ class Auto:
             left = look.strengths | look.unexplained(model, spare)
             worth = spare.intersection(pairs_worth_releasing(left, weight, std, len(left), pure=budget.pure))
             added = 0
-            for pair in sorted(worth, key=lambda pair: -left[pair]):
+            for pair in sorted(worth, key=lambda pair: (-left[pair], pair)):
                 spare.remove(pair)  # a model only grows: what does not fit now will not fit later
                 if fits(domain.sizes, [*domain.zeros, *chosen], pair, self.max_megabytes):
                     chosen.append(pair)
