@@ -56,18 +56,23 @@ def findable(run: FinishedRun) -> Mapping[str, float]:
     """
     assert run.ledger is not None
     budget = run.ledger.budget
+    return findable_kept(run.real, run.synthetic, len(run.sites), budget.epsilon, budget.delta)
+
+
+def findable_kept(real: Table, synthetic: Table, sites: int, epsilon: float, delta: float) -> Mapping[str, float]:
+    """Return what :func:`findable` does, for rows that come from elsewhere, beside runs of this budget."""
     found: dict[str, float] = {}
-    noise = _noise(len(run.real.codes), len(run.sites), budget.epsilon, budget.delta)
-    halves = halvings(run.real)
-    associations, correlations = dependence.strong_associations(run.real), dependence.strong_correlations(run.real)
+    noise = _noise(len(real.codes), sites, epsilon, delta)
+    halves = halvings(real)
+    associations, correlations = dependence.strong_associations(real), dependence.strong_correlations(real)
     for name, pairs in (associations | correlations).items():
         some = [pair for pair in pairs if covariance(halves, pair) >= _DEVIATIONS * noise]
         found |= {name: math.nan, f"count, {name}": len(some), f"share, {name}": len(some) / len(pairs)}
         if some and name in associations:
-            found[name] = dependence.associations_kept(run.real, run.synthetic, some).value
+            found[name] = dependence.associations_kept(real, synthetic, some).value
         elif some:
             how = dependence.CORRELATIONS[name]
-            found[name] = dependence.correlations_kept(run.real, run.synthetic, some, how).value
+            found[name] = dependence.correlations_kept(real, synthetic, some, how).value
     return found
 
 

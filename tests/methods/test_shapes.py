@@ -22,8 +22,8 @@ from fedsynth.schema import Numeric
 
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "secure": SecureSum()}
 SITES, SEEDS = 5, 5
-SHOPPERS_SEEDS = 30  # a median at the edge of a column's zeros varies by an eighth between seeds
-ZEROS_MEAN, ZEROS_EACH, MEDIANS, CORRELATIONS = 0.02, 0.05, 0.1, 0.1
+SHOPPERS_SEEDS = 10
+ZEROS_MEAN, ZEROS_EACH, MEDIANS, RANKS, CORRELATIONS = 0.02, 0.05, 0.1, 0.01, 0.1
 STRONG = 0.5  # correlations above it are looked at
 
 # What is not kept yet, each with the reason.
@@ -175,7 +175,11 @@ def test_shoppers_keep_their_zeros(trust):
     ),
 )
 def test_shoppers_keep_their_medians(column, trust):
-    assert medians(shoppers(trust), column).mean() == pytest.approx(1, abs=MEDIANS)
+    """By rank: next to a heap (as many zeros as other rows), a thousandth of the rows moves a median by a fifteenth."""
+    up_to = [
+        (b[column] <= a[column].median()).mean() - (a[column] <= a[column].median()).mean() for a, b in shoppers(trust)
+    ]
+    assert abs(np.mean(up_to)) < RANKS
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ def _adaptive(
         shared = float(atoms.counts.sum())
     left = max(total - shared, 0.0)
     cells = levels[0].updated(counts[0], told[0].std ** 2, left, even=True)
+    cells = _without_hidden(cells, counts[0], told[0].std)
     for finer, values, one in zip(levels[1:LEVELS], counts[1:LEVELS], told[1:LEVELS], strict=True):
         assert finer.grid is not None
         cut = cells.cut(finer.grid, max(least, CUT * one.std))
@@ -171,7 +172,7 @@ def _adaptive(
         sums, many = (cut.sums_of(finer.grid, each) for each in (values, np.ones(len(values))))
         cells = cut.updated(sums, many * one.std**2, left, even=True)
     if not shared:
-        return cells
+        return replace(cells, counts=cells.counts * (total / max(cells.counts.sum(), EXACT_STD)))
     assert atoms is not None
     assert cells.grid is not None
     single = np.append(cells.grid.single, np.ones(int(column.missing), dtype=bool))
@@ -185,6 +186,19 @@ def _adaptive(
         exact = np.bincount(cells.groups, weights=cells.sums_of(parts[-1].grid, told[-1].values))
         cells = replace(cells, counts=cells.shares * exact[cells.groups])
     return cells
+
+
+def _without_hidden(cells: AdaptiveBins, noisy: Floats, std: float) -> AdaptiveBins:
+    """Return the cells of a column's first level without the rows of bounds and zero where ``noisy`` counts hide them.
+
+    Bounds and zero are counted by themselves, though few columns have more rows there than around them; all noise above
+    zero in such a cell would become rows on one value, often far from all others.
+    """
+    if cells.grid is None or cells.grid.single.all():
+        return cells
+    size, counts = len(cells.grid), cells.counts.copy()
+    counts[:size][cells.grid.single & (noisy[:size] < HIDDEN * std)] = 0.0
+    return replace(cells, counts=counts)
 
 
 def groups_for(total: float, std: float) -> int:
