@@ -81,7 +81,7 @@ def figures(name: str, folder: Path, python: str, seed: int) -> Mapping[str, flo
     found: dict[str, float] = {}
     for metric, entry in spec.metrics.items():
         if entry.metric.startswith("benchmarks."):
-            value = findable_kept(train, synthetic, SITES, EPSILON, DELTA)
+            value: float | Mapping[str, float] = findable_kept(train, synthetic, SITES, EPSILON, DELTA)
         else:
             value = find_metric(entry.metric or metric)(run, **entry.options)
         parts = value if isinstance(value, Mapping) else {"": value}
