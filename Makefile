@@ -50,9 +50,9 @@ demo: $(DEMO)
 	$(BIN)/fedsynth demo --out demo-run --force
 
 # What most edits break: schemas, files, privacy, the core in one process, one fit of every method, the command line's texts.
-QUICK := tests/test_schema.py tests/test_files.py tests/test_docs.py tests/privacy \
+QUICK := tests/schema/test_schema.py tests/test_files.py tests/test_docs.py tests/privacy \
   tests/data/test_source.py tests/data/test_draft.py \
-  $(addprefix tests/federation/test_,federation.py masking.py names.py site.py wire.py) \
+  $(addprefix tests/federation/test_,federation.py names.py site.py wire.py) tests/secure/test_masking.py \
   tests/methods/test_methods.py tests/models/test_junction_tree.py tests/cli/test_help.py
 
 quick: $(STAMP)
@@ -81,7 +81,7 @@ docs: html
 
 # The oldest and the newest pandas that pyproject.toml admits, and what reads, writes or hands out data frames.
 PANDAS := 2.2 3
-MATRIX := tests/test_schema.py tests/data $(addprefix tests/models/test_,synthesizer.py conditions.py) \
+MATRIX := tests/schema/test_schema.py tests/data $(addprefix tests/models/test_,synthesizer.py conditions.py) \
   $(addprefix tests/evaluation/test_,frames.py evaluate.py) $(addprefix tests/cli/test_,cli.py nasty_files.py) \
   tests/methods/test_methods.py
 

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import DATA, PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.cliques import all_marginals, maximal
 from fedsynth.data.read import read_frame
 from fedsynth.errors import Unsupported
@@ -30,7 +31,6 @@ from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.structure import Structure, best_structure, dependences
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Axis
 

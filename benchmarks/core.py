@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import AuditPosition, Request, decode, encode, open_envelope
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
 
 REPEATS = 9  # fresh processes for each import

@@ -23,23 +23,23 @@ import pandas as pd
 import torch
 
 from benchmarks import DATA, PAGE
+from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.page import write_section
+from fedsynth.bench.spec import read_spec
 from fedsynth.data.partition import parse_partition
 from fedsynth.data.partition import split as split_rows
+from fedsynth.deep.diffusion import Diffusion, TabularDiffusion, bfloat16_is_faster, ddim, ddpm, draw
+from fedsynth.deep.dpsgd import Tape, clipped_sum, split
+from fedsynth.deep.encoders import BatchLayout, CellPlaces, EncodedBatch, Encoder
+from fedsynth.deep.fedtabdiff import FedTabDiff
+from fedsynth.deep.training import LocalTraining, grid_for
 from fedsynth.evaluation.similarity import sdmetrics_fidelity
 from fedsynth.federation.query import weights_digest
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.trusted import TrustedServer
-from fedsynth.methods.fedtabdiff import FedTabDiff
-from fedsynth.methods.training import LocalTraining, grid_for
-from fedsynth.models.diffusion import Diffusion, TabularDiffusion, bfloat16_is_faster, ddim, ddpm, draw
-from fedsynth.models.encoders import BatchLayout, CellPlaces, EncodedBatch, Encoder
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.device import computing_on, device
-from fedsynth.privacy.dpsgd import Tape, clipped_sum, split
 from fedsynth.rows import Table
-from fedsynth.runs.bench import training_and_test
-from fedsynth.runs.bench_page import write_section
-from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Categorical, Numeric, Schema
 
 LAYOUT = BatchLayout(

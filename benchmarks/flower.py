@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from tests.transports.flower_world import FlowerWorld, accounts, lay_out, simulated
+from tests.deploy.flower_world import FlowerWorld, accounts, lay_out, simulated
 
 from benchmarks import DATA, PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.data.partition import Quantity, split
+from fedsynth.deploy.host.config import load_site_config
+from fedsynth.deploy.host.rows import load_rows
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.host.config import load_site_config
-from fedsynth.host.rows import load_rows
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Numeric, Schema
 
 SITES = ("north", "south", "east", "west")
@@ -162,7 +162,7 @@ def main() -> None:
             ["flwr.app", "flwr.clientapp", "flwr.serverapp"],
         ),
         ("numpy, pandas, scipy.optimize alone", ["numpy", "pandas", "scipy.optimize"]),
-        ("a site's node, all of it (`fedsynth.transports.flower.node`)", ["fedsynth.transports.flower.node"]),
+        ("a site's node, all of it (`fedsynth.deploy.flower.node`)", ["fedsynth.deploy.flower.node"]),
     ]
     text = "\n".join(
         [

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import find_method
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Column, Numeric, Schema
 
 ROWS, SITES, FACTORS = 10_000, 10, 5

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.models.estimate import Measurement, estimate, loss
 from fedsynth.models.mrf import Clique, MarkovRandomField
-from fedsynth.runs.bench_page import write_section
 
 ITERATIONS = 50
 # Chains of columns of equal size, in cliques of two or three columns: name -> (size, clique width).

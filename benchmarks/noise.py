@@ -12,8 +12,8 @@ from typing import Any
 import opendp.prelude as dp
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.privacy.noise import KeyedBits, discrete_gaussian, discrete_laplace
-from fedsynth.runs.bench_page import write_section
 
 OURS, THEIRS = 2_000_000, 20_000  # draws
 SCALES = (1.0, 20.9, 100.0, 500.0, 5e4)

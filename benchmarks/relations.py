@@ -23,16 +23,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks import DATA, ROOT
+from fedsynth.bench.grid import read_results, run_grid
+from fedsynth.bench.spec import AXES, Spec, cases, read_spec
 from fedsynth.evaluation import dependence
 from fedsynth.evaluation.metrics import FinishedRun
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.methods.survey import noise_of
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.bench import read_results, run_grid
-from fedsynth.runs.bench_spec import AXES, Spec, cases, read_spec
 from fedsynth.schema import Categorical, Schema
+from fedsynth.secure.site import SecureSum
 
 SPEC = ROOT / "benchmarks" / "relations.toml"
 _SHARE = 0.1  # of the budget, for one number per pair of columns

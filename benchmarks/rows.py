@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 from tests.data.postgres import Server, server
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.data.read import read_table
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.streamed import stream
 from fedsynth.rows import Rows, Source
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis
 

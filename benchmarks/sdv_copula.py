@@ -22,10 +22,10 @@ import pandas as pd
 
 from benchmarks import DATA
 from benchmarks.relations import SPEC, findable_kept
+from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.spec import read_spec
 from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.rows import Table
-from fedsynth.runs.bench import training_and_test
-from fedsynth.runs.bench_spec import read_spec
 
 _FIT = """
 import json, sys, time

@@ -18,19 +18,19 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth.bench.page import write_section
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
 from fedsynth.schema import Categorical, Schema
+from fedsynth.secure import masking
+from fedsynth.secure.site import SecureSum
 
 SIDES = (32, 100, 316, 1000)  # values of each of the two columns: 1e3 to 1e6 cells
 SITES = (3, 10, 30, 100)

@@ -19,12 +19,12 @@ import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
 from fedsynth import AugFLAIM
+from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.page import write_section
+from fedsynth.bench.spec import read_spec
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.privacy.cost import Budget
-from fedsynth.runs.bench import training_and_test
-from fedsynth.runs.bench_page import write_section
-from fedsynth.runs.bench_spec import read_spec
 
 
 @dataclass(frozen=True)

@@ -20,19 +20,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
-from tests.transports.compute_world import Processes, deployed, ideal, servers_of
+from tests.servers.compute_world import Processes, deployed, ideal, servers_of
 
 from benchmarks import DATA, PAGE
 from fedsynth import AIM, Budget, Categorical, Schema
+from fedsynth.bench.page import write_section
 from fedsynth.cliques import Workload, all_marginals, maximal, random_workload
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
-from fedsynth.federation.trust.three_servers.server import deal
-from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.federation.wire import encode
 from fedsynth.rows import Table
-from fedsynth.runs.bench_page import write_section
+from fedsynth.servers.server import deal
+from fedsynth.servers.trust import ThreeServers
 
 TICKS = os.sysconf("SC_CLK_TCK")
 BUDGET = Budget(1.0, 1e-5)

@@ -17,7 +17,7 @@ _NEW = os.O_WRONLY | os.O_CREAT
 # What most commands import; a process that is forked before a thread has started is as good as a fresh one.
 _FORKS.set_forkserver_preload(
     [
-        *("fedsynth.cli.app", "fedsynth.data.sources", "fedsynth.host.checks", "fedsynth.methods.auto"),
+        *("fedsynth.cli.app", "fedsynth.data.sources", "fedsynth.deploy.host.checks", "fedsynth.methods.auto"),
         *("fedsynth.evaluation.evaluate", "fedsynth.evaluation.report", "fedsynth.runs.run", "fedsynth.runs.plan"),
         *("jinja2", "pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.stats", "sklearn.ensemble"),
     ]

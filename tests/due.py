@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedsynth.host.state import TimedReplies, answer, wait_until_due
+from fedsynth.deploy.host.state import TimedReplies, answer, wait_until_due
 
 
 def noted_waits(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[float]:

@@ -18,19 +18,19 @@ from tests.attacks.world import SCHEMA, ask_deployed, deployed, frame, question,
 
 from fedsynth.archive import pack, unpack
 from fedsynth.cli.app import main
+from fedsynth.deploy.host.config import load_site_config
+from fedsynth.deploy.host.rows import load_rows
+from fedsynth.deploy.host.state import open_account, open_site, site_secret
+from fedsynth.deploy.site_backup import back_up_site, restore_site
 from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables
-from fedsynth.federation.extract import AccountExtract, extract
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.wire import AuditPosition
-from fedsynth.host.config import load_site_config
-from fedsynth.host.keep import back_up_site, restore_site
-from fedsynth.host.rows import load_rows
-from fedsynth.host.state import open_account, open_site, site_secret
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.proof.extract import AccountExtract, extract
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated

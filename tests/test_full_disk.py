@@ -19,15 +19,15 @@ from tests.attacks.world import AGE, DIAGNOSIS, SCHEMA, ask_deployed, counts, de
 from tests.command import fedsynth
 
 from fedsynth.data.read import write_frame
+from fedsynth.deploy.files.folder import ExchangeFolder
+from fedsynth.deploy.progress import EventLog, WorkAdvanced, ending
+from fedsynth.deploy.site_backup import back_up_site
 from fedsynth.errors import FedsynthError, explained, is_fault, reason_of
 from fedsynth.federation.transport import InProcess, Recorded
-from fedsynth.federation.trust.three_servers.ledger_file import ServerLedgerFile
 from fedsynth.files import write_private, write_whole
-from fedsynth.host.keep import back_up_site
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, own_bins
-from fedsynth.runs.progress import EventLog, WorkAdvanced, ending
-from fedsynth.transports.files.folder import ExchangeFolder
+from fedsynth.servers.ledger_file import ServerLedgerFile
 
 ROOM = "free space there"
 

@@ -284,46 +284,46 @@ FOUNDATIONS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "gradients": (
         "Clipped gradient sums",
-        "fedsynth.privacy.dpsgd",
+        "fedsynth.deep.dpsgd",
         ("tests/contract/test_queries.py::test_a_row_moves_the_sum_of_a_step_no_further_than_declared",),
     ),
     "noise-shares": (
         "Noise in shares",
-        "fedsynth.federation.trust.noise_shares",
-        ("tests/privacy/test_shares.py::test_a_share_costs_what_the_release_says_among_however_many_honest_sites",),
+        "fedsynth.secure.noise_shares",
+        ("tests/secure/test_shares.py::test_a_share_costs_what_the_release_says_among_however_many_honest_sites",),
     ),
     "secure-sum": (
         "The secure sum at a site",
-        "fedsynth.federation.trust.secure.site",
+        "fedsynth.secure.site",
         (
-            "tests/federation/test_secure_view.py"
+            "tests/secure/test_secure_view.py"
             "::test_with_the_honest_minimum_left_colluders_learn_the_release_and_no_single_site",
         ),
     ),
     "secure-graph": (
         "The graph of a large secure sum",
-        "fedsynth.federation.trust.secure.graph",
-        ("tests/federation/test_graph.py::test_bad_graphs_are_as_rare_as_computed",),
+        "fedsynth.secure.graph",
+        ("tests/secure/test_graph.py::test_bad_graphs_are_as_rare_as_computed",),
     ),
     "three-servers-shares": (
         "Shares among three servers",
-        "fedsynth.federation.trust.three_servers.shares",
-        ("tests/federation/test_three_servers.py::test_one_servers_view_is_uniform_whatever_the_table_is",),
+        "fedsynth.servers.shares",
+        ("tests/servers/test_three_servers.py::test_one_servers_view_is_uniform_whatever_the_table_is",),
     ),
     "three-servers-questions": (
         "What three servers are asked",
-        "fedsynth.federation.trust.three_servers.questions",
+        "fedsynth.servers.questions",
         (
-            "tests/federation/test_three_servers.py::test_no_utility_moves_by_more_than_the_noise_is_made_for",
-            "tests/federation/test_three_servers.py::test_public_inputs_that_could_wrap_are_refused_by_every_server",
+            "tests/servers/test_three_servers.py::test_no_utility_moves_by_more_than_the_noise_is_made_for",
+            "tests/servers/test_three_servers.py::test_public_inputs_that_could_wrap_are_refused_by_every_server",
         ),
     ),
     "three-servers-draw": (
         "A draw among three servers",
-        "fedsynth.federation.trust.three_servers.draw",
+        "fedsynth.servers.draw",
         (
-            "tests/federation/test_draw.py::test_a_draw_is_that_of_plain_integers",
-            "tests/federation/test_draw.py::test_what_is_opened_says_nothing_of_the_numbers",
+            "tests/servers/test_draw.py::test_a_draw_is_that_of_plain_integers",
+            "tests/servers/test_draw.py::test_what_is_opened_says_nothing_of_the_numbers",
         ),
     ),
 }

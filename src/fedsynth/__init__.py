@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks that it agrees with the table below
+    from fedsynth.deep.fedctgan import FedCTGAN as FedCTGAN
+    from fedsynth.deep.fedtabdiff import FedTabDiff as FedTabDiff
+    from fedsynth.deep.fedvae import FedVAE as FedVAE
     from fedsynth.errors import BudgetExceeded as BudgetExceeded
     from fedsynth.errors import DataWarning as DataWarning
     from fedsynth.errors import FedsynthError as FedsynthError
@@ -25,17 +28,12 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.errors import SiteLost as SiteLost
     from fedsynth.errors import Unsupported as Unsupported
     from fedsynth.evaluation.frames import evaluate as evaluate
+    from fedsynth.federation.local import LocalNoise as LocalNoise
     from fedsynth.federation.simulate import federate as federate
-    from fedsynth.federation.trust.local import LocalNoise as LocalNoise
-    from fedsynth.federation.trust.secure.site import SecureSum as SecureSum
-    from fedsynth.federation.trust.three_servers.trust import ThreeServers as ThreeServers
-    from fedsynth.federation.trust.trusted import TrustedServer as TrustedServer
+    from fedsynth.federation.trusted import TrustedServer as TrustedServer
     from fedsynth.methods.aim import AIM as AIM
     from fedsynth.methods.auto import Auto as Auto
     from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
-    from fedsynth.methods.fedctgan import FedCTGAN as FedCTGAN
-    from fedsynth.methods.fedtabdiff import FedTabDiff as FedTabDiff
-    from fedsynth.methods.fedvae import FedVAE as FedVAE
     from fedsynth.methods.flaim import FLAIM as FLAIM
     from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
     from fedsynth.methods.flaim import AugFLAIMOracle as AugFLAIMOracle
@@ -70,6 +68,8 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.schema import Rule as Rule
     from fedsynth.schema import Schema as Schema
     from fedsynth.schema import Stored as Stored
+    from fedsynth.secure.site import SecureSum as SecureSum
+    from fedsynth.servers.trust import ThreeServers as ThreeServers
 
 # Names are imported on first use, so that the command line answers --help quickly.
 _HOME = {
@@ -79,17 +79,17 @@ _HOME = {
         "Unsupported",
         "evaluation.frames": "evaluate",
         "federation.simulate": "federate",
-        "federation.trust.local": "LocalNoise",
-        "federation.trust.secure.site": "SecureSum",
-        "federation.trust.three_servers.trust": "ThreeServers",
-        "federation.trust.trusted": "TrustedServer",
+        "federation.local": "LocalNoise",
+        "secure.site": "SecureSum",
+        "servers.trust": "ThreeServers",
+        "federation.trusted": "TrustedServer",
         "methods.aim": "AIM",
         "methods.mst": "MST",
         "methods.bayes": "FedChowLiu",
         "methods.auto": "Auto",
-        "methods.fedctgan": "FedCTGAN",
-        "methods.fedtabdiff": "FedTabDiff",
-        "methods.fedvae": "FedVAE",
+        "deep.fedctgan": "FedCTGAN",
+        "deep.fedtabdiff": "FedTabDiff",
+        "deep.fedvae": "FedVAE",
         "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
         "methods.generators": "GUM PGM",
         "methods.migration": "FedMigration FedMigrationPaper",

@@ -43,11 +43,7 @@ from fedsynth.federation.query import AnyQuery, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import OneMessageSum
-from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.trust.secure.server import Aggregator
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import (
     CODES,
     NO_ROW,
@@ -67,6 +63,10 @@ from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums, Product
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
+from fedsynth.secure import masking
+from fedsynth.secure.masking import identity, identity_seed
+from fedsynth.secure.server import Aggregator
+from fedsynth.secure.site import SecureSum
 
 LARGEST_ANSWER = 2**18
 RICH = Budget(100.0, 1e-6)

@@ -25,22 +25,22 @@ from typing import Any
 import numpy as np
 
 from fedsynth.archive import pack, unpack
+from fedsynth.deep.diffusion import Diffusion, TabularDiffusion
+from fedsynth.deep.encoders import BatchLayout
+from fedsynth.deep.gan import Generator, TabularGAN
+from fedsynth.deep.one_hot import OneHot
+from fedsynth.deep.vae import AutoEncoder, TabularVAE
 from fedsynth.errors import FedsynthError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.copula import Copula, OneAxis, TwoAxes
-from fedsynth.models.diffusion import Diffusion, TabularDiffusion
-from fedsynth.models.encoders import BatchLayout
-from fedsynth.models.gan import Generator, TabularGAN
 from fedsynth.models.gum import GradualRows, GradualUpdate
 from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import NormalScores
-from fedsynth.models.one_hot import OneHot
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import FORMAT, MODELS, Synthesizer, load, own_bins
-from fedsynth.models.vae import AutoEncoder, TabularVAE
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.derive import Rule

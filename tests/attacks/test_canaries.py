@@ -22,14 +22,13 @@ from tests.attacks.world import SCHEMA, TARGET, frame
 
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation, Sum
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Released, Trust, noise_shares, noise_std
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trust import Released, Trust, noise_std
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import TrustedVault
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.aim import AIM
@@ -40,6 +39,8 @@ from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Budget, Unit, protect
 from fedsynth.rows import Table
+from fedsynth.secure import noise_shares
+from fedsynth.secure.site import SecureSum
 
 RUNS = 200
 FIRST = 1000  # seed

@@ -32,13 +32,13 @@ from tests.attacks.world import (
 )
 
 from fedsynth.federation.site import Site, rows_digest
-from fedsynth.federation.trust.secure.session import TURNS
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import PartRecord, QuestionRecord, Records
 from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.release import Gaussian
+from fedsynth.secure.session import TURNS
+from fedsynth.secure.site import SecureSum
 
 FORK = multiprocessing.get_context("fork")
 

@@ -20,14 +20,14 @@ from tests.attacks.world import BUDGET, COORDINATOR, ask_deployed, question, val
 
 from fedsynth.data.read import read_table
 from fedsynth.data.sources import csv_file
+from fedsynth.deploy.host.checks import PreflightCheck, check_site
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.rows import load_rows
+from fedsynth.deploy.host.state import create_state, open_account
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.files import Records
-from fedsynth.host.checks import PreflightCheck, check_site
-from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.rows import load_rows
-from fedsynth.host.state import create_state, open_account
 from fedsynth.privacy.cost import Cost, Unit
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Categorical, Schema

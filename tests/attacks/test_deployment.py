@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.attacks.world import SCHEMA, table
+from tests.deploy.flower_world import RUN, FlowerWorld, lay_out, spent
 from tests.tables import contingency
-from tests.transports.flower_world import RUN, FlowerWorld, lay_out, spent
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 

@@ -15,20 +15,20 @@ from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site,
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, KeysAnswer, PlainAnswer, SharesAnswer
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import _secret, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, Reply, encode, write_reply
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
+from fedsynth.secure import masking
+from fedsynth.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
+from fedsynth.secure.site import SecureSum
 
 ROWS = 100  # of each of five sites
 FAULTY = "site-002"

@@ -25,7 +25,6 @@ import pytest
 from scipy.stats import beta
 from tests.attacks.test_split import answer_of, released
 
-from fedsynth.federation.trust import noise_shares
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.folder import RunFolder
@@ -33,6 +32,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
 from fedsynth.runs.split import load_rows
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure import noise_shares
 
 RUNS, FIRST = 70, 1000
 SURE = 3.09  # standard errors: 99.9 %, one-sided

@@ -40,10 +40,6 @@ from fedsynth.federation.events import Answer, Approve, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.secure import masking
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.trust.secure.session import MASKED
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import (
     NO_ROW,
     AuditPosition,
@@ -57,6 +53,10 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
+from fedsynth.secure import masking
+from fedsynth.secure.masking import identity, identity_seed
+from fedsynth.secure.session import MASKED
+from fedsynth.secure.site import SecureSum
 
 MEGABYTE = 1 << 20
 SIGNING = identity_seed(bytes(32))

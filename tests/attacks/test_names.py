@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from tests.attacks.world import SCHEMA
 
-from fedsynth.cli.deploy import deploy_init
+from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.commands.deploy import deploy_init
 from fedsynth.errors import FedsynthError
-from fedsynth.runs.certificates import Authority
 from fedsynth.runs.job import Deployment
 
 

@@ -26,13 +26,13 @@ from tests.tables import contingency
 
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site, rows_digest
-from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Cost, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
+from fedsynth.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
+from fedsynth.secure.site import SecureSum
 
 BEFORE, AFTER = SecureSum(min_honest=4, dropouts=1), SecureSum(min_honest=4, dropouts=0)
 

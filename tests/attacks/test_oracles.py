@@ -36,15 +36,13 @@ from tests.attacks.world import (
 )
 from tests.due import noted_waits, whole
 
+from fedsynth.deploy.host.config import SiteConfig
+from fedsynth.deploy.host.state import answer, open_account, wait_until_due
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.session import MASKED
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.host.config import SiteConfig
-from fedsynth.host.state import answer, open_account, wait_until_due
 from fedsynth.methods.flaim_scores import FLAIMSelection
 from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums
 from fedsynth.privacy.account import Account
@@ -52,6 +50,8 @@ from fedsynth.privacy.release import Deposit, Exponential, Gaussian, SampledGaus
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.secure.session import MASKED
+from fedsynth.secure.site import SecureSum
 
 CUT = Counts((Axis(AGE, np.array([20.0, 50.0, 100.0])), Axis(SEX)), ((0, 1),))
 MOMENTS = MomentSums((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
@@ -354,7 +354,7 @@ def test_a09_the_time_of_a_reply_does_not_tell_what_rows_hold(tmp_path, monkeypa
     from flwr.supercore.task_identity import TaskIdentity
 
     import fedsynth
-    from fedsynth.transports.flower import node, records
+    from fedsynth.deploy.flower import node, records
 
     for name in ("_task_id", "_run_id", "_node_id"):  # Flower's messages ask the process which task it runs
         monkeypatch.setattr(TaskIdentity, name, 1)

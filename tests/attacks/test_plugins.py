@@ -28,9 +28,9 @@ from tests.attacks.world import (
     with_head,
 )
 
+from fedsynth.deploy.host.checks import check_site
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.wire import Request
-from fedsynth.host.checks import check_site
 from fedsynth.privacy.release import Exact, Release
 
 THEIRS = """

@@ -23,16 +23,16 @@ from tests.attacks.world import (
 )
 
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_ROW, SIGNATURE, AuditPosition, ForeignReply, Reply, code_of, write_reply
 from fedsynth.privacy.cost import Budget
+from fedsynth.secure.masking import identity, identity_seed
+from fedsynth.secure.site import SecureSum
 
 VICTIM = "site-002"
 TRUSTS: dict[str, Trust] = {

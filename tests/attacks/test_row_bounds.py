@@ -12,13 +12,13 @@ from tests.attacks.world import DIAGNOSIS, SCHEMA, SEX, ask, counts, question, s
 
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import MOST_ROWS, Counts
-from fedsynth.federation.trust.three_servers.keys import SERVERS, ServerKeys
-from fedsynth.federation.trust.three_servers.questions import MOST_RECORDS, ShareLayout, largest_count
-from fedsynth.federation.trust.three_servers.shares import added, expand, numbers_of, open_share
-from fedsynth.federation.trust.three_servers.trust import ThreeServers
 from fedsynth.privacy.release import Deposit
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
+from fedsynth.servers.keys import SERVERS, ServerKeys
+from fedsynth.servers.questions import MOST_RECORDS, ShareLayout, largest_count
+from fedsynth.servers.shares import added, expand, numbers_of, open_share
+from fedsynth.servers.trust import ThreeServers
 
 KEYS = [ServerKeys(bytes([number]) * 32) for number in range(SERVERS)]
 CHEAP = Deposit(1e-6)

@@ -22,10 +22,10 @@ from tests.attacks.world import DIAGNOSES, SCHEMA, TARGET
 
 from fedsynth.data.partition import IID, Partition, Quantity, SynthFS, parse_partition
 from fedsynth.data.placement import dealt, held_out, looks_at_other_rows, placed
-from fedsynth.federation.proof import _Transcript
 from fedsynth.federation.query import Query
 from fedsynth.federation.trust import Released
 from fedsynth.federation.wire import decode
+from fedsynth.proof.prove import _Transcript
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job

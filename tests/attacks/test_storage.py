@@ -22,23 +22,23 @@ from tests.attacks.world import (
     table,
 )
 
-from fedsynth.federation.dry_run import even_rows, forecast
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.state import answer, open_account
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, open_account
 from fedsynth.methods import find_method
 from fedsynth.privacy.account import LARGEST_KEPT, Account
 from fedsynth.privacy.account_file import RunRecord
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Deposit, Gaussian
+from fedsynth.runs.dry_run import even_rows, forecast
 from fedsynth.schema import Numeric, Schema
+from fedsynth.secure.site import SecureSum
 
 WIDE = Schema((Numeric("age", 0, 100, bins=200), Numeric("dose", 0, 1, bins=100)))
 BYTES = 8 * 200 * 100

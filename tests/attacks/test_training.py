@@ -43,24 +43,24 @@ from tests.attacks.world import (
 )
 from tests.public_data import public_data
 
+from fedsynth.deep import dpsgd
+from fedsynth.deep.diffusion import Diffusion
+from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
+from fedsynth.deep.networks import size_of
+from fedsynth.deep.training import GradientSum, _equal_positions, grid_for
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.query import RecordCount, weights_digest
 from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
 from fedsynth.federation.trust import add_noise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.methods.training import GradientSum, _equal_positions, grid_for
-from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
-from fedsynth.models.networks import size_of
-from fedsynth.privacy import dpsgd
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit, protect
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
 from fedsynth.schema import Categorical, Schema
+from fedsynth.secure.site import SecureSum
 
 AMPLE = Budget(20.0, 1e-6)
 
@@ -439,7 +439,7 @@ def test_the_canary_sings_where_noise_sampling_or_clipping_is_missing(broken, mo
         def half(answer: Any, release: Any, norms: Norms, bits: Any) -> Any:
             return whole(answer, release, Norms(norms.l1 / 2, norms.l2 / 2), bits)
 
-        monkeypatch.setattr("fedsynth.federation.trust.local.add_noise", half)
+        monkeypatch.setattr("fedsynth.federation.local.add_noise", half)
     elif broken == "sampling":
         monkeypatch.setattr(dpsgd, "poisson", lambda rows, rate, words: np.arange(rows))
     else:
@@ -483,7 +483,7 @@ def test_rows_of_a_step_come_in_a_random_order_that_no_server_knows(monkeypatch)
         orders.append(part)
         return whole(rows, encoders, part)
 
-    monkeypatch.setattr("fedsynth.methods.training.encode_rows", watched)
+    monkeypatch.setattr("fedsynth.deep.training.encode_rows", watched)
     held = table(400)
     query = local_training(2, rate=1.0)
     release = SampledGaussian(1.0, 2.0, 2)

@@ -26,7 +26,6 @@ from tests.attacks.world import (
 )
 
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.federation import dry_run
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
@@ -34,12 +33,13 @@ from fedsynth.federation.query import Counts, Extent, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.methods import all_methods, find_method
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
+from fedsynth.runs import dry_run
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.schema.bins import Axis
 

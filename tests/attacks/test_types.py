@@ -20,13 +20,13 @@ import pytest
 import tomli_w
 from tests.attacks.world import COORDINATOR, ask_deployed, question, values
 
+from fedsynth.deploy.host.config import load_site_config
+from fedsynth.deploy.host.state import create_state
 from fedsynth.errors import DataWarning
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.host.config import load_site_config
-from fedsynth.host.state import create_state
 from fedsynth.persons import keep_rows
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian

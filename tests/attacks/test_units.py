@@ -22,12 +22,11 @@ import pytest
 from tests.attacks.world import ask, deployed, frame, question, sealed, site
 from tests.command import fedsynth
 
+from fedsynth.deploy.host.state import answer, open_account
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.extract import extract
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
-from fedsynth.host.state import answer, open_account
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.audit import verify_export
 from fedsynth.privacy.charge import Charge
@@ -44,6 +43,7 @@ from fedsynth.privacy.cost import (
     times_charged,
 )
 from fedsynth.privacy.release import Gaussian, Laplace, Release, SampledGaussian
+from fedsynth.proof.extract import extract
 
 DELTA = 1e-6
 RUN = Budget(1.0, DELTA)

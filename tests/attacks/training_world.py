@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.attacks.world import SCHEMA, question
 
+from fedsynth.deep.encoders import BatchLayout, CellPlaces, Encoder
+from fedsynth.deep.gan import Critic
+from fedsynth.deep.networks import size_of
+from fedsynth.deep.training import GradientSum, LocalTraining, grid_for
 from fedsynth.federation.query import SiteRandomness, Training, Weights, weights_digest
 from fedsynth.federation.wire import Request
-from fedsynth.methods.training import GradientSum, LocalTraining, grid_for
-from fedsynth.models.encoders import BatchLayout, CellPlaces, Encoder
-from fedsynth.models.gan import Critic
-from fedsynth.models.networks import size_of
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import SampledGaussian
 from fedsynth.rows import Table

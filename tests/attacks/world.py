@@ -18,25 +18,25 @@ import pytest
 import tomli_w
 from numpy.typing import NDArray
 
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.state import answer, create_state, site_secret
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Event, PlainAnswer
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery, Counts
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.trust.secure.server import Aggregator
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope
-from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, create_state, site_secret
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure.masking import identity
+from fedsynth.secure.server import Aggregator
+from fedsynth.secure.site import SecureSum
 
 DIAGNOSES = ("a", "b", "c", "d", "rare")
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("diagnosis", DIAGNOSES), Numeric("age", 0, 100, bins=10)))

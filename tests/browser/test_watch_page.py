@@ -17,7 +17,7 @@ import pytest
 from tests.browser.test_report_page import CHROMIUM, HERE, NODE, SOME, VIEWS
 from tests.browser.test_report_page import pytestmark as needs_a_browser
 
-from fedsynth.runs.progress import (
+from fedsynth.deploy.progress import (
     AttemptBegun,
     AttemptEnded,
     RoundsExpected,
@@ -28,7 +28,7 @@ from fedsynth.runs.progress import (
     WorkAdvanced,
     attempts,
 )
-from fedsynth.runs.watch import WatchPage
+from fedsynth.deploy.watch import WatchPage
 
 pytestmark = needs_a_browser
 SITES = ("north", "south", "east", "a-site-with-a-name-of-31-letters", "west")

@@ -30,14 +30,14 @@ from pathlib import Path
 
 from tests.attacks.world import SCHEMA
 from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, needles_of
-from tests.transports.flower_world import RUN, FlowerWorld, children, lay_out
-from tests.transports.recomputing import keep_salts
+from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out
+from tests.deploy.recomputing import keep_salts
 
+from fedsynth.deploy.flower.control import TABLES
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.wire import Request
 from fedsynth.runs.state import COORDINATOR
-from fedsynth.transports.flower.control import TABLES
 
 DEADLINE = 20.0  # s of a round, shorter than many faults
 BOUND = 300.0  # s within which `deploy run` has to end, and the run to be complete once all faults have passed

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 from tests.attacks.world import SCHEMA
 from tests.chaos.world import BUDGET, METHODS, Outcome, Plan, Setup, exact_counts_in_files, faults_of_accounts
-from tests.transports.flower_world import RUN, lay_out, product
-from tests.transports.recomputing import drop_triggers, keep_salts, recomputed
+from tests.deploy.flower_world import RUN, lay_out, product
+from tests.deploy.recomputing import drop_triggers, keep_salts, recomputed
 
 FEDSYNTH = [sys.executable, "-c", "from fedsynth.cli.app import main; main()"]
 LASTS = 4.0  # s

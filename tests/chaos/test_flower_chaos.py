@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.world import faults_of_accounts
-from tests.transports.flower_world import RUN, product
-from tests.transports.recomputing import drop_triggers, recomputed
+from tests.deploy.flower_world import RUN, product
+from tests.deploy.recomputing import drop_triggers, recomputed
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 

@@ -35,16 +35,16 @@ from typing import Any
 
 import numpy as np
 from tests.attacks.world import SCHEMA, table
+from tests.deploy.flower_world import RUN, SEED, lay_out, product, simulated
 from tests.tables import contingency
-from tests.transports.flower_world import RUN, SEED, lay_out, product, simulated
 
+from fedsynth.deploy.host import state as site_state
+from fedsynth.deploy.host.config import load_site_config
+from fedsynth.deploy.host.state import answer
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message, Recorded
 from fedsynth.federation.wire import AuditPosition, Reply
-from fedsynth.host import state as site_state
-from fedsynth.host.config import load_site_config
-from fedsynth.host.state import answer
 from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate

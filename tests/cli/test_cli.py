@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 from tests.command import fedsynth
 
-from fedsynth.cli import judge
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.evaluation import commands as judge
 from fedsynth.persons import identify
 from fedsynth.rows import concatenate
 from fedsynth.runs.folder import RunFolder

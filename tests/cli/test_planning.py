@@ -26,13 +26,13 @@ from cryptography.x509.oid import NameOID
 from tests import command
 from tests.contract.world import SCHEMA
 
+from fedsynth.deploy.host import checks as doctor
+from fedsynth.deploy.host.checks import PreflightCheck
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.host import checks as doctor
-from fedsynth.host.checks import PreflightCheck
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -511,7 +511,7 @@ def test_the_command_says_what_to_mend_and_fails_only_on_failures(tmp_path, fede
 
 
 def test_what_a_sites_own_file_names_is_what_is_checked(tmp_path, federation_ca):
-    pytest.importorskip("fedsynth.host.config")
+    pytest.importorskip("fedsynth.deploy.host.config")
     signer, roots = federation_ca
     with serving(server_files(tmp_path, signer, "localhost", -1, 90)) as port:
         (tmp_path / "site.toml").write_text(

@@ -22,11 +22,11 @@ from tests.tables import contingency, warned_of_empty
 from fedsynth.errors import BudgetExceeded, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, records
-from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.registry import COHORT_RATE, Promise
 from fedsynth.models.mrf import MarkovRandomField

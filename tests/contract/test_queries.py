@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tests.contract.strategies import SCHEMAS, STRATEGIES, rows
 from tests.contract.training_strategies import SITE, sent_with
 
+from fedsynth.deep import training
+from fedsynth.deep.training import GradientSum, LocalTraining, NetworkTraining
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import (
     BUILT_IN,
@@ -35,9 +37,7 @@ from fedsynth.federation.query import (
     read_weights,
 )
 from fedsynth.federation.wire import Request, WireError
-from fedsynth.methods import training
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection
-from fedsynth.methods.training import GradientSum, LocalTraining, NetworkTraining
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.noise import KeyedBits, RandomBits
 from fedsynth.privacy.release import Exact

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fedsynth.deep.diffusion import Diffusion
+from fedsynth.deep.encoders import MOST_TOKENS, BatchLayout, CellPlaces, Encoder
+from fedsynth.deep.gan import Critic
+from fedsynth.deep.networks import size_of
+from fedsynth.deep.training import GradientSum, LocalTraining, Network, NetworkTraining, grid_for
+from fedsynth.deep.vae import AutoEncoder
 from fedsynth.federation.query import LARGEST_WEIGHT, AnyQuery, Weights, weights_digest
-from fedsynth.methods.training import GradientSum, LocalTraining, Network, NetworkTraining, grid_for
-from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import MOST_TOKENS, BatchLayout, CellPlaces, Encoder
-from fedsynth.models.gan import Critic
-from fedsynth.models.networks import size_of
-from fedsynth.models.vae import AutoEncoder
 from fedsynth.schema import Column, Schema
 
 SITE = "north"

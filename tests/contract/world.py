@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.three_servers.trust import ThreeServers
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.methods.registry import Promise
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
+from fedsynth.secure.site import SecureSum
+from fedsynth.servers.trust import ThreeServers
 
 SIZES = (2, 3, 4, 5)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))

@@ -22,12 +22,11 @@ from fedsynth.data.sources.postgres import PostgresTable, parse_address
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import Records
 from fedsynth.privacy.account import Account
@@ -36,6 +35,7 @@ from fedsynth.privacy.release import Exact
 from fedsynth.rows import Rows, Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.secure.masking import identity
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")

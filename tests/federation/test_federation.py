@@ -33,19 +33,19 @@ from fedsynth.errors import BudgetExceeded, DataWarning, InvalidParameter, Refus
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import EXACT
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Axis
+from fedsynth.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK
+from fedsynth.secure.site import SecureSum
 
 NONE = Budget.none()
 PURE = Budget(2.0, 0.0)

@@ -6,9 +6,9 @@ import pytest
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.names import RESERVED, check_site_name, parse_address
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.cost import Budget
 
 BUDGET = Budget(1.0, 1e-6)

@@ -23,9 +23,8 @@ from tests.public_data import public_data
 import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
-from fedsynth.federation import dry_run
 from fedsynth.federation.coordinator import Coordinator
-from fedsynth.federation.dry_run import DryRunRecord, Forecast, MeasuringTransport
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
@@ -33,9 +32,7 @@ from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.generators import PGM
@@ -44,7 +41,10 @@ from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import Gaussian, Laplace, Public
 from fedsynth.rows import Table
+from fedsynth.runs import dry_run
+from fedsynth.runs.dry_run import DryRunRecord, Forecast, MeasuringTransport
 from fedsynth.schema import Schema
+from fedsynth.secure.masking import identity
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Coordinator(bytes(32))

@@ -17,7 +17,6 @@ from tests.federation.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, cou
 
 from fedsynth import MST, Auto, FedVAE, OneShot
 from fedsynth.data.partition import parse_partition, split
-from fedsynth.federation.dry_run import dry_run, even_rows, steep_rows
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.resolution import (
@@ -32,13 +31,14 @@ from fedsynth.federation.resolution import (
     weakest_columns,
 )
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
+from fedsynth.runs.dry_run import dry_run, even_rows, steep_rows
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure.site import SecureSum
 
 MANY = Schema(
     (Categorical("code", tuple(f"c{at}" for at in range(40))), Categorical("sick", ("no", "yes")), Numeric("x", 0, 1))
@@ -331,7 +331,7 @@ def test_training_under_noise_is_told_of_before_anything_is_asked(caplog, tmp_pa
 def test_the_recorded_noise_of_training_is_that_of_the_mean_gradient(monkeypatch):
     """Sites that answer zeros: what is left of the mean of all steps is noise, of which the survey's share is not."""
     pytest.importorskip("torch")
-    from fedsynth.methods import training
+    from fedsynth.deep import training
 
     slopes = []
     usual = training.mean_slope

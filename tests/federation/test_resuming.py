@@ -16,9 +16,9 @@ from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Network, co
 from fedsynth import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import InProcess, Recorded, _record, records
-from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 

@@ -3,11 +3,11 @@ import pandas as pd
 import pytest
 from tests.attacks.world import SEX, ask, counts, question, site, table, values
 
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
-from fedsynth.federation.trust.local import LocalNoise
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema

@@ -17,15 +17,14 @@ from tests.contract.world import SCHEMA, random_table
 from fedsynth.errors import BudgetExceeded, DataWarning, FedsynthError, Refused, SchemaError, Unsupported
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import Counts, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trust import add_noise
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
@@ -33,6 +32,7 @@ from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure.masking import identity
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Coordinator(bytes(32))

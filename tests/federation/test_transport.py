@@ -30,17 +30,17 @@ from tests.federation.world import (
 from fedsynth.errors import FedsynthError, Refused, SiteLost
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.masking import identity_seed
-from fedsynth.federation.trust.secure.session import AGREE, MASKED, SHARES, UNMASK
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_ROW, encode, write_reply
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
+from fedsynth.secure.masking import identity_seed
+from fedsynth.secure.session import AGREE, MASKED, SHARES, UNMASK
+from fedsynth.secure.site import SecureSum
 
 QUERY = counts((SEX,), (REGION, AGE))
 each_trust = pytest.mark.parametrize("trust", TRUSTS.values(), ids=TRUSTS)

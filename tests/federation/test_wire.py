@@ -14,7 +14,6 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import (
     CODES,
     NO_ROW,
@@ -34,6 +33,7 @@ from fedsynth.federation.wire import (
 from fedsynth.privacy.cost import Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.schema.bins import Axis
+from fedsynth.secure.masking import identity, identity_seed
 
 HEAD: dict[str, Any] = {
     "run": "run",

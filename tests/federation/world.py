@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from tests.tables import warned_of_empty
 
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.flaim_scores import FLAIMSelection, MeasuredTables
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure.site import SecureSum
 
 SCHEMA = Schema(
     (Categorical("sex", ("f", "m")), Categorical("region", ("n", "e", "s", "w")), Numeric("age", 0, 100, bins=10))

@@ -13,7 +13,7 @@ from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
 from fedsynth.methods.tda_sums import Encoding, Encodings

@@ -13,14 +13,13 @@ import pytest
 from tests.tables import contingency, warned_of_empty
 
 from fedsynth.errors import InvalidParameter
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.auto import COARSE, FINE, Auto
 from fedsynth.methods.interactions import Interactions
@@ -28,6 +27,7 @@ from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Rule, Schema
+from fedsynth.secure.site import SecureSum
 
 BUDGET = Budget(1.0, 1e-6)
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}

@@ -14,14 +14,16 @@ from tests.public_data import public_data
 from tests.tables import contingency, warned_of_empty
 
 from fedsynth import FedChowLiu, FedMigration, FedMigrationPaper, PrivBayes
+from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.spec import read_spec
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import find_method
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.privbayes import _deposited
@@ -32,8 +34,6 @@ from fedsynth.models.synthesizer import Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Exact, Laplace
 from fedsynth.rows import Table, concatenate
-from fedsynth.runs.bench import training_and_test
-from fedsynth.runs.bench_spec import read_spec
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Floats
 

@@ -11,7 +11,7 @@ import pytest
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.contrasts import contrasts, halvings
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import (

@@ -15,11 +15,11 @@ from tests.tables import contingency
 from fedsynth import AIM, FLAIM, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
 from fedsynth.methods.flaim import FLAIMOptions, FLAIMState

@@ -15,11 +15,11 @@ from tests.tables import contingency, warned_of_empty
 
 from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn, RandomMarginals
 from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import GRAIN, CandidateScores
 from fedsynth.methods import sketch as module
 from fedsynth.methods.generators import GUM, PGM

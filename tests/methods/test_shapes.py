@@ -14,11 +14,11 @@ from tests.public_data import public_data
 from fedsynth.data.draft import draft_schema
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.auto import Auto
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Numeric
+from fedsynth.secure.site import SecureSum
 
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "secure": SecureSum()}
 SITES, SEEDS = 5, 5

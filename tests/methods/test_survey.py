@@ -10,12 +10,11 @@ import pandas as pd
 import pytest
 from tests.tables import warned_of_empty
 
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import survey as module
 from fedsynth.methods.survey import FINEST, Survey, groups_for, noise_groups, one_way, survey
 from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -24,6 +23,7 @@ from fedsynth.privacy.release import Laplace
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Rule, Schema
 from fedsynth.schema.bins import MOST_CELLS, Axis
+from fedsynth.secure.site import SecureSum
 
 BUDGET, NONE = Budget(1.0, 1e-6), Budget.none()
 SCHEMA = Schema(

@@ -26,11 +26,10 @@ from fedsynth import FedTDA, FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.local import LocalNoise
-from fedsynth.federation.trust.secure.site import SecureSum
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
 from fedsynth.methods.tda import encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
@@ -39,6 +38,7 @@ from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
+from fedsynth.secure.site import SecureSum
 
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
 REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedsynth.models.encoders import BatchLayout, EncodedBatch
-from fedsynth.models.networks import Network
-from fedsynth.privacy.dpsgd import CHUNK, RowLosses, Tape, clipped_sum, split
+from fedsynth.deep.dpsgd import CHUNK, RowLosses, Tape, clipped_sum, split
+from fedsynth.deep.encoders import BatchLayout, EncodedBatch
+from fedsynth.deep.networks import Network
 
 LAYOUT = BatchLayout((3, 1, 5, 2, 4), (0, 1, 4))
 """Categories and numbers, one of them without modes."""

@@ -13,7 +13,7 @@ import fedsynth
 from fedsynth import OneShot
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust.trusted import TrustedServer
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.models.synthesizer import FORMAT, Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from fedsynth.deep.encoders import BatchLayout, Encoder, check_encoders
 from fedsynth.models.adaptive_bins import AdaptiveBins
-from fedsynth.models.encoders import BatchLayout, Encoder, check_encoders
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.methods.training_world import gradient_sum, local_training
+from tests.deep.training_world import gradient_sum, local_training
 from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="the extra 'deep' is not installed")
@@ -17,14 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedsynth.cli.app import app
+from fedsynth.deep.diffusion import Diffusion
+from fedsynth.deep.dpsgd import CHUNK, Tape, split
+from fedsynth.deep.encoders import BatchLayout, EncodedBatch
+from fedsynth.deep.gan import Critic
+from fedsynth.deep.training import GradientSum, Network
+from fedsynth.deep.vae import AutoEncoder
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.methods.training import GradientSum, Network
-from fedsynth.models.diffusion import Diffusion
-from fedsynth.models.encoders import BatchLayout, EncodedBatch
-from fedsynth.models.gan import Critic
-from fedsynth.models.vae import AutoEncoder
 from fedsynth.privacy.device import VARIABLE, computing_on, device
-from fedsynth.privacy.dpsgd import CHUNK, Tape, split
 
 LAYOUT = BatchLayout((5, 3, 1, 4), (2,))
 

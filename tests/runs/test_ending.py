@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from tests.attacks.world import COORDINATOR, ask_deployed, deployed, frame, question
 from tests.contract.world import SCHEMA, random_table
-from tests.transports.flower_world import RUN, SEED, accounts, lay_out, of
+from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of
 
+from fedsynth.deploy.files.server import RepliesMissing, run_over_files
+from fedsynth.deploy.files.site import FileAnswerer
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.state import answer, open_account, site_secret
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.ending import acknowledges, is_end, read_end, write_acknowledgement, write_end
 from fedsynth.federation.simulate import _secret
-from fedsynth.federation.trust.secure.masking import identity, identity_seed
 from fedsynth.federation.wire import WireError
-from fedsynth.host.config import SiteConfig, load_site_config
-from fedsynth.host.state import answer, open_account, site_secret
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.ending import unacknowledged
 from fedsynth.runs.job import Job
-from fedsynth.transports.files.server import RepliesMissing, run_over_files
-from fedsynth.transports.files.site import FileAnswerer
+from fedsynth.secure.masking import identity, identity_seed
 
 TABLES = {name: random_table(rows, at) for at, (name, rows) in enumerate({"north": 60, "south": 30}.items())}
 OTHER = Coordinator(b"o" * 32)
@@ -247,7 +247,7 @@ def test_questions_that_are_carried_after_the_end_do_not_open_the_run_again(tmp_
 
 def fresh(home: Path) -> None:
     """Give a site an empty account, as if it had been away."""
-    from fedsynth.host.state import SECRET
+    from fedsynth.deploy.host.state import SECRET
     from fedsynth.privacy.account import Account
 
     (home / "state").mkdir(mode=0o700)

@@ -13,10 +13,10 @@ from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.transport import InProcess
-from fedsynth.federation.trust.secure.site import SecureSum
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import run_deployed, run_simulated
+from fedsynth.secure.site import SecureSum
 
 SIMULATED = Job("oneshot", 1.0, 1e-6, data="rows/a.csv", schema="agreed.toml", sites=2, seed=1, holdout=0.1)
 DEPLOYED = Job("oneshot", 1.0, 1e-6, schema="schema.toml", deployment=Deployment("r", ("a", "b"), plan="ab"))

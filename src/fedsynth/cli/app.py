@@ -25,7 +25,7 @@ import typer.core
 
 import fedsynth
 from fedsynth import errors
-from fedsynth.cli import compute, deploy, enrol, judge, keep, operate, plan, prove
+from fedsynth.cli import plan
 from fedsynth.cli.layout import CommandGroup
 from fedsynth.cli.options import (
     DeviceName,
@@ -61,8 +61,12 @@ from fedsynth.cli.options import (
     say,
     score_table,
 )
+from fedsynth.deploy.commands import deploy, enrol, keep, operate
+from fedsynth.evaluation import commands as judge
 from fedsynth.files import load_object, write_whole
 from fedsynth.privacy.device import computing_on
+from fedsynth.proof import commands as prove
+from fedsynth.servers import commands as compute
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation

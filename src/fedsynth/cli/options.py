@@ -25,7 +25,7 @@ from fedsynth.files import Records
 from fedsynth.privacy.device import Device
 
 if TYPE_CHECKING:
-    from fedsynth.host.checks import PreflightCheck
+    from fedsynth.deploy.host.checks import PreflightCheck
 
 _EPSILON_TEXT = (
     "Epsilon of the guarantee: how much the result may reveal about one person. Smaller: more privacy and more noise; "

@@ -47,11 +47,11 @@ from fedsynth.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedsynth.federation.dry_run import Forecast, ForecastRange
     from fedsynth.federation.plan import Plan
     from fedsynth.federation.query import Extent
     from fedsynth.methods import Method
     from fedsynth.privacy.audit import AuditResult
+    from fedsynth.runs.dry_run import Forecast, ForecastRange
     from fedsynth.runs.plan import AdviceTable, PlannedRun
     from fedsynth.schema import Schema
 
@@ -123,11 +123,11 @@ def plan(
 
       fedsynth plan --show plan.toml
     """
-    from fedsynth.federation.dry_run import forecast
     from fedsynth.federation.plan import Plan
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.methods import find_method
     from fedsynth.privacy.cost import Unit
+    from fedsynth.runs.dry_run import forecast
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
 
@@ -324,11 +324,11 @@ def doctor(
 
       fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
     """
-    from fedsynth.host.checks import examine
+    from fedsynth.deploy.host.checks import examine
 
     guarded = {f"private file {one.name}": one for one in private or ()}
     if site is not None:
-        from fedsynth.host.config import load_site_config
+        from fedsynth.deploy.host.config import load_site_config
 
         config = load_site_config(site)
         superlink = superlink or config.superlink
@@ -418,9 +418,9 @@ def audit(
 
 def _audited(site: Path, noted: str, export: Path | None) -> AuditResult:
     """Verify a site's account, export its audit rows if ``export`` is a path, and return the findings."""
+    from fedsynth.deploy.host.config import load_site_config
+    from fedsynth.deploy.host.state import open_account
     from fedsynth.files import write_private
-    from fedsynth.host.config import load_site_config
-    from fedsynth.host.state import open_account
 
     account = open_account(load_site_config(site))
     if export is not None:

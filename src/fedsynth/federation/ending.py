@@ -15,8 +15,8 @@ import msgspec
 
 from fedsynth.federation.coordinator import PUBLIC, Coordinator, signed_by
 from fedsynth.federation.events import Digest
-from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.wire import SIGNATURE, Name, WireError, decode, encode
+from fedsynth.secure import masking
 
 LARGEST = 4096
 """Most bytes of an end or of an acknowledgement."""

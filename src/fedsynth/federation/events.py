@@ -103,7 +103,7 @@ class DealtShares(ProtocolMessage, frozen=True, tag="dealt"):
     shares (modulo 2^64), of which each server gets two. The first two shares are derived from one secret each. The
     third, encrypted under a third secret, is ``body``, and ``digest`` is the SHA-256 of ``body``. ``keys``, of shape
     (3, 112), are encrypted boxes, one for each server, with the secrets of its two shares. ``signature`` is the site's,
-    of the boxes and the digest (:mod:`~fedsynth.federation.trust.three_servers.shares`).
+    of the boxes and the digest (:mod:`~fedsynth.servers.shares`).
     """
 
     keys: Bytes

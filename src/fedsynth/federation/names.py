@@ -11,10 +11,10 @@ import re
 from fedsynth.errors import InvalidParameter
 
 TRUSTS = {
-    "trusted": "fedsynth.federation.trust.trusted:TrustedServer",
-    "local": "fedsynth.federation.trust.local:LocalNoise",
-    "secure": "fedsynth.federation.trust.secure.site:SecureSum",
-    "three-servers": "fedsynth.federation.trust.three_servers.trust:ThreeServers",
+    "trusted": "fedsynth.federation.trusted:TrustedServer",
+    "local": "fedsynth.federation.local:LocalNoise",
+    "secure": "fedsynth.secure.site:SecureSum",
+    "three-servers": "fedsynth.servers.trust:ThreeServers",
 }
 """The class of each trust model, by its name on the command line; it is imported only when it is used."""
 RESERVED = frozenset({  # roles and hosts of a deployment, and its files and folders

@@ -457,8 +457,8 @@ BUILT_IN: dict[str, str] = {
     "products": "fedsynth.methods.tda_sums:ProductSums",
     "moments": "fedsynth.methods.tda_sums:MomentSums",
     "mixture-sums": "fedsynth.methods.tda_sums:MixtureSums",
-    "gradient-sum": "fedsynth.methods.training:GradientSum",
-    "local-training": "fedsynth.methods.training:LocalTraining",
+    "gradient-sum": "fedsynth.deep.training:GradientSum",
+    "local-training": "fedsynth.deep.training:LocalTraining",
 }
 """Class of each built-in kind; a site imports only the module that a question needs."""
 

@@ -27,7 +27,6 @@ from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport, was_begun
 from fedsynth.federation.trust import SimulationTerms, Trust
-from fedsynth.federation.trust.secure.masking import identity
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
 from fedsynth.persons import identify, keep_rows, keep_sites
@@ -37,6 +36,7 @@ from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import Misfits, with_lines
+from fedsynth.secure.masking import identity
 
 if TYPE_CHECKING:
     import pandas as pd

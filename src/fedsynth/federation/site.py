@@ -45,7 +45,6 @@ from fedsynth.federation.query import (
 )
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import Trust, add_noise, noise_std
-from fedsynth.federation.trust.secure import masking
 from fedsynth.federation.wire import (
     NO_MESSAGE,
     NO_ROW,
@@ -66,6 +65,7 @@ from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechani
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
+from fedsynth.secure import masking
 
 STORED_BESIDE = 6144
 """Most bytes that a site stores for a question beside its answers: salt, terms, audit rows, hashes and heads."""
@@ -166,8 +166,8 @@ class Site:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
 
         A deployed site sends such replies at multiples of a time that is not shorter
-        (:func:`~fedsynth.host.state.wait_until_due`). The seconds depend on the message, the policy and the schema
-        alone, not on the rows. Never raises.
+        (:func:`~fedsynth.deploy.host.state.wait_until_due`). The seconds depend on the message, the policy and the
+        schema alone, not on the rows. Never raises.
         """
         try:
             request = Request.read(self._admitted(data, authenticated(data, self.coordinator)), self.policy.kinds)

@@ -372,13 +372,13 @@ class AuditPosition:
 
         Row 0 stands for none and is not signed.
         """
-        from fedsynth.federation.trust.secure import masking  # it imports cryptography, which queries need not
+        from fedsynth.secure import masking  # it imports cryptography, which queries need not
 
         return cls(row, chain, masking.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
 
     def verified(self, site: str, identity: bytes) -> bool:
         """Whether ``site``, the owner of the public key ``identity`` (32 bytes), signed this position."""
-        from fedsynth.federation.trust.secure import masking
+        from fedsynth.secure import masking
 
         return masking.verified(identity, self.signature, *self._parts(site))
 
@@ -507,7 +507,7 @@ def write_reply(
     no answer. ``body`` is the encoded answer, in any number of parts; none for another code. ``sealed`` says that
     ``body`` is a box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
     """
-    from fedsynth.federation.trust.secure import masking
+    from fedsynth.secure import masking
 
     seen = AuditPosition.signed(seed, site, *last)
     told = ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, seen.signature, sealed)
@@ -525,7 +525,7 @@ def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> t
     of a run whose sites' keys the reader does not have. Raises :class:`ForeignReply` for incomplete bytes, and for a
     reply that this site did not sign.
     """
-    from fedsynth.federation.trust.secure import masking
+    from fedsynth.secure import masking
 
     try:
         head, signed, signature, body = _reply_parts(data)

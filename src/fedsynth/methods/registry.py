@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 GROUP = "fedsynth.methods"
+_DEEP = "fedsynth.deep"  # a feature of its own, which the rest does without
 """Entry point group of other packages' methods."""
 
 Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
@@ -185,7 +187,9 @@ def _own() -> dict[str, Registration]:
     package = import_module("fedsynth.methods")
     for found in pkgutil.iter_modules(package.__path__, "fedsynth.methods."):
         import_module(found.name)
-    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith("fedsynth.methods."))
+    if find_spec(_DEEP):
+        import_module(f"{_DEEP}.methods")
+    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith(("fedsynth.methods.", _DEEP)))
     by_name: dict[str, Registration] = {}
     for one in declared:
         if by_name.setdefault(one.name, one) is not one:

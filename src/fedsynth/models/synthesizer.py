@@ -23,20 +23,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
+from fedsynth.deep.diffusion import TabularDiffusion
+from fedsynth.deep.gan import TabularGAN
+from fedsynth.deep.vae import TabularVAE
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.conditions import Condition, Is, read_conditions
 from fedsynth.models.copula import Copula, OneAxis, TwoAxes
-from fedsynth.models.diffusion import TabularDiffusion
 from fedsynth.models.evidence import Evidence, Sampler
-from fedsynth.models.gan import TabularGAN
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
-from fedsynth.models.vae import TabularVAE
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of

@@ -38,7 +38,7 @@ from typing import Any
 
 import msgspec
 
-from fedsynth.backup import copy_database
+from fedsynth.deploy.backup import copy_database
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.privacy.account_file import (
     AccountFile,

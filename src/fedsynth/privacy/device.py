@@ -22,8 +22,8 @@ def device(asked: Device = "auto", *, clipped: bool = False) -> Literal["cpu", "
 
     Both are "auto", "cpu" or "cuda"; the environment's setting is the variable ``FEDSYNTH_DEVICE``. If both are "auto",
     the device is a GPU if PyTorch finds one. This does not apply to ``clipped`` sums
-    (:func:`~fedsynth.privacy.dpsgd.clipped_sum`), which are released under a budget: the property that a row's numbers
-    depend on that row alone (:mod:`fedsynth.privacy.dpsgd`) was tested only on CPUs, so a site computes these sums on a
+    (:func:`~fedsynth.deep.dpsgd.clipped_sum`), which are released under a budget: the property that a row's numbers
+    depend on that row alone (:mod:`fedsynth.deep.dpsgd`) was tested only on CPUs, so a site computes these sums on a
     GPU only if ``asked`` or the environment says "cuda".
 
     Raises :class:`InvalidParameter` for an unknown name, and :class:`Unsupported` if PyTorch is not installed (unless

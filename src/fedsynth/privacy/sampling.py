@@ -15,7 +15,7 @@ The discrete Gaussian law of parameter m s satisfies (1), with the moments of th
 
 and both sums are over the same lattice, since k d is an integer vector: their quotient is 1. (At non-integer orders it
 is not, so the curves of costs are at integer orders.) Sums of several sites' noise shares satisfy (1) by their zCDP
-(:mod:`~fedsynth.federation.trust.noise_shares`); they are symmetric as well.
+(:mod:`~fedsynth.secure.noise_shares`); they are symmetric as well.
 
 1. One row more. Fix the sample of the other rows. With and without the row, the laws of the answer are, up to a shift
 by f of that sample, P = (1 - q) N + q N_d and N. The laws of the whole answer are mixtures of such pairs with equal

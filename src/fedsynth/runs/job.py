@@ -21,12 +21,12 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, neares
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.secure.masking import KEY_BYTES
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
+from fedsynth.secure.masking import KEY_BYTES
 
 DEMO_DATA = "demo:rand-hie"
 FORMATS = ("csv", "parquet")
@@ -169,7 +169,7 @@ class Job:
         many, least = len(deployment.sites), deployment.least
         if self.trust != "secure" or least == many:
             return
-        from fedsynth.federation.trust.secure.site import SecureSum
+        from fedsynth.secure.site import SecureSum
 
         def needed(trust: Trust) -> int:
             assert isinstance(trust, SecureSum)

@@ -23,7 +23,6 @@ import numpy as np
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.dry_run import MARGIN, ForecastRange, likely_rows
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.federation.simulate import federate
@@ -33,6 +32,7 @@ from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
+from fedsynth.runs.dry_run import MARGIN, ForecastRange, likely_rows
 from fedsynth.schema import Schema
 
 # Share of each column's variance explained by hidden factors in a random table; most real tables resemble the first.

@@ -19,25 +19,25 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.dry_run import dry_run, steep_rows
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trust.three_servers.remote import connected
 from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
+from fedsynth.runs.dry_run import dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import new_folder, refuse_existing
 from fedsynth.runs.job import Job
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
+from fedsynth.servers.remote import connected
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Benchmarks: grids of runs from one TOML file, and pages of their results."""

@@ -1,0 +1,522 @@
+"""Benchmarks: a grid of methods, budgets, trust models, partitions, sites, data sets and seeds, from one TOML file.
+
+A specification is expanded into cells; a cell is one run with one seed, measured by the specification's metrics.
+Results are appended to a table as cells finish, so that an interrupted benchmark can be resumed. Nothing here is
+private: data sets are split, schemas made and figures computed from real rows, and all noise is seeded.
+"""
+
+from __future__ import annotations
+
+import copy
+import csv
+import dataclasses
+import fcntl
+import io
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from fedsynth.bench.spec import (
+    AXES,
+    Case,
+    Cell,
+    Dataset,
+    SchemaRules,
+    Spec,
+    SplitEntry,
+    Words,
+    data_file,
+    entry_named,
+)
+from fedsynth.data.draft import draft_schema
+from fedsynth.data.partition import parse_partition, split
+from fedsynth.data.read import log_findings, read_fitting, read_frame
+from fedsynth.datasets import rand_hie
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.evaluation.augmentation.rows import hold_out
+from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric
+from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.wire import Reply
+from fedsynth.files import load_object, write_whole
+from fedsynth.methods import find_method
+from fedsynth.methods.registry import read_options
+from fedsynth.plugins import named
+from fedsynth.privacy.cost import Budget
+from fedsynth.rows import Table
+from fedsynth.runs.job import DEMO_DATA, parse_option, parse_workload
+from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
+from fedsynth.servers.ideal import traffic_of
+
+RESULTS = "results.csv"
+_COLUMNS = ("cell", *AXES, "metric", "value")
+_LAST = "wall-seconds"  # metric on the last line of every finished cell; without it, the cell is run again
+_FAILED = "error"
+_SHARED = 6  # splits kept in the memory of a process
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Data sets
+
+
+@cache
+def _loaded(description: bytes, folder: Path) -> tuple[Table, np.random.Generator]:
+    """Return a data set's rows, and the generator that has drawn them."""
+    dataset = msgspec.json.decode(description, type=Dataset)
+    source = data_file(dataset, folder)
+    kind = None if isinstance(dataset.records, msgspec.UnsetType) else dataset.records
+    rng = np.random.default_rng(dataset.split.seed or 0)
+    if isinstance(dataset.schema, str) and dataset.schema:
+        return read_fitting(source, Schema.load(folder / dataset.schema), records=kind), rng
+    if dataset.made:
+        frame: pd.DataFrame = rand_hie() if dataset.file == DEMO_DATA else named(dataset.file)()
+    else:
+        frame = read_frame(source, records=kind)
+    frame = frame.drop(columns=list(dataset.drop))
+    if dataset.labels is not None:
+        frame = frame[frame[dataset.target].isin(frame[dataset.target].value_counts().index[: dataset.labels])]
+    if dataset.sample is not None:
+        frame = frame.sample(frac=dataset.sample.share, random_state=dataset.sample.seed)
+    if dataset.rows is not None:
+        frame = frame.iloc[rng.permutation(len(frame))[: dataset.rows]]
+    if isinstance(dataset.schema, str):
+        table = draft_schema(frame).schema.encode(frame)
+        log_findings(dataset.file, table)
+        return table, rng
+    if not (dataset.schema.constants or dataset.schema.domain):
+        frame = frame[[column for column in frame if frame[column].nunique(dropna=False) > 1]]
+    frame = frame.reset_index(drop=True)
+    table = _made_schema(frame, dataset.target, dataset.schema, folder).encode(frame)
+    log_findings(dataset.file, table)
+    return table, rng
+
+
+def _made_schema(frame: pd.DataFrame, target: str, rules: SchemaRules, folder: Path) -> Schema:
+    """Return a schema with the bounds and categories of the whole file; missing text in ``frame`` becomes "?"."""
+    if rules.domain:
+        sizes = load_object(folder / rules.domain, "a domain: sizes by column")
+        if not all(type(size) is int for size in sizes.values()):
+            raise FedsynthError(f"{rules.domain}: give each column its number of values")
+        columns: list[Column] = [Categorical(name, tuple(range(size))) for name, size in sizes.items()]
+        return Schema(tuple(columns), rules.missing_values)
+    columns = []
+    for column in frame:
+        name, values = str(column), frame[column]
+        distinct = values.nunique()
+        code = (name == target and rules.target_is_category) or name in (rules.codes or ())
+        if pd.api.types.is_bool_dtype(values):
+            columns.append(Boolean(name))
+        elif pd.api.types.is_numeric_dtype(values) and not code and distinct > rules.categories:
+            low, high, known = float(values.min()), float(values.max()), values.dropna()
+            inner = (2.0**power for power in range(64) if low < 2**power < high)
+            whole = rules.integers and bool((known == known.round()).all())
+            columns.append(
+                Numeric(
+                    name,
+                    low,
+                    high,
+                    edges=(low, *inner, high) if name in rules.doubling else None,
+                    bins=int(min(rules.bins, distinct)) if rules.cap_bins else rules.bins,
+                    integer=whole,
+                    decimals=None if whole else rules.decimals,
+                    missing=bool(values.isna().any()),
+                )
+            )
+        else:
+            if not pd.api.types.is_numeric_dtype(values):
+                frame[column] = values = values.fillna("?")
+            columns.append(
+                Categorical(name, tuple(sorted(values.dropna().unique().tolist())), missing=bool(values.isna().any()))
+            )
+    return Schema(tuple(columns), rules.missing_values)
+
+
+def training_and_test(spec: Spec, dataset: str, folder: Path, seed: int = 0) -> tuple[Table, Table | None]:
+    """Return the training rows and the test rows of a data set, as a cell (one run) with this seed uses them.
+
+    ``dataset`` is the data set's name in ``spec``, ``folder`` holds the data files. ``seed`` draws the split unless the
+    data set fixes a seed of its own; with ``train_rows``, the draw with replacement is another one than the cell's. The
+    test rows are ``None`` if the data set has no split. Raises
+    :class:`~fedsynth.errors.FedsynthError` for an unknown name or a missing file.
+    """
+    described = msgspec.structs.replace(entry_named("data set", dataset, spec.datasets), metrics={}, note="")
+    own = seed if described.split.seed is None else None
+    rows = _cut(msgspec.json.encode(described), folder, own, "", 1, 0.0, (seed,))
+    return rows.train, rows.test
+
+
+class CellRows(NamedTuple):
+    """The rows of a cell (one run), which other cells may share.
+
+    ``train`` are the training rows of all sites together, ``test`` the test rows (``None`` without a split). ``sites``
+    holds each site's rows, and ``held`` those that each site keeps from the method (empty without a hold-out). ``rng``
+    is the generator that has drawn the partition; the cell draws its synthetic rows from it next, unless the
+    specification gives a ``rows_seed``.
+    """
+
+    train: Table
+    test: Table | None
+    sites: list[Table]
+    held: list[Table]
+    rng: np.random.Generator
+
+
+def _shared(case: Case, folder: Path) -> CellRows:
+    """Return a cell's rows, with a generator of its own."""
+    found = _cut(
+        msgspec.json.encode(case.dataset),
+        folder,
+        case.cell.seed if case.dataset.split.seed is None else None,
+        case.partition.how,
+        case.cell.sites,
+        case.hold_out,
+        _entropy(case.partition.seed, case.cell),
+    )
+    return found._replace(rng=copy.deepcopy(found.rng))
+
+
+@lru_cache(_SHARED)
+def _cut(
+    description: bytes, folder: Path, seed: int | None, how: str, sites: int, share: float, entropy: tuple[int, ...]
+) -> CellRows:
+    dataset = msgspec.json.decode(description, type=Dataset)
+    table, drawn = _loaded(description, folder)
+    train, test = _split(table, dataset.split, copy.deepcopy(drawn) if seed is None else np.random.default_rng(seed))
+    rng = np.random.default_rng(entropy)
+    if dataset.train_rows is not None:
+        train = train.take(rng.integers(0, len(train), dataset.train_rows))
+    parts = [train]
+    if ":" in how and "." in how.partition(":")[0]:
+        parts = list(named(how)(train, sites, rng))
+    elif how:
+        parts = split(train, sites, parse_partition(how, train.schema, dataset.target), rng)
+    kept, held = hold_out(parts, share, rng) if share else (parts, [])
+    return CellRows(train, test, kept, held, rng)
+
+
+def _split(table: Table, how: SplitEntry, rng: np.random.Generator) -> tuple[Table, Table | None]:
+    if how.train_share is not None:
+        rows = pd.Series(range(len(table)))
+        train = rows.sample(frac=how.train_share, random_state=how.seed)
+        return table.take(train.to_numpy()), table.take(rows.drop(train.index).to_numpy())
+    tested = how.test_rows if how.test_rows is not None else round((how.test_share or 0.0) * len(table))
+    order = rng.permutation(len(table))
+    return table.take(order[tested:]), table.take(order[:tested]) if tested else None
+
+
+def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
+    """Return what a generator is seeded with: numbers as they are, parts of the cell as numbers."""
+    parts = [getattr(cell, word) if isinstance(word, str) else word for word in words]
+    return tuple(part if isinstance(part, int) else zlib.crc32(part.encode()) for part in parts)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One cell
+
+
+class MeteredTransport(InProcess):
+    """A simulation's transport, which passes messages to sites in this process and counts the bytes of their replies.
+
+    ``uploaded`` is the total so far, of encoded replies without a network's overhead.
+    """
+
+    uploaded = 0
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Yield each site's reply, after adding its bytes to ``uploaded``."""
+        for reply in super().exchange(messages):
+            self.uploaded += len(reply.data)
+            yield reply
+
+
+def measure(case: Case, folder: Path) -> dict[str, float]:
+    """Run one cell of a grid in this process, and return its figures by name.
+
+    A cell is a combination of settings with one seed (:class:`~fedsynth.bench.spec.Case`); ``folder`` holds the
+    data files. A figure is named after its metric, or "metric: part" if the metric returns several numbers;
+    ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over the sites that have rows.
+    Raises the errors of data set, method and metrics.
+    """
+    began = time.perf_counter()
+    found: list[dict[str, float]] = []
+    for run in _runs(case, folder):
+        values: dict[str, float] = {}
+        for name, entry in case.metrics.items():
+            value = find_metric(entry.metric)(run, **entry.options)
+            parts = value.items() if isinstance(value, Mapping) else (("", value),)
+            values |= {f"{name}: {part}" if part else name: float(one) for part, one in parts}
+        found.append(values)
+    figures = {name: float(np.mean([values[name] for values in found])) for name in found[0]}
+    return {**figures, _LAST: time.perf_counter() - began}
+
+
+def _runs(case: Case, folder: Path) -> Iterator[FinishedRun]:
+    """Yield the cell's run, or that of each site alone."""
+    cell, rows = case.cell, _shared(case, folder)
+    groups = [rows.sites]
+    if cell.arm in ("local", "first"):
+        alone = [[part] for part in rows.sites if len(part)]
+        groups = alone[:1] if cell.arm == "first" else alone
+    elif cell.arm.startswith("site:"):
+        groups = [[rows.sites[int(cell.arm[5:]) - 1]]]
+    seeds = _entropy(case.noise_seed, cell)
+    seed = seeds[0] if len(seeds) == 1 else int(np.random.default_rng(seeds).integers(2**63))
+    rng = np.random.default_rng(_entropy(case.rows_seed, cell)) if case.rows_seed else rows.rng
+    for number, sites in enumerate(groups):
+        run_seed = seed if not number else int(np.random.default_rng([seed, number]).integers(2**63))
+        yield _run(case, rows, sites, run_seed, rng)
+
+
+def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.random.Generator) -> FinishedRun:
+    cell, schema = case.cell, rows.train.schema
+    workload = parse_workload(case.workload or "2", len(schema.sizes))
+    about: dict[str, Any] = {
+        "sites": tuple(sites),
+        "held": tuple(rows.held),
+        "target": case.dataset.target,
+        "workload": workload,
+        "seed": cell.seed,
+    }
+    _reset_peak()
+    began = time.process_time()
+    if case.method.method in FLOORS:
+        if rows.test is None and case.method.method == "test rows":
+            raise Unsupported("there are no test rows; give the data set a split")
+        real, synthetic = FLOORS[case.method.method](rows.train, rows.test or rows.train, rng)
+    else:
+        real = rows.train
+        declared = find_method(case.method.method)
+        method = _method(case, declared.kind, schema, workload)
+        name, _, numbers = cell.trust.partition(":")
+        links: list[MeteredTransport] = []
+
+        def metered(members: Sequence[Any]) -> MeteredTransport:
+            links.append(MeteredTransport(members))
+            return links[-1]
+
+        federation = federate(
+            sites,
+            schema,
+            Budget.none() if cell.epsilon == "none" else Budget(float(cell.epsilon), float(cell.delta)),
+            trust=trust_named(name, dict(parse_option(one) for one in numbers.split(",") if one)),
+            seed=seed,
+            exact=case.method.exact or not declared.private,
+            queries=declared.queries,
+            transport=metered,
+        )
+        synthesizer = method.fit(federation)
+        count = round(case.dataset.synthetic_share * sum(len(part) for part in rows.sites))
+        if case.method.balanced:
+            frame = synthesizer.sample_balanced(case.dataset.target, count, rng)
+        else:
+            frame = synthesizer.sample(count, rng)
+        synthetic = schema.encode(frame)
+        about |= {"synthesizer": synthesizer, "ledger": federation.ledger, "uploaded": links[0].uploaded}
+        about["among_servers"] = traffic_of(federation.trust).sent
+    about["seconds"] = time.process_time() - began
+    about["megabytes"] = _peak()
+    fresh = None
+    if rows.test is not None:
+        fresh = synthetic.take(rng.permutation(len(synthetic))[: len(rows.test)])
+    return FinishedRun(real, synthetic, rows.test, fresh, **about)
+
+
+def _method(case: Case, kind: Any, schema: Schema, workload: Any) -> Any:
+    """Return the cell's method, of the class ``kind``, with its options."""
+    written = {
+        name: case.dataset.target if (name, value) == ("target", "target") else value
+        for name, value in case.method.options.items()
+    }
+    objects = {name: named(value)() for name, value in written.items() if isinstance(value, str) and ":" in value}
+    plain = {name: value for name, value in written.items() if name not in objects}
+    options = {**read_options(case.method.method, kind, plain, schema), **objects}
+    if case.workload and any(one.name == "workload" for one in dataclasses.fields(kind)):
+        options["workload"] = workload
+    return kind(**options)
+
+
+def _reset_peak() -> None:
+    """Reset the process's peak memory if the system allows; otherwise the peak includes earlier cells."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> float:
+    """Return the process's peak memory in MiB since the last reset."""
+    with suppress(OSError):
+        if found := re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text()):
+            return int(found.group(1)) / 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Many cells
+
+Outcome = dict[str, float] | str
+"""A cell's figures, or why it failed."""
+
+
+def run_cases(todo: Sequence[Case], folder: Path, jobs: int = 0) -> Iterator[tuple[Case, Outcome]]:
+    """Run cells (single runs of a grid), and yield each with its outcome: its figures by name, or an error text.
+
+    Cells are yielded in the order in which they finish. ``folder`` holds the data files. ``jobs`` processes of one
+    thread each run the cells; 0 runs them in this process. A cell that fails does not stop the others, nor does a
+    process that dies, as for want of memory.
+    """
+    if not jobs:
+        yield from ((case, _outcome(case, folder)) for case in todo)
+        return
+    libraries = ("OMP", "OPENBLAS", "MKL", "NUMBA")
+    os.environ |= {f"{name}_NUM_THREADS": "1" for name in libraries}
+    waiting = deque(todo)
+    while waiting:
+        running: dict[Future[Outcome], Case] = {}
+        with _pool(jobs) as pool, suppress(BrokenProcessPool):  # then a new pool goes on with the others
+            while running or waiting:
+                while waiting and len(running) < jobs:
+                    running[pool.submit(_outcome, waiting[0], folder)] = waiting[0]
+                    waiting.popleft()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    outcome = future.result()
+                    yield running.pop(future), outcome
+        yield from ((case, "its process, or one beside it, died: out of memory?") for case in running.values())
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Yield a process pool that ends all its processes when stopped; Ctrl-C is handled by this process alone."""
+    context = multiprocessing.get_context("spawn")
+    before = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _outcome(case: Case, folder: Path) -> Outcome:
+    try:
+        return measure(case, folder)
+    except Exception as error:  # any error of a method or a metric is the outcome of its cell
+        return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+class ResultLine(NamedTuple):
+    """One line of the results: the ``value`` of one figure of one cell (one run).
+
+    ``metric`` is the name of the figure: that of its metric, or "metric: part" if the metric has several figures.
+    """
+
+    cell: Cell
+    metric: str
+    value: float
+
+
+def read_lines(file: Path) -> dict[str, list[list[str]]]:
+    """Return the lines of all finished cells (runs of a benchmark) in a file of results, by the digest of the cell.
+
+    The digest (:meth:`Case.digest <fedsynth.bench.spec.Case.digest>`) identifies a cell with its settings and its
+    data file. A line is a list of texts in the order of the file's header. Incomplete lines and failed cells are left
+    out. The result is empty if the file is missing. Raises :class:`~fedsynth.errors.FedsynthError` if the file is not a
+    table of results.
+    """
+    found: dict[str, list[list[str]]] = {}
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    rows = list(csv.reader(io.StringIO(text[: text.rfind("\n") + 1])))
+    if rows and tuple(rows[0]) != _COLUMNS:
+        raise FedsynthError(f"{file} is not a table of results of this version; choose another --out")
+    for row in rows[1:]:
+        if len(row) == len(_COLUMNS):
+            found.setdefault(row[0], []).append(row)
+    return {digest: lines for digest, lines in found.items() if lines[-1][-2] == _LAST}
+
+
+@contextmanager
+def results(folder: Path) -> Iterator[tuple[TextIO, dict[str, list[list[str]]]]]:
+    """A context manager (for a ``with`` block) that yields ``results.csv`` in ``folder``, open to append CSV lines.
+
+    Yields a pair: the open file, and the lines of the cells (runs) that were finished before, by the digest that
+    identifies the cell, as :func:`read_lines` returns them. Lines of interrupted or failed cells are removed first.
+    Raises :class:`~fedsynth.errors.FedsynthError` while another process writes there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise FedsynthError(f"another run writes to {folder}; wait for it, or choose another --out") from error
+        file = folder / RESULTS
+        kept = read_lines(file)
+        write_whole(file, _csv([_COLUMNS, *(line for lines in kept.values() for line in lines)]))
+        with file.open("a", encoding="utf-8", newline="") as table:
+            yield table, kept
+
+
+def run_grid(
+    todo: Sequence[Case], folder: Path, out: Path, jobs: int, progress: Progress = ignore_progress
+) -> tuple[int, dict[Cell, str]]:
+    """Run the cells (single runs of a grid) that have no results yet, and append theirs to ``out/results.csv``.
+
+    ``folder`` holds the data files; ``jobs`` is the number of processes (0: this one alone). ``progress(what, done,
+    total)`` is called after each cell. Returns how many of the cells were finished before, and the error text of each
+    failed cell.
+    """
+    digests = {case.cell: case.digest(folder) for case in todo}
+    with results(out) as (table, kept):
+        fresh = [case for case in todo if digests[case.cell] not in kept]
+        held, failed = len(todo) - len(fresh), {}
+        progress("cells", held, len(todo))
+        for number, (case, outcome) in enumerate(run_cases(fresh, folder, jobs)):
+            figures: Mapping[str, float | str] = {_FAILED: outcome} if isinstance(outcome, str) else outcome
+            if isinstance(outcome, str):
+                failed[case.cell] = outcome
+            shown = [getattr(case.cell, axis) for axis in AXES]
+            table.write(_csv([[digests[case.cell], *shown, name, value] for name, value in figures.items()]))
+            table.flush()
+            os.fsync(table.fileno())
+            progress("cells", held + number + 1, len(todo))
+    return held, failed
+
+
+def read_results(every: Iterable[Case], folder: Path, out: Path) -> list[ResultLine]:
+    """Return the scores that the file ``out/results.csv`` holds of the cells ``every`` (single runs of a grid).
+
+    Each :class:`ResultLine` is one score of one cell. The file also says how long each cell took, which is left out. So
+    are cells that have not run, and those whose data file in ``folder`` is missing or has changed since they ran.
+    """
+    kept, found = read_lines(out / RESULTS), []
+    for case in every:
+        if not case.dataset.made and not (folder / case.dataset.file).is_file():
+            continue
+        lines = kept.get(case.digest(folder), [])
+        found += [ResultLine(case.cell, row[-2], float(row[-1])) for row in lines if row[-2] != _LAST]
+    return found
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

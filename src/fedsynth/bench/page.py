@@ -1,0 +1,330 @@
+"""The results of a benchmark as tables and plots: Markdown, one HTML page, and SVG files."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsynth.bench.grid import ResultLine
+from fedsynth.bench.spec import AXES, Spec, TableEntry, several
+from fedsynth.evaluation.plots import Chart, curves, svg
+from fedsynth.files import write_whole
+
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b3478a", "#a87500", "#3a8fc4", "#7a5195", "#666666")
+_LINES = "".join(f".line{at}{{fill:none;stroke:{colour};stroke-width:1.8}}" for at, colour in enumerate(_COLOURS))
+_ALONE = f"svg{{background:#fff}}text{{font:11px sans-serif;fill:#1b2026}}.rule{{fill:none;stroke:#c9cfd5}}{_LINES}"
+_NAMED = ("method", "trust", "delta", "arm")  # what tells the lines of a plot apart
+_DIGITS = 3  # of published figures: a mean that agrees with one to these has reached it
+
+Parts = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """One figure of one run, to be grouped and averaged in a table or plot.
+
+    ``parts`` maps the settings of the run (dataset, method, epsilon, ...) to their values as text, "value" to the
+    figure's name, and "metric" and "part" to what stands before and after the colon in that name (without a colon, both
+    to the whole name); ``number`` is the figure.
+    """
+
+    parts: Parts
+    number: float
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A table of texts for the page of results: a text above it, the headings of its columns, and its rows."""
+
+    text: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """Return the table, with the text above it, as Markdown."""
+        lines = [self.head, ("---",) * len(self.head), *self.rows]
+        table = "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+        return f"{self.text}\n\n{table}" if self.text else table
+
+    def html(self) -> str:
+        """Return the table, with the text above it, as HTML."""
+
+        def row(cells: Iterable[str], tag: str) -> str:
+            return "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(row(cells, "td") for cells in self.rows)
+        text = f"<p>{escape(self.text)}</p>" if self.text else ""
+        return (
+            f'{text}<div class="scroll"><table><thead>{row(self.head, "th")}</thead><tbody>{body}</tbody></table></div>'
+        )
+
+
+def write_pages(spec: Spec, lines: Sequence[ResultLine], cells: int, out: Path) -> str:
+    """Write the results of a benchmark as ``page.md``, ``page.html`` and ``plots/*.svg`` into the folder ``out``.
+
+    ``lines`` are the figures so far, ``cells`` is the number of runs in the whole grid. Earlier plots are deleted.
+    Returns the Markdown text without title and plots, for :func:`write_section`.
+    """
+    figures = [RunFigure(_parts(line), line.value) for line in lines]
+    found = [table for entry in spec.tables if (table := _table(spec, entry, figures)).rows]
+    charts = plots(spec, figures)
+    held = len({line.cell for line in lines})
+    seeds = len({line.cell.seed for line in lines})
+    notes = [
+        f"{held:,} of {cells:,} runs, at most {seeds} seeds. Mean ± standard deviation over seeds.",
+        *(f"{name}: {entry.note}" for name, entry in spec.datasets.items() if entry.note),
+    ]
+    (out / "plots").mkdir(parents=True, exist_ok=True)
+    for old in (out / "plots").glob("*.svg"):
+        old.unlink()
+    for name, chart in charts.items():
+        write_whole(out / "plots" / f"{name}.svg", svg(chart, style=_ALONE))
+    body = [spec.text.strip(), *(table.markdown() for table in found), "\n".join(f"- {note}" for note in notes)]
+    text = "\n\n".join(part for part in body if part)
+    pictures = "\n".join(f"![{chart.label}](plots/{name}.svg)" for name, chart in charts.items())
+    write_whole(out / "page.md", f"# {spec.title}\n\n{text}\n\n{pictures}\n")
+    style = resources.files("fedsynth.evaluation").joinpath("report.css").read_text(encoding="utf-8")
+    cards = "".join(
+        f'<figure class="card"><figcaption>{escape(chart.label)}</figcaption>{svg(chart)}</figure>'
+        for chart in charts.values()
+    )
+    write_whole(
+        out / "page.html",
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(spec.title)}</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{style}{_LINES}</style></head><body><main>'
+        f"<h1>{escape(spec.title)}</h1><p>{escape(spec.text)}</p>{''.join(table.html() for table in found)}"
+        f'<ul>{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul><div class="grid">{cards}</div>'
+        "</main></body></html>\n",
+    )
+    return text
+
+
+def write_section(path: Path, section: str, title: str, text: str) -> None:
+    """Write a text into a Markdown page, in the place of the section of that name, or else at the end.
+
+    ``path`` is the page; it is created if it is missing. ``section`` is the section's name: it stands between the
+    comments ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` and gets ``title`` as its heading.
+    """
+    begin, end = f"<!-- begin {section} -->", f"<!-- end {section} -->"
+    block = f"{begin}\n## {title}\n\n{text}\n{end}"
+    page = path.read_text() if path.exists() else "# Benchmarks\n"
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    path.write_text(pattern.sub(lambda _: block, page) if pattern.search(page) else f"{page.rstrip()}\n\n{block}\n")
+
+
+def plots(spec: Spec, figures: Sequence[RunFigure]) -> dict[str, Chart]:
+    """Return plots over epsilon by file name: one for each data set and each figure whose metric sets ``better``.
+
+    ``better`` says in the specification whether lower or higher figures are better. Each line is a method; trust model,
+    delta and arm (the rows that a method sees) make further lines where they differ. Everything else that differs, such
+    as the seed, is averaged.
+    """
+    found = {}
+    judged = [one for one in figures if spec.metrics[one.parts["metric"]].better and _number(one.parts["epsilon"])]
+    for (dataset, value), some in _by(judged, ("dataset", "value")).items():
+        apart = [axis for axis in _NAMED if len({one.parts[axis] for one in some}) > 1] or ["method"]
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for (*name, x), runs in sorted(_by(some, (*apart, "epsilon")).items()):
+            mean, deviation = _spread(runs)
+            if math.isfinite(mean):
+                lines.setdefault(", ".join(name), []).append((float(x), mean, deviation))
+        lines = {name: sorted(line) for name, line in lines.items() if len(line) > 1}
+        if lines:
+            better = spec.metrics[some[0].parts["metric"]].better
+            file = re.sub(r"\W+", "-", f"{dataset} {value}").strip("-").lower()
+            found[file] = curves(f"{dataset}: {value} over epsilon; {better} is better", lines)
+    return found
+
+
+def published(spec: Spec, parts: Parts) -> float | None:
+    """Return the published figure for a group of runs, or ``None`` if the specification has none.
+
+    ``parts`` are the settings that these runs have in common, with the name of the figure (:class:`RunFigure`).
+    """
+    for entry in spec.published:
+        if not _fits(parts, entry.where):
+            continue
+        found: Any = entry.figures
+        for axis in entry.axes:
+            found = found.get(parts.get(axis)) if isinstance(found, Mapping) else None
+        wanted = {parts.get("value"), parts.get("part") if "metric" in entry.axes else None}
+        for names, number in zip(entry.values, found or (), strict=False):
+            if wanted & set(several(names, ())):
+                return float(number)
+    return None
+
+
+def _parts(line: ResultLine) -> Parts:
+    metric, _, part = line.metric.partition(": ")
+    cell = {axis: str(getattr(line.cell, axis)) for axis in AXES}
+    return {**cell, "value": line.metric, "metric": metric, "part": part or metric}
+
+
+def _table(spec: Spec, entry: TableEntry, figures: Sequence[RunFigure]) -> TextTable:
+    chosen = [
+        one
+        for one in figures
+        if _fits(one.parts, entry.where) and (not entry.values or one.parts["value"] in entry.values)
+    ]
+    if entry.reached:
+        return _reached(spec, entry, chosen, figures)
+    rows = entry.rows or tuple(
+        axis
+        for axis in AXES[:-1]
+        if axis in ("dataset", "method") or len({one.parts[axis] for one in chosen} - {""}) > 1
+    )
+    rank = _ranks(spec, chosen)
+    grouped = _by(chosen, rows)
+    columns = list(dict.fromkeys(tuple(one.parts[axis] for axis in entry.columns) for one in chosen))
+    if entry.values and entry.columns == ("value",):
+        columns.sort(key=lambda column: entry.values.index(column[0]))
+    else:
+        columns.sort(
+            key=lambda column: tuple(rank[axis, part] for axis, part in zip(entry.columns, column, strict=True))
+        )
+    lines = []
+    for key in sorted(grouped, key=lambda key: tuple(rank[axis, part] for axis, part in zip(rows, key, strict=True))):
+        inside = _by(grouped[key], entry.columns)
+        shown = [_shown(spec, inside.get(column, [])) for column in columns]
+        lines.append((key, str(len({one.parts["seed"] for one in grouped[key]})), shown))
+    beside = [any(line[2][at][1] for line in lines) for at in range(len(columns))]
+    head = [*rows]
+    for column, both in zip(columns, beside, strict=True):
+        head += [_title(spec, entry, column), *(["published"] if both else [])]
+    return TextTable(
+        entry.text.strip(),
+        (*head, "seeds"),
+        tuple(
+            (
+                *key,
+                *itertools.chain(*(pair if both else pair[:1] for pair, both in zip(shown, beside, strict=True))),
+                seeds,
+            )
+            for key, seeds, shown in lines
+        ),
+    )
+
+
+def _title(spec: Spec, entry: TableEntry, column: tuple[str, ...]) -> str:
+    better = spec.metrics[column[0].partition(": ")[0]].better if entry.columns == ("value",) else ""
+    return ", ".join(column) + {"": "", "lower": " ↓", "higher": " ↑"}[better]
+
+
+def _shown(spec: Spec, runs: Sequence[RunFigure]) -> tuple[str, str]:
+    """Return the text of a mean with its deviation, and of the published figure."""
+    if not runs:
+        return "", ""
+    digits = spec.metrics[runs[0].parts["metric"]].digits
+    mean, deviation = _spread(runs)
+    text = "" if math.isnan(mean) else "∞" if math.isinf(mean) else f"{mean:.{digits}f}"
+    if text and len(runs) > 1 and math.isfinite(mean):
+        text += f" ± {deviation:.{digits}f}"
+    found = published(spec, _common(runs))
+    return text, "" if found is None else f"{found:g}"
+
+
+def _reached(spec: Spec, entry: TableEntry, chosen: Sequence[RunFigure], figures: Sequence[RunFigure]) -> TextTable:
+    """Return the share of cells at or better than the published figure, and of those that ``reference`` reaches."""
+    cell = (*AXES[:-1], "value")
+    names = list(entry.values or dict.fromkeys(one.parts["value"] for one in chosen))
+    won: dict[tuple[str, ...], dict[str, list[bool]]] = {}
+    reachable: dict[tuple[str, ...], list[bool]] = {}
+    real = [one for one in figures if one.parts["method"] in entry.reference]
+    of_real = _by(real, ("dataset", "value"))
+    for runs in _by(chosen, cell).values():
+        parts = _common(runs)
+        figure, better = published(spec, parts), spec.metrics[parts["metric"]].better
+        if figure is None or not better:
+            continue
+        key = tuple(parts[axis] for axis in entry.reached)
+        reaches = _reaches(runs, figure, better)
+        won.setdefault(key, {}).setdefault(parts["value"], []).append(reaches)
+        beside = of_real.get((parts["dataset"], parts["value"]), [])
+        if beside and _reaches(beside, figure, better):
+            reachable.setdefault(key, []).append(reaches)
+    names = [name for name in names if any(name in of for of in won.values())]
+    rank = _ranks(spec, chosen)
+    lines = []
+    for key in sorted(
+        won, key=lambda key: tuple(rank[axis, part] for axis, part in zip(entry.reached, key, strict=True))
+    ):
+        every = [one for name in names for one in won[key].get(name, [])]
+        shown = [*(_share(won[key].get(name, [])) for name in names), _share(every), str(len(every))]
+        if entry.reference:
+            shown += [_share(reachable.get(key, [])), str(len(reachable.get(key, [])))]
+        lines.append((*key, *shown))
+    more = ("that the reference reaches", "cells") if entry.reference else ()
+    return TextTable(entry.text.strip(), (*entry.reached, *names, "all", "cells", *more), tuple(lines))
+
+
+def _reaches(runs: Sequence[RunFigure], figure: float, better: str) -> bool:
+    mean = round(_spread(runs)[0], _DIGITS)
+    return mean <= figure if better == "lower" else mean >= figure
+
+
+def _share(won: Sequence[bool]) -> str:
+    return f"{np.mean(won):.0%}" if won else ""
+
+
+def _spread(runs: Sequence[RunFigure]) -> tuple[float, float]:
+    """Return the mean and standard deviation of the numbers in a group; both are NaN if it has no number."""
+    numbers = [one.number for one in runs if not math.isnan(one.number)]
+    if not numbers or any(map(math.isinf, numbers)):
+        return (math.inf if numbers else math.nan), math.nan
+    return float(np.mean(numbers)), float(np.std(numbers, ddof=1)) if len(numbers) > 1 else 0.0
+
+
+def _common(runs: Sequence[RunFigure]) -> dict[str, str]:
+    """Return the parts in which runs agree."""
+    return {axis: part for axis, part in runs[0].parts.items() if all(one.parts[axis] == part for one in runs)}
+
+
+def _fits(parts: Parts, where: Mapping[str, Any]) -> bool:
+    wanted = {axis: {str(one) for one in (some if isinstance(some, list) else [some])} for axis, some in where.items()}
+    return all(parts.get(axis) in some for axis, some in wanted.items())
+
+
+def _by(figures: Iterable[RunFigure], axes: Sequence[str]) -> dict[tuple[str, ...], list[RunFigure]]:
+    """Return the figures grouped by these parts."""
+    found: dict[tuple[str, ...], list[RunFigure]] = {}
+    for one in figures:
+        found.setdefault(tuple(one.parts[axis] for axis in axes), []).append(one)
+    return found
+
+
+def _number(text: str) -> float:
+    """Return a text as a number, or 0 if it is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _ranks(spec: Spec, figures: Sequence[RunFigure]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Return the place of each value of each axis: numbers by size, data sets and metrics as they are specified.
+
+    All others, and the parts of a metric, come in the order of the runs.
+    """
+    orders = {"dataset": list(spec.datasets), "metric": list(spec.metrics)}
+    found: dict[tuple[str, str], tuple[float, float]] = {}
+    for one in figures:
+        for axis, part in one.parts.items():
+            if axis in ("epsilon", "delta", "sites", "seed"):
+                place = (math.inf if part == "none" else _number(part), 0.0)
+            elif axis == "value":
+                place = (float(orders["metric"].index(one.parts["metric"])), float(len(found)))
+            elif axis in orders:
+                place = (float(orders[axis].index(part)), 0.0)
+            else:
+                place = (float(len(found)), 0.0)
+            found.setdefault((axis, part), place)
+    return found

@@ -1,0 +1,1 @@
+"""Generative networks trained under differential privacy: their training, their models and the methods."""

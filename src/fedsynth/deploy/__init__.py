@@ -1,0 +1,1 @@
+"""Real sites and servers: enrolment, transports (Flower, or signed files), each machine, progress and backups."""

@@ -1,0 +1,1 @@
+"""Commands of a deployment, of the server and of sites."""

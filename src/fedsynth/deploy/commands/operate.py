@@ -1,0 +1,621 @@
+"""The coordinator's commands during a run: ``deploy run|status|watch|stop|purge``, on top of the run's event log."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.options import (
+    EXCHANGE_TEXT,
+    ONCE_TEXT,
+    Json,
+    JsonLog,
+    JsonStream,
+    log_to_stderr,
+    say,
+    serve_until_stopped,
+)
+
+if TYPE_CHECKING:
+    from fedsynth.deploy.flower.control import FlowerControl
+    from fedsynth.deploy.progress import Event, EventReader, RunView
+    from fedsynth.runs.job import Job
+    from fedsynth.schema import Schema
+
+POLL = 0.5  # s between two reads of the event log
+UNHEARD = 20.0  # s without a first event until Flower is asked for the run's status
+ASKED = 10.0  # s between two such requests to Flower
+MOST_SITES = 20  # a federation of more sites lists only those that have not answered
+SETTLED = 90.0  # s that Flower has to record the end of a run
+SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
+_FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
+Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
+Connection = Annotated[
+    str,
+    typer.Option(
+        "--connection",
+        help="Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, "
+        "Flower's server program.",
+    ),
+]
+Database = Annotated[
+    Path | None,
+    typer.Option(
+        "--database",
+        help="Database file of the SuperLink, Flower's server program, from which this command deletes the messages: "
+        "the one that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.",
+    ),
+]
+
+
+def deploy_serve(
+    folder: Federation,
+    superlink: Annotated[
+        str, typer.Option("--superlink", help="HOST:PORT of Flower's server (SuperLink) on this machine.")
+    ] = "127.0.0.1:9443",
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret",
+            help="File with the secret by which the SuperLink recognises this command: the one that it was started "
+            "with as --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.",
+        ),
+    ] = None,
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(
+            "--root-certificates",
+            help="Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: "
+            "FOLDER/server/ca.crt.",
+        ),
+    ] = None,
+    json_: JsonLog = False,
+) -> None:
+    """Make the run whenever `deploy run` starts it.
+
+    It goes on until it is stopped. Run it at the server under a supervisor such as systemd, beside Flower's server
+    (SuperLink), as the user who owns the folder; the SuperLink should belong to another one, who cannot read the
+    coordinator's key. Whatever was sent to the SuperLink to start a run is ignored: the run is the one in
+    FOLDER/job.toml, made by the installed fedsynth.
+
+    Exit codes: 0 stopped by a signal, 5 the SuperLink rejects the secret; docs/cli.md lists the others.
+
+    Example:
+
+      fedsynth deploy serve federation
+    """
+    from fedsynth.deploy.flower.executor import FlowerExecutor, server_secret
+
+    _require_federation(folder)
+    log_to_stderr(json_)
+    home = Path(os.path.abspath(folder))
+    server = home / "server"
+    certificates = (root_certificates or server / "ca.crt").read_bytes()
+    executor = FlowerExecutor(home, superlink, certificates, server_secret(secret or server / SECRET))
+    serve_until_stopped(executor.serve, executor.stop)
+
+
+def deploy_run(
+    folder: Federation,
+    connection: Connection = "federation",
+    database: Database = None,
+    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help=ONCE_TEXT),
+    ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            help="With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in "
+            "job.toml) sites are left; repeat it for several. Default: all sites are waited for, without --once up to "
+            "the deadline in job.toml.",
+        ),
+    ] = None,
+    json_: JsonStream = False,
+) -> None:
+    """Start or resume the run, and show its progress.
+
+    The run is the one that job.toml describes. By default, Flower (a separate program) carries the messages, and the
+    run goes on at the server: Ctrl-C ends only the view. `deploy status` and `deploy watch` show the run again, and
+    `deploy stop` stops it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's
+    server program. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and the same command resumes
+    it.
+
+    Exit codes: 0 complete, 4 over budget, 5 refused by a site, 7 too few sites, 9 paused until files are carried
+    (--exchange), 130 ended by Ctrl-C or `deploy stop`; docs/cli.md lists the others.
+
+    Examples:
+
+      fedsynth deploy run federation
+
+      fedsynth deploy run federation --json > run.jsonl
+
+      fedsynth deploy run federation --exchange /media/stick --once
+    """
+    from fedsynth.deploy.progress import EventReader, attempts, events_file
+
+    if exchange is None and (once or without):
+        raise click.UsageError("--once and --without need --exchange FOLDER.")
+    job, schema = _ready(folder)
+    assert job.deployment is not None
+    file = events_file(folder, job.deployment.run)
+    reader = EventReader(file)
+    if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
+        raise errors.FedsynthError(
+            f"the run {job.deployment.run!r} is going on; `fedsynth deploy watch {folder}` shows it, `fedsynth deploy "
+            f"stop {folder}` stops it"
+        )
+    if exchange is not None:
+        view = _over_files(folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+    else:
+        view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
+    _report(view, json_)
+
+
+def _over_flower(
+    folder: Path,
+    connection: str,
+    database: Path | None,
+    job: Job,
+    schema: Schema,
+    reader: EventReader,
+    *,
+    json_: bool,
+) -> RunView:
+    """Start a run at the SuperLink, show it until it ends, and delete its messages there."""
+    from fedsynth.deploy.flower.control import FlowerControl
+    from fedsynth.deploy.progress import estimate
+
+    assert job.deployment is not None
+    control = FlowerControl(folder, connection)
+    try:
+        attempt = control.start()
+        if not json_:
+            print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
+        # In a process: a thread that computes while the interpreter ends can crash it.
+        aside = multiprocessing.get_context("fork").Process(
+            target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
+        )
+        aside.start()
+        view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
+    except KeyboardInterrupt:
+        print(
+            f"\nthe run goes on at the server if it was taken on; `fedsynth deploy watch {folder}` shows it again, "
+            f"`fedsynth deploy stop {folder}` stops it",
+            file=sys.stderr,
+        )
+        raise typer.Exit(130) from None
+    _clear(control, attempt, database or folder / "server" / "superlink.db", json_)
+    return view
+
+
+def _over_files(
+    folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
+) -> RunView:
+    """Run the job over files in a thread of this process, and show it until it ends."""
+    from fedsynth.deploy.files.server import over_files
+    from fedsynth.deploy.progress import run_watched
+
+    attempt = f"{_FILES}{secrets.token_hex(4)}"
+    run = partial(
+        run_watched,
+        folder / "job.toml",
+        attempt,
+        lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
+    )
+    work = threading.Thread(target=_quietly(run), daemon=True)
+    work.start()
+
+    def unheard() -> None:
+        if not work.is_alive():
+            raise errors.FedsynthError(
+                f"the run could not begin; check that {reader.file.parent} is writable and its disk not full"
+            )
+
+    try:
+        return _follow(reader, attempt, json_, unheard)
+    except KeyboardInterrupt:
+        print("\ninterrupted; the same command resumes the run", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+def _ready(folder: Path) -> tuple[Job, Schema]:
+    """Return the job and the schema of a federation; raises the errors that would end the run at once."""
+    from fedsynth.runs.job import Job
+    from fedsynth.runs.state import load_coordinator
+    from fedsynth.schema import Schema
+
+    _require_federation(folder)
+    file = folder / "job.toml"
+    job = Job.load(file)
+    if job.deployment is None:
+        raise errors.Unsupported(
+            f"{file} has no [deployment] and names no sites; run it with `fedsynth simulate --config {file}`"
+        )
+    schema = Schema.load(Path(job.schema))
+    job.build_method(schema)
+    job.build_trust()
+    load_coordinator(folder)
+    out = folder / "runs" / job.deployment.run
+    if out.exists():
+        raise errors.FedsynthError(
+            f"the run {job.deployment.run!r} is complete, in {out}; for a new run, change the run name in [deployment] "
+            f"of {file}"
+        )
+    return job, schema
+
+
+def _require_federation(folder: Path) -> None:
+    if not (folder / "job.toml").is_file():
+        raise errors.FedsynthError(f"{folder} holds no job.toml; give the folder written by `fedsynth deploy init`")
+
+
+def _quietly(work: Callable[..., object]) -> Callable[..., None]:
+    """Return ``work`` for a thread, without its errors: a run's end is an event, and an estimate is optional."""
+
+    def run(*arguments: Any) -> None:
+        with contextlib.suppress(errors.FedsynthError, OSError):
+            work(*arguments)
+
+    return run
+
+
+def _uninterrupted(work: Callable[..., None], *arguments: Any) -> None:
+    """Do ``work`` in a process that Ctrl-C, meant for its parent, does not end with a traceback."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _quietly(work)(*arguments)
+
+
+def _unheard(control: FlowerControl, attempt: str) -> None:
+    """Raise :class:`FedsynthError` if Flower says that a run without any event has ended."""
+    status, details = control.status(attempt)
+    if status.startswith("finished"):
+        raise errors.FedsynthError(
+            f"Flower ended the run before it began ({status}: {details}); the log of `fedsynth deploy serve` shows why"
+        )
+    if status == "pending":
+        print("no process has taken on the run yet; does `fedsynth deploy serve` run at the server?", file=sys.stderr)
+
+
+def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[], None]) -> RunView:
+    """Show the events of an attempt until it ends, and return its view; raises if its process is gone.
+
+    ``unheard()`` is called from time to time while there are no events.
+    """
+    import msgspec
+
+    from fedsynth.deploy.progress import RunView
+
+    view, patience = RunView(attempt), time.monotonic() + UNHEARD
+    with _screen(view, reader, json_) as shown:
+        while view.ended is None:
+            alive = reader.alive()
+            for event in reader.new():
+                if event.attempt != attempt:
+                    continue
+                view.receive(event)
+                if json_:
+                    print(msgspec.json.encode(event).decode(), flush=True)
+                else:
+                    shown(event)
+            if view.begun is not None and not alive and view.ended is None:
+                if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
+                    raise errors.FedsynthError(
+                        f"the run is complete, in {complete}; its process at the server ended before it could say so. "
+                        "Messages that are left there are deleted by `fedsynth deploy purge`"
+                    )
+                raise errors.FedsynthError(
+                    "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
+                    "the run was stopped, or the disk is full (the log of `fedsynth deploy serve` says which). Mend "
+                    "that and run the same command again: it resumes, and only unanswered rounds are charged"
+                )
+            if view.begun is None and time.monotonic() > patience:
+                unheard()
+                patience = time.monotonic() + ASKED
+            time.sleep(POLL)
+    return view
+
+
+@contextlib.contextmanager
+def _screen(view: RunView, reader: EventReader, json_: bool) -> Iterator[Callable[[Event], None]]:
+    """Yield a function that shows an event: by a live display on a terminal, by a line of text elsewhere."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    if json_ or not console.is_terminal:
+        yield lambda event: _print_line(view, event)
+        return
+
+    class Picture:
+        def __rich__(self) -> Any:
+            from rich.text import Text
+
+            return Text("\n".join(lines_of(view.facts(reader.alive()))))
+
+    with Live(Picture(), console=console, refresh_per_second=2):
+        yield lambda event: None
+
+
+def _print_line(view: RunView, event: Event) -> None:
+    if text := line_of(view, event):
+        print(f"{time.strftime('%H:%M:%S', time.localtime(event.time))} {text}", flush=True)
+
+
+def line_of(view: RunView, event: Event) -> str:
+    """Return one line of text for an event of a run, for an output that is no terminal; empty if it is not to be shown.
+
+    ``view`` is the state of the run, which contains the event already.
+    """
+    from fedsynth.deploy.progress import (
+        WORDS,
+        AttemptBegun,
+        RoundsExpected,
+        RoundStarted,
+        SiteReplied,
+        SiteReported,
+        WorkAdvanced,
+    )
+
+    if isinstance(event, AttemptBegun):
+        return f"{len(event.sites)} sites; a round waits for them up to {_time(event.deadline)}"
+    if isinstance(event, RoundsExpected):
+        return f"about {event.rounds} rounds in all"
+    if isinstance(event, SiteReported):
+        return "" if event.state == "answered" else f"{event.site} is {event.state}"
+    if isinstance(event, RoundStarted):
+        total = f" of about {max(view.expected, event.round)}" if view.expected else ""
+        return f"round {event.round}{total}: {view.question}, to {len(event.bytes)} sites"
+    if isinstance(event, SiteReplied):
+        return f"{event.site} {WORDS[event.code]} after {view.site(event.site).seconds:.1f} s"
+    if isinstance(event, WorkAdvanced):
+        return f"{event.what}: {event.done} of {event.total}"
+    if event.error == "Incomplete":
+        return "the run pauses: files have to be carried"
+    return "the run is complete" if not event.exit_code else "the run has ended"
+
+
+def lines_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the state of a run as lines of text: round, sites, bytes, times and, at the end, its result.
+
+    ``facts`` is the output of :meth:`~fedsynth.deploy.progress.RunView.facts`.
+    """
+    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(facts["began"]))
+    lines = [
+        f"run {facts['run']} ({begun}): {facts['method']} over {len(facts['sites'])} sites, trust {facts['trust']}"
+    ]
+    if facts["round"]:
+        total = f" of about {facts['rounds']}" if facts["rounds"] else ""
+        lines.append(f"round {facts['round']}{total}: {facts['question']}")
+    if facts["progress"] and not facts["end"]:
+        lines.append("{what}: {done} of {total}".format_map(facts["progress"]))
+    lines += _site_lines(facts["sites"])
+    left = f", about {_time(facts['left'])} left" if facts["left"] is not None else ""
+    lines.append(
+        f"sent {_bytes(facts['bytes_sent'])}, received {_bytes(facts['bytes_received'])}; "
+        f"{_time(facts['elapsed'])} so far{left}"
+    )
+    return [*lines, facts["words"], *_end_lines(facts["end"])]
+
+
+def _site_lines(sites: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each site; of more than ``MOST_SITES``, only for those that have not answered."""
+    shown = sites if len(sites) <= MOST_SITES else [site for site in sites if site["state"] != "answered"]
+    width = max((len(site["name"]) for site in shown), default=0)
+    for site in shown[:MOST_SITES]:
+        seconds = f"{site['seconds']:8.1f} s" if site["seconds"] else ""
+        until = f"   given up in {_time(site['gives_up_in'])}" if site["gives_up_in"] is not None else ""
+        lost = f"   lost in {site['lost']} rounds" if site["lost"] > 1 else ""
+        yield f"  {site['name']:{width}}  {site['state']:13} {seconds}{until}{lost}".rstrip()
+        if site["to_do"]:
+            yield f"  {'':{width}}  {site['to_do']}"
+    if len(shown) > MOST_SITES:
+        yield f"  and {len(shown) - MOST_SITES} more that have not answered"
+    if len(shown) < len(sites):
+        yield f"  {len(sites) - len(shown)} sites have answered"
+
+
+def _end_lines(end: Mapping[str, Any] | None) -> list[str]:
+    """Return the result of a complete run and its warnings as lines of text."""
+    if end is None or end["exit_code"]:
+        return []
+    lost = [f"sites that missed a round: {', '.join(end['lost'])}"] if end["lost"] else []
+    warnings = [f"WARNING: {warning}" for warning in end["warnings"]]
+    return [f"the table is in {end['folder']}", end["headline"], *warnings, *lost]
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if whole < 3600:
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) -> None:
+    """Delete the messages of a run that has ended from the SuperLink's database; a failure is a warning."""
+    from fedsynth.deploy.flower.control import purge, unfinished
+
+    try:
+        end = time.monotonic() + SETTLED
+        # An earlier attempt may still count as running if its process was killed a moment ago.
+        while not control.status(attempt)[0].startswith("finished") or unfinished(database):
+            if time.monotonic() > end:
+                break
+            time.sleep(2)
+        purge(database)
+    except errors.FedsynthError as error:
+        print(f"WARNING: the SuperLink still holds the run's messages: {error}", file=sys.stderr)
+        return
+    if not json_:
+        print(f"the run's messages have been deleted from {database}")
+
+
+def _report(view: RunView, json_: bool) -> None:
+    """Print how a run ended, and exit with its exit code."""
+    import msgspec
+
+    from fedsynth.runs.folder import RunFolder
+
+    assert view.ended is not None
+    if not json_ and not view.ended.exit_code:
+        hidden = RunFolder(Path(view.ended.folder)).hidden()  # None if the folder is on another machine
+        print("\n".join([*_end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
+    elif not json_:
+        print(f"fedsynth: {view.ended.message}", file=sys.stderr)
+    if view.ended.exit_code:
+        raise typer.Exit(view.ended.exit_code)
+
+
+def deploy_status(
+    folder: Federation,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Show all runs of the federation. Without it: only the last one.")
+    ] = False,
+    json_: Json = False,
+) -> None:
+    """Show the state of the last run or, with --all, of all runs.
+
+    The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
+    the run has ended, its result. Sites that have not acknowledged the end of a complete run are named; they are told
+    again when a run starts.
+
+    Examples:
+
+      fedsynth deploy status federation
+
+      fedsynth deploy status federation --all --json
+    """
+    from fedsynth.runs.ending import unacknowledged
+
+    runs = _runs(folder)
+    if not runs:
+        raise errors.FedsynthError(f"no run of {folder} has begun; `fedsynth deploy run {folder}` starts one")
+    shown = runs if all_ else runs[-1:]
+    untold = unacknowledged(folder)
+    said = ["\n".join(lines_of(facts)) for facts in shown]
+    said += [f"not told yet that {run} has ended: {', '.join(sites)}" for run, sites in untold.items()]
+    say(json_, {"runs": shown, "not_told": untold}, "\n\n".join(said))
+
+
+def _runs(folder: Path) -> list[dict[str, Any]]:
+    """Return the view of the last attempt at each run that began, the newest run at the end."""
+    from fedsynth.deploy.progress import EventReader, all_runs, last_attempt
+
+    _require_federation(folder)
+    found = []
+    for file in all_runs(folder):
+        view = last_attempt(file)
+        if view is not None and view.begun is not None:
+            found.append(view.facts(EventReader(file).alive()))
+    return found
+
+
+def deploy_watch(
+    folder: Federation,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", min=0, max=65535, help="Port of this machine at which the page is served; 0: any free port."
+        ),
+    ] = 0,
+) -> None:
+    """Show the latest run on a live web page, served by this machine.
+
+    The page is served at 127.0.0.1 until Ctrl-C, under a random path: only who knows the printed address can open it.
+
+    Example:
+
+      fedsynth deploy watch federation
+    """
+    from fedsynth.deploy.watch import WatchPage
+
+    _require_federation(folder)
+    with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
+        print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
+
+
+def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
+    """Stop the run; `fedsynth deploy run` resumes it.
+
+    The run is stopped at the server. When it resumes, the sites' budgets are charged only for rounds that were not
+    answered yet.
+
+    Example:
+
+      fedsynth deploy stop federation
+    """
+    from fedsynth.deploy.flower.control import FlowerControl
+    from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
+
+    for file in reversed(all_runs(folder)):
+        view = last_attempt(file)
+        if view is not None and view.ended is None and EventReader(file).alive():
+            if view.attempt.startswith(_FILES):
+                raise errors.FedsynthError(
+                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press "
+                    "Ctrl-C there"
+                )
+            control = FlowerControl(folder, connection)
+            with EventLog(
+                file, view.attempt
+            ) as log:  # open already: a run that has vanished without an end is an error
+                control.stop(view.attempt)
+                message = "stopped by the operator; run the same command again to resume"
+                log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
+            run = file.parent.name
+            say(
+                json_,
+                {"run": run, "attempt": view.attempt},
+                f"stopped {run}; `fedsynth deploy run {folder}` resumes it",
+            )
+            return
+    raise errors.FedsynthError(f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them")
+
+
+def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
+    """Delete all messages from the database of Flower's server.
+
+    Flower's server program is called SuperLink. Its registrations of sites and its list of runs stay. `deploy run` does
+    this at the end of a run; use this command after runs that were started by `flwr run` or whose `deploy run` was
+    interrupted. The SuperLink may be up or down, but no run may be going on.
+
+    Example:
+
+      fedsynth deploy purge federation
+    """
+    from fedsynth.deploy.flower.control import purge
+
+    file = database or folder / "server" / "superlink.db"
+    deleted = purge(file)
+    say(
+        json_, {"database": str(file), "deleted": dict(deleted)}, f"{sum(deleted.values())} entries deleted from {file}"
+    )

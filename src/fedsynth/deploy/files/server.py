@@ -1,0 +1,393 @@
+"""The server's side of the file exchange: the transport, and a federation's run over it.
+
+Rule 1: a file that is not the site's signed reply to the message is passed over, and the site's own is waited for.
+Rule 2: whatever else is in the folder or happens to it, the worst result is a lost site, never a lost run. Rule 3: a
+request that is in the folder already is not written again: a server that was killed, or stopped until somebody has
+carried the files, finds its requests and the replies that have arrived. Rule 4: the end of a run lies among the
+requests until its site has acknowledged it; nothing waits for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import fedsynth
+from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, require_exchange
+from fedsynth.deploy.files.messages import OVERHEAD, MessageName, read_request, write_request
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported, explained
+from fedsynth.federation.ending import LARGEST
+from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.federation.transport import Message
+from fedsynth.federation.wire import LARGEST_MESSAGE, ForeignReply, Reply, WireError, open_envelope
+from fedsynth.files import read_text, write_private
+from fedsynth.runs.ending import EndNotice
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import RunResult, run_deployed
+
+POLL = 1.0  # s between two searches for replies
+_log = logging.getLogger(__name__)
+
+
+class RepliesMissing(Incomplete):
+    """Raised by a run over files that does not wait for replies, once it has written all requests that it can.
+
+    The message says which files to carry where. ``missing`` lists the paths of unanswered request files by site.
+    """
+
+    def __init__(self, message: str, missing: Mapping[str, Sequence[Path]]) -> None:
+        """Take the message, and the unanswered request files by site."""
+        super().__init__(message)
+        self.missing = missing
+
+
+class FileTransport:
+    """Transport over files: writes requests to sites as signed files in a folder, and reads their replies there.
+
+    It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
+    ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
+    reply within ``deadline`` seconds, :meth:`exchange` yields a reply with the code ``lost`` in its place, and the
+    request is withdrawn: its file is removed, and a late reply to it is ignored.
+
+    Parameters
+    ----------
+    exchange
+        Folder that carries the files, which must exist.
+    sites
+        Names of all sites of the federation (the roster).
+    deadline
+        Most seconds to wait in one call of :meth:`exchange`; it may be several days. A resumed run starts waiting from
+        zero.
+    wait
+        Whether to wait for replies. Otherwise there is no deadline: a call of :meth:`exchange` with missing replies
+        raises :class:`RepliesMissing` once all requests are written.
+    without
+        Names of sites that this transport does not ask; they count as lost.
+    withdrawn
+        File that lists the requests that were refused or given up, so that an old copy of such a request and its reply
+        is ignored; it is created when needed. ``None``: the list is kept in memory only.
+    poll
+        Seconds between two searches for replies.
+    """
+
+    def __init__(
+        self,
+        exchange: Path,
+        sites: Sequence[str],
+        deadline: float,
+        *,
+        wait: bool = True,
+        without: Collection[str] = (),
+        withdrawn: Path | None = None,
+        poll: float = POLL,
+    ) -> None:
+        """Take the parameters; nothing is written yet. Raises :class:`InvalidParameter` for unknown ``without``."""
+        self._exchange = exchange
+        self._sites = tuple(sites)
+        self._deadline = deadline
+        self._wait = wait
+        self._without = frozenset(without)
+        self._file = withdrawn
+        self._withdrawn = set(read_text(withdrawn).split() if withdrawn is not None and withdrawn.exists() else ())
+        self._poll = poll
+        self._going_on: Generator[Reply, None, None] | None = None
+        if unknown := sorted(self._without - set(self._sites)):
+            raise InvalidParameter(f"--without {', '.join(unknown)}: no such site; sites are {', '.join(self._sites)}")
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of all sites in the roster, also of those that are not asked."""
+        return self._sites
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Write ``messages``, each a request to one site, as files, and yield one reply per message, in their order.
+
+        Each reply is read only when it is needed. For a site without a valid reply in time, the reply is one with the
+        code ``lost``. Raises :class:`RepliesMissing` if replies are missing and this transport does not wait, and
+        :class:`FedsynthError` if the folder of the files does not exist.
+        """
+        self._going_on = self._replies(messages)
+        return self._going_on
+
+    def close(self) -> None:
+        """End a call of :meth:`exchange` that was interrupted by an error.
+
+        Requests that a site refused are withdrawn: their files are removed, so that a resumed run writes new ones.
+        """
+        if self._going_on is not None:
+            self._going_on.close()
+
+    def _replies(self, messages: Iterable[Message]) -> Generator[Reply, None, None]:
+        asked = [_Asked(message, self._folder(message.site, "requests")) for message in messages]
+        if not asked:
+            return
+        require_exchange(self._exchange)
+        end = time.monotonic() + self._deadline
+        turned_down: list[_Asked] = []
+        stopped = False
+        try:
+            for one in asked:
+                while (reply := self._reply(one, asked)) is None:
+                    if not self._wait:
+                        stopped = True
+                        raise self._missing(asked)
+                    if (left := end - time.monotonic()) <= 0:
+                        why = f"no answer within {self._deadline:g} s"
+                        reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
+                        break
+                    if not one.awaited:
+                        _log.info(
+                            "waiting for %s's reply to %s", one.message.site, MessageName.of(one.message.request).said
+                        )
+                    one.awaited = True
+                    time.sleep(min(self._poll, left))
+                one.done = True
+                if reply.code != "answered":
+                    turned_down.append(one)
+                yield reply
+        finally:
+            # A refused question is sent again as a new request, since the reason may be gone by then. A run that stops
+            # here to have files carried keeps the refusal; otherwise it would ask a failed site again without end.
+            if not stopped:
+                self._withdraw([*turned_down, *(one for one in asked if self._is_turned_down(one))])
+
+    def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
+        """Write each notice to its site as a file, and pass the acknowledgements that are there to ``accept``.
+
+        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`, and waits for nobody, however long
+        ``patience`` is. The files of an accepted acknowledgement are removed.
+        """
+        for notice in notices:
+            requests, replies = self._folder(notice.site, "requests"), self._folder(notice.site, "replies")
+            told, acknowledged = f"{notice.run}.end", f"{notice.run}.ended"
+            try:
+                data = replies.read(acknowledged, LARGEST)
+                if data is not None and accept(notice, data):
+                    requests.remove(told)
+                    replies.remove(acknowledged)
+                    continue
+                if requests.stamp(told) is None:
+                    requests.write(told, notice.data)
+            except OSError as error:
+                _log.warning("%s cannot be used (%s): %s is told later", requests.path, error, notice.site)
+
+    def remove_run(self, run: str) -> None:
+        """Remove the requests of the run named ``run`` and their replies, once the run is complete.
+
+        Files that cannot be removed are named in the log.
+        """
+        for site in self._sites:
+            for part in ("requests", "replies"):
+                folder = self._folder(site, part)
+                try:
+                    folder.remove_run(run)
+                except OSError as error:
+                    _log.warning("files of the run stay in %s (%s); delete them", folder.path, error)
+
+    def _folder(self, site: str, part: str) -> ExchangeFolder:
+        return ExchangeFolder(self._exchange, site, part)
+
+    def _reply(self, one: _Asked, asked: Sequence[_Asked]) -> Reply | None:
+        """Write all unwritten requests; return the reply to one request if it has arrived."""
+        listed: dict[str, list[MessageName]] = {}
+        for other in asked:
+            if other.done or other.name is not None:
+                continue
+            try:
+                if other.message.site not in listed:
+                    listed[other.message.site] = other.requests.requests()
+                self._place(other, listed[other.message.site])
+            except OSError as error:  # the share may be mounted again
+                other.say(f"{other.requests.path} cannot be used ({explained(error)})")
+        if one.message.site in self._without:
+            return self._lost(one, "left out (--without)")
+        try:
+            return None if one.name is None else self._read(one)
+        except OSError as error:
+            one.say(f"{self._folder(one.message.site, 'replies').path} cannot be used ({explained(error)})")
+            return None
+
+    def _place(self, one: _Asked, listed: Iterable[MessageName]) -> None:
+        """Find the request in the folder, or write it; a site that is left out gets no request."""
+        message = one.message
+        name = MessageName.of(message.request)
+        for found in listed:
+            if found.without_attempt != name or str(found) in self._withdrawn:
+                continue
+            if self._is_ours(one, found):
+                one.name = found
+                return
+        if message.site in self._without:
+            return
+        name = replace(name, attempt=secrets.token_hex(8))
+        content = write_request(message.coordinator, fedsynth.__version__, message.site, name, message.data)
+        one.requests.write(name.request, content)
+        one.name = name
+
+    def _is_ours(self, one: _Asked, name: MessageName) -> bool:
+        """Whether a request file in the folder is complete and this coordinator's own."""
+        message = one.message
+        try:
+            data = one.requests.read(name.request, len(message.data) + OVERHEAD)
+            found = read_request(data or b"", message.coordinator.public)
+            body = open_envelope(found.message.data).body
+        except (WireError, OSError):
+            return False
+        told = (found.fedsynth, found.site, found.name, bytes(body))
+        return told == (fedsynth.__version__, message.site, str(name), message.request.body)
+
+    def _read(self, one: _Asked) -> Reply | None:
+        """Return the reply if it has arrived, is complete and is signed by the site."""
+        assert one.name is not None
+        replies, file = self._folder(one.message.site, "replies"), one.name.reply
+        stamp = replies.stamp(file)
+        if stamp is None or not one.known.worth_reading(file, stamp):
+            return None
+        data = replies.read(file, LARGEST_MESSAGE + OVERHEAD)
+        if data is None:
+            one.say(f"{replies.path / file} is larger than any reply")
+            return None
+        try:
+            reply = one.message.own_reply(data)
+        except ForeignReply as error:
+            one.say(f"{replies.path / file} is not a valid reply: {error}")
+            return None
+        return self._lost(one, reply.lost) if reply.code == "lost" else reply
+
+    def _lost(self, one: _Asked, why: str) -> Reply:
+        _log.warning("lost site %s in step %d: %s", one.message.site, one.message.request.head.step, why)
+        return one.message.lost(why)
+
+    def _is_turned_down(self, one: _Asked) -> bool:
+        """Whether a reply that was not read, because another one ended the run, is a refusal too."""
+        if one.done or one.name is None:
+            return False
+        try:
+            reply = self._read(one)
+        except OSError:
+            return False
+        return reply is not None and reply.code != "answered"
+
+    def _withdraw(self, turned_down: Sequence[_Asked]) -> None:
+        """Record that these requests are void, and remove them with their replies."""
+        names = {str(one.name) for one in turned_down if one.name is not None} - self._withdrawn
+        self._withdrawn |= names
+        if names and self._file is not None:
+            write_private(self._file, "\n".join(sorted(self._withdrawn)))
+        for one in turned_down:
+            if one.name is None:
+                continue
+            try:
+                one.requests.remove(one.name.request)
+                self._folder(one.message.site, "replies").remove(one.name.reply)
+            except OSError as error:
+                _log.warning("%s was refused or given up and stays in the folder (%s)", one.name.request, error)
+
+    def _missing(self, asked: Sequence[_Asked]) -> RepliesMissing:
+        """Return the error that says what to carry where; raises :class:`FedsynthError` for an unwritable request."""
+        missing: dict[str, list[Path]] = {}
+        for one in asked:
+            replies, site = self._folder(one.message.site, "replies"), one.message.site
+            if one.done or site in self._without:
+                continue
+            if one.name is None:
+                raise FedsynthError(
+                    f"the request to {site} cannot be written: {one.said}; fix that and run the same command again"
+                )
+            if one.said or replies.stamp(one.name.reply) is None:
+                missing.setdefault(site, []).append(one.requests.path / one.name.request)
+        lines = ["replies are missing:"]
+        for site, files in missing.items():
+            lines.append(
+                f"  {site}: carry {files[0].parent} ({len(files)} new) there, let the site answer "
+                f"(fedsynth site serve FOLDER --exchange DIR --once), bring {self._folder(site, 'replies').path} back"
+            )
+        lines += [f"  {one.message.site}: {one.said}" for one in asked if one.said]
+        lines.append(
+            "Then run the same command again. --without SITE goes on without a site that cannot answer, where "
+            "min_sites of job.toml is less than all."
+        )
+        return RepliesMissing("\n".join(lines), missing)
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A message of an exchange, with its file, whether it is settled, and its current problem, if any."""
+
+    message: Message
+    requests: ExchangeFolder
+    name: MessageName | None = None
+    done: bool = False
+    awaited: bool = False
+    said: str = ""
+    known: ReadTimes = field(default_factory=ReadTimes)
+
+    def say(self, what: str) -> None:
+        """Log a problem, once."""
+        if what != self.said:
+            _log.warning("site %s: %s", self.message.site, what)
+        self.said = what
+
+
+def run_over_files(
+    folder: Path,
+    exchange: Path,
+    progress: Progress = ignore_progress,
+    *,
+    wait: bool = True,
+    without: Collection[str] = (),
+) -> RunResult:
+    """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
+
+    ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    folder that carries the files. ``progress(task, done, total)`` is called as the run proceeds, with the name of a
+    task and the numbers of its steps that are done and of all its steps. Without ``wait``, it raises
+    :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes when it is called again.
+    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.RunResult`); raises what
+    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
+    """
+    with over_files(folder, exchange, wait=wait, without=without) as transport:
+        return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
+
+
+@contextmanager
+def over_files(
+    folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
+) -> Iterator[FileTransport]:
+    """Return a context manager that yields the transport to a run's sites; the ``with`` block makes the run.
+
+    ``folder/job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
+    for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
+    replies are removed from ``exchange``; copies of them elsewhere are not needed any more. What stays is a file to
+    each site that says that the run has ended, until the site has acknowledged it.
+
+    Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
+    :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``
+    lacks a site's identity key or ``exchange`` does not exist.
+    """
+    path = folder / "job.toml"
+    deployment = Job.load(path).deployment
+    if deployment is None:
+        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    require_exchange(exchange)
+    transport = FileTransport(
+        exchange,
+        tuple(deployment.identities),
+        deployment.deadline,
+        wait=wait,
+        without=without,
+        withdrawn=folder / "state" / deployment.run / "withdrawn",
+    )
+    if (folder / "runs" / deployment.run).exists():  # complete; perhaps the server was killed before it tidied up
+        transport.remove_run(deployment.run)
+    try:
+        yield transport
+    finally:
+        transport.close()
+    transport.remove_run(deployment.run)

@@ -1,0 +1,250 @@
+"""The site's side of the file exchange: answers each request in a folder once.
+
+Rule 1: a request is answered only if the coordinator signed it for this site and for this file name; every other file
+    is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again, from the answers
+    stored in the site's privacy account. Rule 3: replies are sent at whole multiples of ``answer_every`` seconds (from
+    the site's policy; of a longer time if they took training), so their timing, which may depend on the rows, shows
+    only in such steps. Rule 4: a site never removes requests or replies from the exchange, because several independent
+    copies of it may exist. Rule 5: a file that tells the end of a run closes the run before anything is answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fedsynth
+from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
+from fedsynth.deploy.files.messages import OVERHEAD, MessageName, RequestFile, read_request, run_of
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.state import IdleRuns, TimedReplies, answer, end_of_run, site_secret, wait_until_due
+from fedsynth.errors import FedsynthError, explained, is_fault
+from fedsynth.federation.ending import LARGEST, acknowledges, read_end
+from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
+from fedsynth.secure.masking import identity
+
+LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
+POLL = 1.0  # s between two searches for requests
+_log = logging.getLogger("fedsynth.site")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request to this site that has no reply yet."""
+
+    name: MessageName
+    message: bytes
+    refuse: str
+
+
+class FileAnswerer:
+    """Answers the requests that the server's files bring to a site: those in ``EXCHANGE/SITE/requests``.
+
+    Replies are files in ``EXCHANGE/SITE/replies``.
+
+    Parameters
+    ----------
+    folder
+        Folder of the site's configuration, ``site.toml``, which is read again at each search for requests.
+    exchange
+        Folder that carries the files, which must exist.
+    say
+        Called with a sentence for each answered request, and with the reason for each unanswered one.
+    poll
+        Seconds between two searches of :meth:`serve`.
+    """
+
+    def __init__(
+        self, folder: Path, exchange: Path, say: Callable[[str], None] = _log.info, poll: float = POLL
+    ) -> None:
+        """Take the parameters and read nothing yet; raises :class:`FedsynthError` if the exchange does not exist."""
+        require_exchange(exchange)
+        self._folder = folder
+        self._exchange = exchange
+        self._say = say
+        self._poll = poll
+        self._stopped = threading.Event()
+        self._idle = IdleRuns(folder)
+        self._known = ReadTimes()
+        self._done: dict[str, tuple[Stamp, Stamp]] = {}
+        self._told: dict[str, str] = {}
+        self._ended: set[str] = set()
+        self._ends: set[str] = set()
+
+    def stop(self) -> None:
+        """Make :meth:`serve` return once the current batch of requests is answered; called from another thread."""
+        self._stopped.set()
+
+    def serve(self) -> None:
+        """Answer requests until :meth:`stop`; errors are logged and retried, since the files may come back."""
+        trouble = ""
+        while not self._stopped.is_set():
+            try:
+                self.answer_once()
+                trouble = ""
+            except Exception as error:
+                said = explained(error) if isinstance(error, OSError) else str(error)
+                if said != trouble:
+                    _log.warning("this site cannot answer: %s", said, exc_info=is_fault(error))
+                trouble = said
+            self._stopped.wait(self._poll)
+
+    def answer_once(self) -> int:
+        """Answer all requests that have no reply yet, and return their number.
+
+        It waits until the replies are due, at multiples of ``answer_every`` seconds (in the policy of ``site.toml``).
+        An unchanged request that was read in the last :data:`~fedsynth.deploy.files.folder.AGAIN` seconds is passed
+        over. Raises :class:`FedsynthError` if ``site.toml`` or the site's privacy account, the file of charges and
+        stored answers, cannot be read. If a reply cannot be written, the others are written first and then the error is
+        raised; a call after that time writes the missing reply. Afterwards, at the first call and then once an hour,
+        idle runs are closed.
+        """
+        try:
+            return self._answer_all()
+        finally:
+            self._idle.close()  # after the answers: a run that comes back is not idle
+
+    def _answer_all(self) -> int:
+        config = load_site_config(self._folder)
+        key = identity(site_secret(config))
+        replies = self._replies(config)
+        self._end_runs(config, key)
+        answered, unwritten = 0, ""
+        began = time.monotonic()
+        for batch in self._batches(config, key):
+            found = _answers(config, batch)
+            wait_until_due(began, config.policy.answer_every, seconds=found.seconds)
+            for asked, message in zip(batch, found.replies, strict=True):
+                try:
+                    replies.write(asked.name.reply, message)
+                except OSError as error:
+                    unwritten = f"a reply cannot be written: {explained(error)}"
+                else:
+                    answered += 1
+                    self._say(f"{asked.name.said}: {_said(message)}")
+            if self._stopped.is_set():
+                break
+            began = time.monotonic()
+        if unwritten:
+            raise FedsynthError(unwritten)
+        return answered
+
+    def _end_runs(self, config: SiteConfig, key: bytes) -> None:
+        """Close the runs that have ended, as files in the folder say, and acknowledge that in files."""
+        requests, replies = self.requests(config), self._replies(config)
+        self._ended.clear()
+        self._ends = {f"{run}.end" for run in requests.ends()}
+        for file in sorted(self._ends):
+            run = run_of(file)
+            try:
+                data = requests.read(file, LARGEST) or b""
+                if read_end(data, config.coordinator).run != run:
+                    raise WireError("it tells the end of another run")
+            except (WireError, OSError) as error:
+                self._say_once(file, error)
+                continue
+            self._ended.add(run)
+            known = replies.read(f"{run}.ended", LARGEST) or b""
+            if not acknowledges(known, data, config.name, key) and (told := end_of_run(config, data)):
+                replies.write(f"{run}.ended", told)
+                self._say(f"run {run} has ended, and is closed here")
+
+    def _say_once(self, file: str, error: Exception) -> None:
+        if self._told.get(file) != str(error):
+            self._say(f"{file} is left unanswered: {error}")
+        self._told[file] = str(error)
+
+    def requests(self, config: SiteConfig) -> ExchangeFolder:
+        """Return the folder of the requests to this site; ``config`` is the content of its ``site.toml``."""
+        return ExchangeFolder(self._exchange, config.name, "requests")
+
+    def _replies(self, config: SiteConfig) -> ExchangeFolder:
+        return ExchangeFolder(self._exchange, config.name, "replies")
+
+    def _batches(self, config: SiteConfig, key: bytes) -> Iterator[list[_Asked]]:
+        """Yield the requests to answer, in order, in batches of at most ``LARGEST_BATCH`` bytes."""
+        batch: list[_Asked] = []
+        used = 0
+        names = self.requests(config).requests()
+        present = {name.request for name in names}
+        self._known.keep(present)
+        self._done = {file: stamps for file, stamps in self._done.items() if file in present}
+        self._told = {file: what for file, what in self._told.items() if file in present | self._ends}
+        for name in names:
+            if name.run in self._ended:  # a copy that was carried late would open the run again
+                continue
+            asked = self._asked(config, name, key)
+            if asked is None:
+                continue
+            if batch and used + len(asked.message) > LARGEST_BATCH:
+                yield batch
+                batch, used = [], 0
+            batch.append(asked)
+            used += len(asked.message)
+        if batch:
+            yield batch
+
+    def _asked(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:
+        """Return a request to answer; ``None`` if it has been answered or is not a request to this site."""
+        try:
+            return self._read(config, name, key)
+        except (WireError, OSError) as error:
+            self._say_once(name.request, error)
+            return None
+
+    def _read(self, config: SiteConfig, name: MessageName, key: bytes) -> _Asked | None:
+        """Do the work of :meth:`_asked`; raises :class:`WireError` if the file is not a request to this site."""
+        requests, replies = self.requests(config), self._replies(config)
+        stamp, replied = requests.stamp(name.request), replies.stamp(name.reply)
+        if stamp is None:
+            raise WireError("it is not a regular file")
+        if replied is not None and self._done.get(name.request) == (stamp, replied):
+            return None
+        if not self._known.worth_reading(name.request, stamp):
+            return None
+        data = requests.read(name.request, config.policy.largest_message + OVERHEAD)
+        if data is None:
+            raise WireError("it is larger than largest_message in [policy] of site.toml")
+        found = read_request(data, config.coordinator)
+        if (found.site, found.name) != (config.name, str(name)):
+            raise WireError(f"it was written for {found.site}, as {found.name}")
+        if replied is not None and self._is_answered(replies, config, name, found, key):
+            self._done[name.request] = (stamp, replied)
+            return None
+        here, server = fedsynth.__version__, found.fedsynth
+        why = "" if here == server else f"it runs fedsynth {here} and the server {server!r}; upgrade both together"
+        return _Asked(name, found.message.tobytes(), why)
+
+    def _is_answered(
+        self, replies: ExchangeFolder, config: SiteConfig, name: MessageName, request: RequestFile, key: bytes
+    ) -> bool:
+        """Whether this site's own reply to the request exists and is complete."""
+        data = replies.read(name.reply, LARGEST_MESSAGE + OVERHEAD)
+        if data is None:
+            return False
+        try:
+            head, _ = open_reply(data, config.name, key)
+            asked = hashlib.sha256(open_envelope(request.message.data).body).digest()
+        except WireError:
+            return False
+        return head.message == asked
+
+
+def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> TimedReplies:
+    """Return the reply to each request of a batch."""
+    found = answer(config, [asked.message for asked in batch if not asked.refuse])
+    answered = iter(found.replies)
+    replies = [
+        answer(config, [asked.message], asked.refuse).replies[0] if asked.refuse else next(answered) for asked in batch
+    ]
+    return TimedReplies(replies, found.seconds)
+
+
+def _said(reply: bytes) -> str:
+    code = code_of(reply)
+    return code if code == "answered" else f"{code}; the reason is in this site's log and in its audit"

@@ -1,0 +1,237 @@
+"""The server's executor: it makes the runs that are started at Flower's server (SuperLink).
+
+It takes the place of Flower's ``flower-superexec``, which installs and runs the app that whoever started a run has
+sent along, beside the coordinator's key. The executor takes the SuperLink's tasks with the same secret. Of a task it
+uses the number alone: each task is one attempt at the run that the federation's own ``job.toml`` describes, made by the
+installed fedsynth.
+
+Rule 1: nothing that came with a task is unpacked, imported or read. Rule 2: each attempt runs in a process of its own,
+one at a time. Rule 3: who reaches the SuperLink's control API can start and stop attempts, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+from flwr.common.constant import SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    PullTaskInputRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.serverapp import Grid
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedsynth.deploy.flower.grid import FlowerGrid
+from fedsynth.deploy.flower.server import FlowerTransport
+from fedsynth.deploy.progress import Tell, run_watched
+from fedsynth.errors import FedsynthError, Refused, explained
+from fedsynth.runs.job import Job
+
+POLL = 0.5  # s between two polls for a task
+PAUSE = 2.0  # s until the next attempt after the SuperLink could not be reached
+_log = logging.getLogger("fedsynth.server")
+
+
+class FlowerExecutor:
+    """Makes the run of one federation whenever it is started at Flower's server (SuperLink).
+
+    Parameters
+    ----------
+    folder
+        The federation's, with ``job.toml``; all that a run makes lies in it.
+    superlink
+        HOST:PORT of the SuperLink, on this machine.
+    certificates
+        The certificates (PEM) that vouch for the SuperLink's.
+    secret
+        Content of the file that the SuperLink was given as ``--superexec-auth-secret-file``.
+    """
+
+    def __init__(self, folder: Path, superlink: str, certificates: bytes, secret: bytes) -> None:
+        """Connect to nothing yet."""
+        self._folder = folder
+        self._superlink = superlink
+        self._certificates = certificates
+        self._secret = secret
+        self._stopped = threading.Event()
+        self._reached = True
+
+    def stop(self) -> None:
+        """Make :meth:`serve` return, and end the attempt that is going on; called from another thread or a signal."""
+        self._stopped.set()
+
+    def serve(self) -> None:
+        """Make the runs that are started, one after the other, until :meth:`stop`.
+
+        While the SuperLink cannot be reached, it is tried again and again. Raises :class:`Refused` if it does not
+        accept the secret.
+        """
+        acquire = SuperExecAuthHttpInterceptor(
+            master_secret=self._secret, protected_methods=frozenset({"/flwr.proto.Runtime/AcquireTask"})
+        )
+        with connected(self._superlink, self._certificates, acquire) as client:
+            while not self._stopped.is_set():
+                if token := self._next(client):
+                    self._make(token)
+                else:
+                    self._stopped.wait(POLL if self._reached else PAUSE)
+
+    def _next(self, client: RuntimeHttpClient) -> str:
+        """Return the token of the SuperLink's oldest task; empty if there is none, or no SuperLink."""
+        try:
+            found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+        except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is no message of Flower's
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (401, 403):
+                raise Refused(
+                    f"the SuperLink at {self._superlink} does not accept this secret; give both the same file"
+                ) from error
+            if self._reached:
+                _log.warning("no SuperLink answers at %s (%s); trying again", self._superlink, _line(error))
+            self._reached = False
+            return ""
+        if not self._reached:
+            _log.info("the SuperLink at %s is reachable again", self._superlink)
+        self._reached = True
+        return found.token if found.HasField("task") else ""
+
+    def _make(self, token: str) -> None:
+        """Make one attempt at the run, in a process that has what is loaded here, and wait for its end."""
+        process = multiprocessing.get_context("fork").Process(
+            target=attempt, args=(self._folder, self._superlink, self._certificates, token)
+        )
+        process.start()
+        while process.is_alive() and not self._stopped.is_set():
+            process.join(POLL)
+        if process.is_alive():
+            process.terminate()
+        process.join()
+        if process.exitcode:
+            _log.warning("the process of the run ended with status %d", process.exitcode)
+
+
+def server_secret(path: Path) -> bytes:
+    """Return the secret (bytes) in the file ``path``, which the SuperLink and the executor share.
+
+    The two may belong to different users of one group. Raises :class:`FedsynthError` if the file is missing or empty,
+    or if everybody can read it.
+    """
+    if not path.is_file() or not path.stat().st_size:
+        raise FedsynthError(f"{path} is missing or empty; `fedsynth deploy init` makes it: give the SuperLink the same")
+    if path.stat().st_mode & 0o007:
+        raise FedsynthError(f"{path} can be read by everybody; run chmod o-rwx {path}")
+    return path.read_bytes()
+
+
+@contextmanager
+def connected(
+    superlink: str, certificates: bytes, interceptor: ProtobufClientInterceptor
+) -> Iterator[RuntimeHttpClient]:
+    """Give a client for the SuperLink's Runtime API; parameters are those of :class:`FlowerExecutor`."""
+    client = RuntimeHttpClient.from_server_address(
+        server_address=superlink,
+        insecure=False,
+        root_certificates=certificates,
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="fedsynth"), interceptor],
+    )
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> None:
+    """Make one attempt at the run of the federation in ``folder``, for the SuperLink's task of this ``token``.
+
+    Parameters are as in :class:`FlowerExecutor`. The end of the attempt, an error's sentence too, is told to the
+    SuperLink and stands in the run's events.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    grid = FlowerGrid(superlink, certificates, token)
+    status, details = SubStatus.FAILED, "the attempt was interrupted"
+    with connected(superlink, certificates, RuntimeTokenHttpInterceptor(token)) as client:
+        try:
+            task = client.PullTaskInput(PullTaskInputRequest())
+        except httpx.HTTPError as error:
+            _log.warning("the run could not begin (%s); start it again once the SuperLink is reachable", _line(error))
+            return
+        TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+        TaskIdentity.node_id = task.context.node_id
+        grid.set_run(run_from_proto(task.run))
+        heartbeat = HeartbeatSender(partial(_beat, client))
+        heartbeat.start()
+        try:
+            outcome = run_watched(folder / "job.toml", str(task.run.run_id), partial(_transport, grid))
+            status, details = SubStatus.COMPLETED, ""
+            _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
+            for warning in outcome.statement.warnings():
+                _log.warning("%s", warning)
+            _log.info("sites that missed a round: %s", ", ".join(outcome.lost) or "none")
+        except (FedsynthError, OSError) as error:
+            details = explained(error) if isinstance(error, OSError) else str(error)
+            _log.error("the run ended without a result: %s", details)
+        except Exception as error:
+            details = f"a fault of fedsynth ({type(error).__name__}); the log of `fedsynth deploy serve` has more"
+            _log.exception("the run ended without a result")
+        except KeyboardInterrupt:
+            _log.warning("the run was stopped, or given up by the SuperLink; start it again to resume it")
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):  # what is left is short, and has to be done
+                signal.signal(number, signal.SIG_IGN)
+            heartbeat.stop()  # first: afterwards the SuperLink does not know the attempt any more
+            try:
+                client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=details))
+            except httpx.HTTPError as error:
+                _log.info("the SuperLink was not told the end of the run (%s); it knows, or it ended", _line(error))
+            grid.close()
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of an error's text; further lines of HTTPX point to pages about HTTP."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Send a heartbeat; return whether it arrived. If the SuperLink has ended the attempt, interrupt it."""
+    try:
+        found = client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            return False
+    except (httpx.TransportError, ValueError):  # the second for a reply that is no message of Flower's
+        return False
+    else:
+        if found.success:
+            return True
+    os.kill(os.getpid(), signal.SIGINT)  # which wakes the main thread, whatever it waits for
+    return True
+
+
+@contextmanager
+def _transport(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
+    """Give the transport to a job's sites, once enough of them are there."""
+    assert job.deployment is not None
+    transport = FlowerTransport(grid, job.deployment.sites, job.deployment.deadline, tell=tell)
+    transport.wait(job.deployment.least)
+    yield transport

@@ -1,0 +1,421 @@
+"""A site's Flower node: one process that fetches the server's messages and answers them.
+
+It takes the place of Flower's own node, ``flower-supernode``, and of the process that Flower starts beside it for each
+message, in which code runs that the server sent. Of Flower it uses the client library for the SuperLink's Fleet API.
+
+Rule 1: of a message, only the requests in it are read; the app that Flower distributes is not even fetched. Rule 2: a
+site that cannot answer is a lost site; the run goes on. Rule 3: nothing outlives a message. If a run ends while its
+message is fetched, answered or sent back, that message is dropped; if anything else fails, the node reports itself to
+the SuperLink anew, so that the server sends its messages again. Rule 4: replies leave at whole multiples of
+``answer_every`` seconds (from the site's policy), so that the time of an answer, which may depend on the rows, shows
+only in such steps. Replies to questions for which a site trains a model leave at multiples of a longer time, which
+follows from the question and the policy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import fedsynth
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.state import IdleRuns, TimedReplies, answer, wait_until_due
+from fedsynth.errors import FedsynthError, is_fault, reason_of
+
+try:
+    import httpx
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.app import ConfigRecord, Error, Message, RecordDict
+    from flwr.app.message.message import remove_content_from_message
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto.fleet_pb2 import (
+        ActivateNodeRequest,
+        DeactivateNodeRequest,
+        PullMessagesRequest,
+        PushMessagesRequest,
+    )
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.message_pb2 import ObjectTree, PushObjectRequest, PushObjectResponse
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    from fedsynth.deploy.flower.records import BUSY, pack, unpack
+except ImportError as error:
+    from importlib.metadata import version
+
+    raise FedsynthError(
+        f"flwr {version('flwr')} does not fit this fedsynth ({error}); install 'fedsynth[flower]' of this version"
+    ) from error
+
+POLL = 0.5  # s between two polls for a message
+BEAT = 5.0  # s between two heartbeats
+INTERVAL = 15.0  # s; a node is away after twice this time without a heartbeat
+PAUSE = 2.0  # s until the next attempt after the SuperLink could not be reached
+PATIENCE = 120.0  # s for which a message's parts, or the delivery of its reply, are tried again
+_Found = TypeVar("_Found")
+_log = logging.getLogger("fedsynth.site")
+
+
+class RunEnded(Exception):
+    """The run of a message has ended at the server, so that nobody waits for its reply."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How a site's node reaches Flower's server and proves who it is.
+
+    ``superlink`` is HOST:PORT of the SuperLink or of a proxy in front of it; ``roots`` is the file (PEM) of the
+    certificate authorities that vouch for it. ``key`` is the file of the node's private key, which the server has
+    registered. ``certificate`` and ``certificate_key`` are the files (PEM) of the site's own certificate and its key,
+    which the proxy asks for; both may be missing.
+    """
+
+    superlink: str
+    roots: Path
+    key: Path
+    certificate: Path
+    certificate_key: Path
+
+    @classmethod
+    def of(cls, config: SiteConfig) -> Connection:
+        """Return the connection that a site's configuration describes."""
+        return cls(config.superlink, config.root_certificates, config.key, config.certificate, config.certificate_key)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[FleetHttpClient]:
+        """Give a client for the SuperLink's Fleet API; raise :class:`FedsynthError` for files that do not fit."""
+        try:
+            private = load_ssh_private_key(self.key.read_bytes(), password=None)
+            if not isinstance(private, ec.EllipticCurvePrivateKey):
+                raise ValueError("not an elliptic-curve key")
+            context = ssl.create_default_context(cafile=self.roots)
+            if self.certificate.exists() and self.certificate_key.exists():
+                context.load_cert_chain(self.certificate, self.certificate_key)
+        except (OSError, TypeError, ValueError) as error:
+            raise FedsynthError(
+                f"the node's key or certificates cannot be used ({error}); `fedsynth site check` names the file"
+            ) from error
+        signed = NodeAuthHttpInterceptor(private, private.public_key())
+        interceptors = (RuntimeVersionHttpInterceptor(component_name="fedsynth"), signed)
+        with FleetHttpClient(f"https://{self.superlink}", interceptors=interceptors, verify=context) as client:
+            yield client
+
+    @property
+    def public(self) -> bytes:
+        """The node's public key, by which the server knows it."""
+        private = load_ssh_private_key(self.key.read_bytes(), password=None)
+        assert isinstance(private, ec.EllipticCurvePrivateKey)
+        return public_key_to_bytes(private.public_key())
+
+
+class FlowerNode:
+    """Fetches a site's messages from Flower's server (SuperLink), answers them one by one, and sends the replies.
+
+    ``folder`` holds the site's configuration, ``site.toml``, which is read anew for each message. While one message is
+    answered, messages of the same run wait, and the server is told at once that the site is busy if one of another run
+    comes.
+    """
+
+    def __init__(self, folder: Path, connection: Connection) -> None:
+        """Connect to nothing yet."""
+        self._folder = folder
+        self._connection = connection
+        self._stopped = threading.Event()
+        self._idle = IdleRuns(folder)
+        self._node: Node | None = None  # as the SuperLink knows it
+        self._active = False  # whether the SuperLink takes it for connected
+        self._trouble = ""
+        self._waiting: dict[Future[None], int] = {}  # messages that are answered, and their runs
+
+    def stop(self) -> None:
+        """Make :meth:`serve` return once the current message is answered; called from another thread or a signal."""
+        self._stopped.set()
+
+    def serve(self) -> None:
+        """Answer the site's messages until :meth:`stop`; while the SuperLink cannot be reached, try again and again.
+
+        While no message is there, idle runs are closed, at once and then every hour. Raises :class:`FedsynthError` if
+        key or certificates cannot be used, or if another process answers with this node's key.
+        """
+        with (
+            _alone(self._connection.key),
+            self._connection.opened() as client,
+            self._beating(client),
+            ThreadPoolExecutor(1, "answer") as worker,
+        ):
+            try:
+                while not self._stopped.is_set():
+                    if not self._look(client, worker):
+                        self._idle.close()
+                        self._stopped.wait(PAUSE if self._trouble else POLL)
+            finally:
+                worker.shutdown()
+                self._deactivate(client)
+
+    def _look(self, client: FleetHttpClient, worker: ThreadPoolExecutor) -> bool:
+        """Fetch the oldest message, if there is one, and have it answered; return whether there was one."""
+        try:
+            node = self._node if self._node and self._active else self._activate(client)
+            found = client.PullMessages(PullMessagesRequest(node=node))
+            pulled = [message_from_proto(one) for one in found.messages_list[:1]]
+            taken = list(zip(pulled, found.message_object_trees[:1], strict=True))
+        except Exception as error:  # a SuperLink may answer anything at all; it must not end the site's process
+            self._tell(error)
+            return False
+        if self._trouble:
+            _log.info("the SuperLink at %s accepts this node", self._connection.superlink)
+            self._trouble = ""
+        if not taken:
+            return False
+        ((message, tree),) = taken
+        self._waiting = {at: run for at, run in self._waiting.items() if not at.done()}
+        run = message.metadata.run_id
+        if other := next((busy for busy in self._waiting.values() if busy != run), None):
+            _log.info("run %s has to wait: a message of run %s is being answered", run, other)
+            self._guarded(lambda: self._turn_away(client, node, message), run)
+        else:
+            self._waiting[worker.submit(self._guarded, lambda: self._answer(client, node, message, tree), run)] = run
+        return True
+
+    def _guarded(self, work: Callable[[], None], run: int) -> None:
+        """Do the work for a message of Flower's ``run``; a failure affects this message alone."""
+        try:
+            work()
+        except RunEnded:
+            _log.info("run %s has ended at the server; its message is dropped", run)
+        except Exception as error:
+            known = isinstance(error, httpx.HTTPError)
+            why = f" ({_reason(error, self._connection.superlink)})" if known else ""
+            _log.warning(
+                "a message could not be fetched or its reply not delivered%s; the server sends it again",
+                why,
+                exc_info=not known,
+            )
+            self._active = False  # to be activated anew, which the server notices
+
+    def _answer(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
+        run = message.metadata.run_id
+        pull = make_pull_object_fn_protobuf(_patiently(client.PullObject), node, run)
+        confirm = make_confirm_message_received_fn_protobuf(_patiently(client.ConfirmMessageReceived), node, run)
+        whole = pull_and_inflate_object_from_tree(
+            tree, pull, confirm, return_type=Message, max_time=PATIENCE, initial_backoff=POLL, backoff_cap=PAUSE
+        )
+        whole.metadata.__dict__["_message_id"] = message.metadata.message_id
+        began = time.monotonic()
+        _send(client, node, reply(self._folder, whole), time.monotonic() - began)
+
+    def _turn_away(self, client: FleetHttpClient, node: Node, message: Message) -> None:
+        """Tell the server that this site is busy with a message of another run, and let Flower forget the message."""
+        run, number = message.metadata.run_id, message.metadata.message_id
+        make_confirm_message_received_fn_protobuf(_patiently(client.ConfirmMessageReceived), node, run)(number)
+        _send(client, node, Message(Error(BUSY, "busy"), reply_to=message), 0.0)
+
+    # The node's state at the SuperLink
+
+    def _activate(self, client: FleetHttpClient) -> Node:
+        self._deactivate(client)
+        asked = ActivateNodeRequest(public_key=self._connection.public, heartbeat_interval=INTERVAL)
+        self._node, self._active = Node(node_id=client.ActivateNode(asked).node_id), True
+        return self._node
+
+    def _deactivate(self, client: FleetHttpClient) -> None:
+        """Tell the SuperLink that this node is away; it then admits the node again at once."""
+        self._active = False
+        if self._node is not None:
+            try:
+                client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+            except (httpx.HTTPError, ValueError) as error:  # the second for a reply that is none of Flower's
+                _log.debug("the SuperLink was not told that this node is away: %s", error)
+
+    @contextlib.contextmanager
+    def _beating(self, client: FleetHttpClient) -> Iterator[None]:
+        """Send heartbeats while the node is active."""
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(BEAT):
+                if self._node is None or not self._active:
+                    continue
+                try:
+                    client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=INTERVAL))
+                except (httpx.HTTPError, ValueError) as error:  # the next poll for messages meets the same, and says so
+                    _log.debug("no heartbeat: %s", error)
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _tell(self, error: Exception) -> None:
+        """Log why the SuperLink cannot be used, once for each reason: what stands before the details in brackets."""
+        reason = _reason(error, self._connection.superlink)
+        trouble = reason.partition(" (")[0]
+        if trouble != self._trouble:
+            _log.warning("%s; trying again", reason)
+        self._trouble = trouble
+
+
+def _reason(error: Exception, superlink: str) -> str:
+    """Return why the SuperLink does not serve the node, and what to do."""
+    if fault := _certificate_fault(error):
+        return (
+            f"the certificate of the SuperLink at {superlink} is not accepted ({fault}): ca.crt is not that server's, "
+            "or the clock of this host or of the server is wrong (`fedsynth doctor` compares them)"
+        )
+    if isinstance(error, httpx.HTTPStatusError):
+        status, known = error.response.status_code, FlowerError.from_json(error.response.text)
+        if status == httpx.codes.UNAUTHORIZED:
+            return (
+                f"the SuperLink at {superlink} does not accept this node: its key is not registered, or the clock of "
+                "this host or of the server is wrong (`fedsynth doctor` compares them)"
+            )
+        if known is not None and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+            return (
+                f"the SuperLink at {superlink} has this node as connected already: after a crash it takes the node "
+                f"back within {2 * INTERVAL:g} s; longer, and another machine uses this node's key, or the key is not "
+                "registered"
+            )
+        return f"the SuperLink at {superlink} answers with HTTP status {status}"
+    return f"no SuperLink answers at {superlink} ({error or type(error).__name__})"
+
+
+def _certificate_fault(error: BaseException | None) -> str:
+    """Return what is wrong with the SuperLink's certificate, if that is the cause of an error; else an empty text."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return error.verify_message
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+@contextlib.contextmanager
+def _alone(key: Path) -> Iterator[None]:
+    """Hold the node's key file locked; raise :class:`FedsynthError` if another process does."""
+    try:
+        file = key.open("rb")
+    except OSError as error:
+        raise FedsynthError(f"the node's key cannot be read ({error}); `fedsynth site join` makes it") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FedsynthError(
+                f"another `fedsynth site serve` answers with the key {key}; stop it first, or leave it running"
+            ) from error
+        yield
+
+
+def _patiently(call: Callable[..., _Found]) -> Callable[..., _Found]:
+    """Return ``call`` with repetitions while the SuperLink cannot be reached; it raises :class:`RunEnded` as well."""
+
+    def tried(request: object) -> _Found:
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return call(request)
+            except httpx.HTTPStatusError as error:
+                known = FlowerError.from_json(error.response.text)
+                if known is not None and known.code == ApiErrorCode.FLEET_RUN_STATUS_NOT_ALLOWED:
+                    raise RunEnded from error
+                if error.response.status_code not in (502, 503, 504) or time.monotonic() > end:
+                    raise
+            except httpx.TransportError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(PAUSE)
+
+    return tried
+
+
+def _send(client: FleetHttpClient, node: Node, found: Message, seconds: float) -> None:
+    """Hand a reply to the SuperLink, with the seconds that it took to make it."""
+    run = found.metadata.run_id
+    with no_object_id_recompute():
+        found.metadata.__dict__["_message_id"] = found.object_id
+        bare = remove_content_from_message(found) if found.has_content() else found
+        pushed = _patiently(client.PushMessages)(
+            PushMessagesRequest(
+                node=node,
+                messages_list=[message_to_proto(bare)],
+                message_object_trees=[get_object_tree(found)],
+                clientapp_runtime_list=[seconds],
+            )
+        )
+        push = make_push_object_fn_protobuf(_patiently(_pushed_once(client)), node, run, pushed.session_id)
+        push_objects(get_all_nested_objects(found), push, object_ids_to_push=set(pushed.objects_to_push))
+
+
+def _pushed_once(client: FleetHttpClient) -> Callable[[PushObjectRequest], PushObjectResponse]:
+    """Return what pushes a part of a reply, and takes a repetition that is turned down for the answer that was lost.
+
+    The SuperLink stores each part once. Should it have none, it gives the reply up, and the server asks again.
+    """
+    tried: set[str] = set()
+
+    def push(request: PushObjectRequest) -> PushObjectResponse:
+        again = request.object_id in tried
+        tried.add(request.object_id)
+        found = client.PushObject(request)
+        return PushObjectResponse(stored=True) if again else found
+
+    return push
+
+
+def reply(folder: Path, message: Message) -> Message:
+    """Return a site's reply to one message of the server, not before the reply is due; never raises.
+
+    ``folder`` holds the site's configuration, ``site.toml``. A reply is due at a whole multiple of ``answer_every``
+    seconds (in the site's policy) after this call, or of a longer time if the message asks for training. Any failure
+    gives a reply without answers; the reason goes to the site's own log.
+    """
+    began = time.monotonic()
+    every, seconds = 1.0, 0.0
+    try:
+        config = load_site_config(folder)
+        every = config.policy.answer_every
+        replies, seconds = _replies(config, message.content)
+        content = pack("replies", replies)
+    except Exception as error:  # in the site's own log; the server learns nothing of it
+        _log.error("this site could not answer: %s", reason_of(error), exc_info=is_fault(error))
+        content = RecordDict({"failed": ConfigRecord({})})
+    found = Message(content, reply_to=message)
+    wait_until_due(began, every, seconds=seconds)
+    return found
+
+
+def _replies(config: SiteConfig, content: RecordDict) -> TimedReplies:
+    server, addressed = (str(content.config_records["head"][key])[:64] for key in ("fedsynth", "site"))
+    why = ""
+    if server != fedsynth.__version__:
+        why = f"it runs fedsynth {fedsynth.__version__} and the server {server!r}; upgrade both together"
+    elif addressed != config.name:
+        why = f"its site.toml says {config.name!r}; register its key under that name, or correct the file"
+    return answer(config, list(unpack("requests", content)), why)

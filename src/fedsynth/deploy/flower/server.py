@@ -1,0 +1,347 @@
+"""The transport to a federation's sites over Flower's server (SuperLink).
+
+Rule 1: the transport carries bytes; only Federation and Site interpret them. Rule 2: a node is identified by the key
+that it was registered with; its own claims are only checked against that. Rule 3: a node that fails for any reason
+loses its site, never the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Message as FlowerMessage
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+from flwr.supercore.run import RunNotRunningException
+
+import fedsynth
+from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
+from fedsynth.deploy.progress import SiteState, Tell, ignore_report
+from fedsynth.errors import FedsynthError, Refused, SiteLost
+from fedsynth.federation.transport import Message
+from fedsynth.federation.wire import Reply
+from fedsynth.runs.ending import EndNotice
+
+LARGEST_BATCH = 1 << 26  # bytes of requests in one message, at most; Flower splits arrays into objects of 5 MiB itself
+POLL = 0.5  # s between two polls for replies
+LOOKS = 4  # polls for replies per poll for nodes
+GRACE = 30.0  # s that a reconnected site has after it missed a deadline
+LONGEST_PAUSE = 8.0  # s between two attempts at a site that is busy
+# Errors for an unreachable node, a lost message and a busy site: none is final.
+NOT_YET = {
+    ErrorCode.MESSAGE_UNAVAILABLE: "Flower lost the message",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "Flower lost the reply",
+    ErrorCode.NODE_UNAVAILABLE: "its node is not connected",
+    BUSY: "it answers a message of another run",
+}
+_log = logging.getLogger("fedsynth.server")
+
+
+@dataclass
+class _Batch:
+    """Messages of one exchange to one site that are sent as one Flower message.
+
+    ``positions`` are their indices in the exchange. ``sent`` is Flower's message id, empty while none is in transit.
+    ``connected`` is the node's connection time when it was sent, ``why`` the reason why the last one failed, and
+    ``told`` what was reported of the site since. It is not sent again before ``due``, and ``pause`` doubles each
+    time: a node that reconnects forever would otherwise fill the SuperLink's disk with copies.
+    """
+
+    site: str
+    positions: list[int]
+    end: float
+    pause: float
+    due: float = 0.0
+    sent: str = ""
+    connected: str = ""
+    why: str = "not connected"
+    told: SiteState | None = None
+
+
+@dataclass
+class _Exchange:
+    """An exchange in progress: the messages, the replies so far by position, and the batches still waited for."""
+
+    asked: Sequence[Message]
+    batches: list[_Batch]
+    replies: dict[int, Reply] = field(default_factory=dict)
+    looks: int = 0
+
+
+class FlowerTransport:
+    """Transport over Flower: sends requests to the sites' nodes and yields the sites' replies.
+
+    It is a :class:`~fedsynth.federation.transport.Transport`; all messages of one call of :meth:`exchange` to one node
+    go in one Flower message, or in several beyond 64 MiB. ``grid`` is Flower's access to the nodes. ``sites`` are the
+    names of all sites of the federation; a node is the site of the name that it was registered under
+    (``flwr supernode register KEY --name NAME``). For a site that fails or sends an invalid answer, a reply with the
+    code ``lost`` is returned. A site that is not connected, disconnects or is slow is waited for up to ``deadline``
+    seconds. When it is back, it gets its messages again; to those that it has already answered it sends its stored
+    replies, which costs it no privacy budget. A site that has missed a deadline is passed over while it is not
+    connected. When it is back, it has :data:`GRACE` seconds to answer; once it has answered, the deadline applies
+    again. A site that stays away therefore delays a run by one deadline. A site that answers a message of another run
+    says so, and is asked again every few seconds.
+
+    ``poll`` is the time in seconds between two looks for replies. ``tell(site, state)`` is called when a site is
+    ``connected``, ``away``, ``busy`` or has ``answered``.
+    """
+
+    def __init__(
+        self, grid: Grid, sites: Sequence[str], deadline: float, poll: float = POLL, tell: Tell = ignore_report
+    ) -> None:
+        """Take Flower's grid, the roster and the deadline of an exchange."""
+        self._grid = grid
+        self._sites = tuple(sites)
+        self._deadline = deadline
+        self._poll = poll
+        self._tell = tell
+        self._late: set[str] = set()
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of all sites of the federation (the roster), connected or not."""
+        return self._sites
+
+    def nodes(self) -> dict[str, NodeInfo]:
+        """Return the connected Flower nodes of the federation's sites, by site name; nodes of other names are left out.
+
+        Raises :class:`Refused` if two nodes share a site's name, and :class:`FedsynthError` if Flower's server cannot
+        be reached.
+        """
+        found: dict[str, NodeInfo] = {}
+        with _reached():
+            nodes = list(self._grid.get_nodes())
+        for node in nodes:
+            if node.name not in self._sites:
+                continue
+            if node.name in found:
+                raise Refused(
+                    f"two nodes are registered as {node.name!r} ({found[node.name].node_id} and {node.node_id}); "
+                    "unregister the one that is not that site's (`flwr supernode list`)"
+                )
+            found[node.name] = node
+        return found
+
+    def wait(self, least: int) -> tuple[str, ...]:
+        """Wait until all sites are connected, at most for the transport's deadline; return the names of those that are.
+
+        Raises :class:`SiteLost` if they are fewer than ``least``, and what :meth:`nodes` raises.
+        """
+        end = time.monotonic() + self._deadline
+        connected: dict[str, NodeInfo] = {}
+        while True:
+            before, connected = connected, self.nodes()
+            for name in connected.keys() - before.keys():
+                self._tell(name, "connected")
+            if len(connected) == len(self._sites) or time.monotonic() >= end:
+                break
+            time.sleep(self._poll)
+        missing = [name for name in self._sites if name not in connected]
+        if len(connected) < least:
+            raise SiteLost(
+                f"{len(connected)} sites are connected and {least} are required; missing: {', '.join(missing)}. "
+                "`fedsynth site serve` must run there, whose log says what is wrong; then run the same command again"
+            )
+        if missing:
+            _log.warning("not connected, and left out until they are: %s", missing)
+        self._late.update(missing)
+        return tuple(name for name in self._sites if name in connected)
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Send requests, each to one site, and yield one reply per message, in their order, as soon as it has arrived.
+
+        A site without a valid answer in time gets a reply with the code ``lost``. Raises :class:`FedsynthError` if
+        Flower's server ended, or the run was stopped.
+        """
+        asked = list(messages)
+        if not asked:
+            return
+        going_on = _Exchange(asked, list(self._batched(asked)))
+        for position in range(len(asked)):
+            while position not in going_on.replies:
+                self._step(going_on)
+                if position not in going_on.replies:
+                    time.sleep(self._poll)
+            yield going_on.replies.pop(position)
+
+    def _batched(self, asked: Sequence[Message]) -> Iterator[_Batch]:
+        """Yield the messages in batches, with each site's deadline."""
+        now = time.monotonic()
+        for name in dict.fromkeys(message.site for message in asked):
+            positions = [at for at, message in enumerate(asked) if message.site == name]
+            patience = min(GRACE, self._deadline) if name in self._late else self._deadline
+            for batch in _batches(positions, [len(asked[at].data) for at in positions]):
+                yield _Batch(name, batch, now + patience, self._poll * LOOKS)
+
+    def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
+        """Send notices to the sites that are connected, and pass what they reply within ``patience`` s to ``accept``.
+
+        It is a method of :class:`~fedsynth.runs.ending.NoticeTransport`. All notices to a site go in one message.
+        """
+        nodes, sent = self.nodes(), dict[str, list[EndNotice]]()
+        by_site = {site: [notice for notice in notices if notice.site == site] for site in self._sites}
+        for site, told in by_site.items():
+            if told and site in nodes:
+                content = self._packed(site, [notice.data for notice in told])
+                message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
+                with _reached():
+                    sent |= dict.fromkeys(self._grid.push_messages([message]), told)
+        end = time.monotonic() + patience
+        while sent and time.monotonic() < end:
+            time.sleep(self._poll)
+            with _reached():
+                replies = list(self._grid.pull_messages(list(sent)))
+            for reply in replies:
+                told = sent.pop(reply.metadata.reply_to_message_id, [])
+                try:
+                    for notice, part in zip(told, unpack("replies", reply.content), strict=True):
+                        accept(notice, part)
+                except Exception as error:  # a reply may hold anything, or an error in place of content
+                    _log.warning("a site's acknowledgement cannot be read: %s", error)
+
+    def _packed(self, site: str, messages: Sequence[bytes]) -> RecordDict:
+        """Return the content of a Flower message with messages to a site."""
+        content = pack("requests", messages)
+        content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": site})
+        return content
+
+    def _step(self, exchange: _Exchange) -> None:
+        """Send due messages, receive replies, and give up overdue ones."""
+        if exchange.looks % LOOKS == 0:
+            nodes = self.nodes()
+            if exchange.looks == 0:
+                self._pass_over(exchange, nodes)
+            self._push(exchange, nodes)
+        exchange.looks += 1
+        self._receive(exchange)
+        now = time.monotonic()
+        for batch in exchange.batches:
+            if batch.told == "busy" and batch.sent and now >= batch.due:  # this time it was not turned away
+                self._report(batch, "connected")
+        for batch in [batch for batch in exchange.batches if batch.end <= now]:
+            self._late.add(batch.site)
+            waited = "" if batch.sent else f" ({batch.why})"
+            self._lose(exchange, batch, f"no answer within its time{waited}")
+
+    def _pass_over(self, exchange: _Exchange, nodes: Mapping[str, NodeInfo]) -> None:
+        """Give up the sites that missed a deadline and are still away."""
+        for batch in list(exchange.batches):
+            if batch.site not in nodes:
+                self._report(batch, "away")
+                if batch.site in self._late:
+                    self._lose(exchange, batch, "not connected since it missed a deadline")
+
+    def _push(self, exchange: _Exchange, nodes: Mapping[str, NodeInfo]) -> None:
+        """Send the messages that were not sent to a node since it connected."""
+        pushed, batches, now = [], [], time.monotonic()
+        for batch in exchange.batches:
+            node = nodes.get(batch.site)
+            if node is None or (batch.sent and batch.connected == node.last_activated_at) or now < batch.due:
+                continue
+            batch.due, batch.pause = now + batch.pause, 2 * batch.pause
+            if batch.connected:
+                _log.info("site %s is sent its message again: %s", batch.site, batch.why)
+            if batch.told != "busy" and (batch.connected or batch.told):
+                self._report(batch, "connected")
+            batch.connected = node.last_activated_at
+            content = self._packed(batch.site, [exchange.asked[at].data for at in batch.positions])
+            group = str(exchange.asked[batch.positions[0]].request.head.step)
+            ttl = max(batch.end - now, self._poll)
+            pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))
+            batches.append(batch)
+        if not pushed:
+            return
+        with _reached():
+            try:
+                ids = list(self._grid.push_messages(pushed))  # empty if it takes none
+            except ObjectPushError as error:  # if the run has ended, the next call says so
+                _log.info("%s", error)
+                ids = []
+        for batch, sent in zip(batches, [*ids, *[""] * (len(batches) - len(ids))], strict=True):
+            batch.sent = sent or ""
+            batch.why = "its node connected anew" if sent else "Flower did not take the message"
+
+    def _receive(self, exchange: _Exchange) -> None:
+        """Take the replies that have arrived."""
+        waiting = {batch.sent: batch for batch in exchange.batches if batch.sent}
+        if not waiting:
+            return
+        with _reached():
+            messages = list(self._grid.pull_messages(list(waiting)))
+        for message in messages:
+            batch = waiting.pop(message.metadata.reply_to_message_id, None)
+            if batch is None:
+                continue
+            if message.has_error() and message.error.code in NOT_YET:
+                batch.sent, batch.why = "", NOT_YET[message.error.code]
+                busy = message.error.code == BUSY
+                batch.pause = min(batch.pause, LONGEST_PAUSE) if busy else batch.pause
+                self._report(batch, "busy" if busy else "away")
+            elif message.has_error():
+                self._lose(exchange, batch, f"Flower's error {message.error.code}")
+            else:
+                self._take(exchange, batch, message)
+
+    def _report(self, batch: _Batch, state: SiteState) -> None:
+        if state != batch.told:
+            batch.told = state
+            self._tell(batch.site, state)
+
+    def _take(self, exchange: _Exchange, batch: _Batch, message: FlowerMessage) -> None:
+        """Take a site's replies out of its message, which may hold anything at all."""
+        try:
+            parts = list(unpack("replies", message.content))
+            if len(parts) != len(batch.positions):
+                raise FedsynthError(f"{len(parts)} replies to {len(batch.positions)} messages")
+        except Exception as error:
+            self._lose(exchange, batch, f"its reply cannot be read ({type(error).__name__}: {error})")
+            return
+        exchange.batches.remove(batch)
+        self._late.discard(batch.site)
+        self._tell(batch.site, "answered")
+        for at, part in zip(batch.positions, parts, strict=True):
+            exchange.replies[at] = reply = exchange.asked[at].reply(part)
+            if reply.code == "lost":
+                self._note_loss(exchange.asked[at], reply.lost)
+
+    def _lose(self, exchange: _Exchange, batch: _Batch, why: str) -> None:
+        exchange.batches.remove(batch)
+        self._note_loss(exchange.asked[batch.positions[0]], why)
+        for at in batch.positions:
+            exchange.replies[at] = exchange.asked[at].lost(why)
+
+    def _note_loss(self, message: Message, why: str) -> None:
+        _log.warning("lost site %s in step %d: %s", message.site, message.request.head.step, why)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Raise :class:`FedsynthError` if the SuperLink cannot be reached, or has been told to stop the run."""
+    try:
+        yield
+    except (httpx.HTTPError, ObjectPullError, RunNotRunningException) as error:
+        raise FedsynthError(
+            f"Flower's SuperLink does not serve this run any more ({type(error).__name__}): it ended, or the run was "
+            "stopped; start the run again to resume it"
+        ) from error
+
+
+def _batches(positions: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Yield the positions in runs of at most ``LARGEST_BATCH`` bytes; a larger request goes alone."""
+    batch: list[int] = []
+    used = 0
+    for position, size in zip(positions, sizes, strict=True):
+        if batch and used + size > LARGEST_BATCH:
+            yield batch
+            batch, used = [], 0
+        batch.append(position)
+        used += size
+    yield batch

@@ -1,0 +1,83 @@
+"""The folder of a new federation on the server's host: keys, certificates, settings, Flower app, proxy, invitations."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedsynth import __version__
+from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.flower.files import nginx_file, toml_file
+from fedsynth.deploy.flower.services import server_services
+from fedsynth.deploy.inviting import AUTHORITY, terms_of
+from fedsynth.deploy.roster import Invitation, Terms, to_text
+from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.federation.coordinator import KEY, Coordinator
+from fedsynth.federation.names import parse_address
+from fedsynth.files import private_folder, write_private
+from fedsynth.methods import find_method
+from fedsynth.runs.job import Job
+from fedsynth.runs.state import COORDINATOR
+from fedsynth.schema import Schema
+
+
+def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
+    """Write a federation's new folder ``root`` for a job, completely or not at all; return the terms for its sites.
+
+    Terms are what every site accepts when it joins, such as coordinator, schema and budget. ``job`` holds the settings
+    of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is the HOST:PORT at which
+    sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate authority, server and
+    administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid ``superlink``,
+    :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites, what the job raises for
+    invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
+    """
+    host, port = parse_address(superlink)
+    if ":" in host:
+        raise InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
+    if job.deployment is None:
+        raise Unsupported("the job has no [deployment], so it names no sites; give --sites")
+    job.build_method(schema)
+    job.build_trust()
+    coordinator, authority = Coordinator(os.urandom(KEY)), Authority.create()
+    kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in find_method(job.method).queries}
+    terms = terms_of(job, schema.to_toml(), coordinator.public, authority.text, f"{host}:{port}", kinds)
+    server, server_key = authority.issue_with_key("server", "server", host)
+    admin, admin_key = authority.issue_with_key("admin", "admin")
+    contents: dict[str, str | bytes] = {
+        COORDINATOR: coordinator.secret.hex(),
+        AUTHORITY: authority.key,
+        "app/pyproject.toml": toml_file("app.toml", version=__version__),
+        "job.toml": job.to_file(),
+        "schema.toml": terms.schema,
+        "server/ca.crt": terms.authority,
+        "server/server.pem": server,
+        "server/server.key": server_key,
+        "server/admin.pem": admin,
+        "server/admin.key": admin_key,
+        "server/superexec.secret": os.urandom(32),
+        "server/nginx.conf": nginx_file("nginx.conf", host=host, port=port),
+        "server/config.toml": toml_file("config.toml", ca=str(root / "server" / "ca.crt")),
+    }
+    contents |= {f"server/{file}": text for file, text in server_services(root, port).items()}
+    for name in job.deployment.sites:
+        contents[f"invitations/{name}.toml"] = to_text(Invitation(name, terms))
+    _write_folder(root, contents)
+    return terms
+
+
+def _write_folder(root: Path, contents: Mapping[str, str | bytes]) -> None:
+    """Write a folder, completely or not at all, accessible to its owner alone, since it will hold keys and
+    databases."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{root.name}.", dir=root.parent))
+    try:
+        for name, content in contents.items():
+            private_folder((partial / name).parent)
+            write_private(partial / name, content)
+        os.replace(partial, root)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise

@@ -1,0 +1,603 @@
+"""Preflight checks for a host that joins a federation; each failure comes with its fix.
+
+Rule 1: a check reports its finding; a check that could not run is reported as a warning, never as "ok". Rule 2:
+:func:`examine` changes nothing and reads no secret: of files that hold one, only the permissions are checked.
+:func:`check_site` reads the site's own secrets and rows, and may write the cache of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import importlib.machinery
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import socket
+import ssl
+import stat
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from fedsynth.deploy.host.config import SiteConfig
+from fedsynth.deploy.host.rows import load_rows, person_limit, rows_in_place
+from fedsynth.deploy.host.state import among_peers, open_account, public_part, site_secret
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError
+from fedsynth.federation.names import parse_address
+from fedsynth.federation.query import Training, query_class
+from fedsynth.files import private_folder
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Cost
+from fedsynth.schema import Schema
+from fedsynth.schema.misfits import with_lines
+
+AHEAD, BEHIND = 5.0, 305.0  # seconds beyond which Flower refuses a node's signature (flwr 1.41)
+_TIMEOUT = 10.0  # seconds to connect and to answer
+_SOON = 30  # days before a certificate's end from which a check warns
+_ROOMY, _TIGHT = 2**30, 100 * 2**20  # bytes free in the state's file system
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p")
+_MESSAGES = {  # OpenSSL's X509_V_ERR codes
+    9: "its certificate is not valid yet; is this host's clock behind?",
+    10: "its certificate, or one above it, has expired; have it renewed, or set this host's clock",
+    18: "its certificate is signed by itself and not among the root certificates; get the federation's ca.crt anew",
+    19: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    20: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    21: "it is signed by another authority than --root-certificates; get the federation's ca.crt anew",
+    62: "its certificate is for another host name; use the name that is in it, or have one made for this name",
+    64: "its certificate is for another address; use the name that is in it, or have one made for this address",
+}
+
+
+@dataclass(frozen=True)
+class PreflightCheck:
+    """Result of one preflight check of a host, as ``fedsynth doctor`` and ``fedsynth site check`` print it.
+
+    ``name`` says what was checked ("disk", "clock"), ``found`` is the finding in words. ``state`` is ``failure`` if the
+    host cannot take part like this, ``warning`` if something needs a look or the check could not run. ``mend`` says how
+    to fix the finding; it is empty for ``ok``, and where ``found`` already says so. ``code`` is the exit code of the
+    command if this check failed: 3 if rows and schema do not fit, 4 if no budget is left, else 8.
+    """
+
+    name: str
+    state: Literal["ok", "warning", "failure"]
+    found: str
+    mend: str = ""
+    code: int = 8
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check's fields by name, as JSON values; ``code`` is 0 unless the check failed."""
+        return {**asdict(self), "code": self.code if self.state == "failure" else 0}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The host alone
+
+
+def check_packages(
+    lockstep: str = "", installed: Callable[[str], str] = importlib.metadata.version
+) -> list[PreflightCheck]:
+    """Check the versions of Python, fedsynth, its core packages and flwr (Flower) on this host.
+
+    ``lockstep`` is the version of flwr at the SuperLink (Flower's server process), such as "1.41.0": its first two
+    numbers must be the same here. If it is empty, they must be those that the installed fedsynth requires.
+    ``installed`` returns the version of a package by its name; tests replace it. Returns the checks ``packages`` and
+    ``flower``: another version of flwr is a failure, no flwr or one whose SuperLink cannot work a warning.
+    """
+    core = [f"{name} {installed(name)}" for name in ("fedsynth", "numpy", "cryptography")]
+    checks = [PreflightCheck("packages", "ok", ", ".join([f"python {platform.python_version()}", *core]))]
+    try:
+        here = installed("flwr")
+    except importlib.metadata.PackageNotFoundError:
+        mend = "a host that joins a federation needs it: pip install 'fedsynth[flower]'"
+        return [*checks, PreflightCheck("flower", "warning", "flwr is not installed", mend)]
+    minor = _minor(here)
+    wanted = _minor(lockstep) if lockstep else _required_minor()
+    if minor != wanted:
+        who = f"the SuperLink has {lockstep}" if lockstep else f"this fedsynth is made for {wanted}"
+        mend = f"all hosts upgrade together: pip install 'flwr=={wanted}.*'"
+        return [*checks, PreflightCheck("flower", "failure", f"flwr {here} here, and {who}", mend)]
+    if folder := folder_with_spaces():
+        what = f"flwr {here} is in a folder with a space in its path, where its SuperLink makes no tables: {folder}"
+        mend = "before this host is a server, install fedsynth in a folder without spaces; a site needs nothing"
+        return [*checks, PreflightCheck("flower", "warning", what, mend)]
+    return [*checks, PreflightCheck("flower", "ok", f"flwr {here}")]
+
+
+def folder_with_spaces(path: Sequence[str] | None = None) -> str:
+    """Return the folder of flwr (Flower) if there is a space in its path, else "".
+
+    The SuperLink of flwr 1.41 joins the paths of its migrations with spaces, finds none of them there, and answers
+    every request with an internal error. ``path`` lists the folders to look in, in place of ``sys.path``.
+    """
+    found = importlib.machinery.PathFinder.find_spec("flwr", path)
+    folder = str(Path(found.origin).parent) if found and found.origin else ""
+    return folder if " " in folder else ""
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _required_minor() -> str:
+    """Return the first minor release of flwr that fedsynth's own metadata asks for."""
+    for requirement in importlib.metadata.requires("fedsynth") or ():
+        if found := re.match(r"flwr\b[^;]*>=\s*(\d+\.\d+)", requirement):
+            return found[1]
+    raise LookupError("fedsynth's metadata names no flwr; install the package anew")
+
+
+def check_entropy() -> PreflightCheck:
+    """Check that the system's random source, from which noise and keys come, is seeded.
+
+    Returns a failure if it is not, which happens only shortly after a machine has started.
+    """
+    if not hasattr(os, "getrandom"):
+        return PreflightCheck("entropy", "ok", f"{len(os.urandom(32))} bytes from the operating system")
+    try:
+        drawn = os.getrandom(32, os.GRND_NONBLOCK)
+    except BlockingIOError:
+        mend = "wait until the machine has been up for a while, or give it a virtio-rng device"
+        return PreflightCheck("entropy", "failure", "the random source is not seeded yet", mend)
+    return PreflightCheck("entropy", "ok", f"{len(drawn)} bytes from a seeded source")
+
+
+def check_environment(host: str = "", environment: Mapping[str, str] = os.environ) -> list[PreflightCheck]:
+    """Check the environment variables about proxies and TLS, which can break connections or give away their keys.
+
+    ``host`` is the name, without a port, of the host of the SuperLink (Flower's server process); if it is empty, only
+    connections to this host itself are considered. ``environment`` holds the variables by name. Returns the check
+    ``proxy`` and, if a variable about TLS is set, ``tls environment``. A proxy that would carry connections of Flower's
+    processes to this host itself is a failure, and so is SSLKEYLOGFILE, which writes the keys of all connections to a
+    file. A proxy that would carry connections to ``host``, and a variable that replaces the system's certificate
+    authorities, are warnings.
+    """
+    proxies = {
+        name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
+    }
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY", "")
+    checks = []
+    if any(proxies.values()):
+        named = ", ".join(sorted(name for name, value in proxies.items() if value))
+        around = [one for one in ("127.0.0.1", "localhost") if not _bypassed(one, direct)]
+        if around:
+            mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
+            checks.append(PreflightCheck("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend))
+        elif host and not _bypassed(host, direct):
+            mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
+            checks.append(PreflightCheck("proxy", "warning", f"{named} would carry connections to {host}", mend))
+        else:
+            checks.append(PreflightCheck("proxy", "ok", f"{named} set, and bypassed where it must be"))
+    else:
+        checks.append(PreflightCheck("proxy", "ok", "none in the environment"))
+    if environment.get("SSLKEYLOGFILE"):
+        mend = "unset SSLKEYLOGFILE: it writes the keys of every TLS connection to a file"
+        checks.append(PreflightCheck("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
+    elif trust := [name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE") if environment.get(name)]:
+        mend = "these replace the system's authorities; Flower is told its own by --root-certificates"
+        checks.append(PreflightCheck("tls environment", "warning", f"{', '.join(trust)} set", mend))
+    return checks
+
+
+def _bypassed(host: str, direct: str) -> bool:
+    # typeshed leaves out what Python's own clients ask
+    return bool(urllib.request.proxy_bypass_environment(host, {"no": direct}))  # type: ignore[attr-defined]
+
+
+def check_private(name: str, path: Path) -> PreflightCheck:
+    """Check that a file or folder with a secret belongs to this user, and that no other user may read or write it.
+
+    ``name`` is the name of the returned check, such as "node key". Only the permissions are looked at, not the content.
+    A missing file is a warning.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return PreflightCheck(
+            name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site join"
+        )
+    except PermissionError:
+        return PreflightCheck(
+            name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as"
+        )
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o077:
+        return PreflightCheck(
+            name, "failure", f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}"
+        )
+    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+        return PreflightCheck(
+            name, "failure", f"{path} belongs to user {found.st_uid}", "run as the user that the site runs as"
+        )
+    return PreflightCheck(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
+
+
+def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[PreflightCheck]:
+    """Check that the folder of a site's state is writable, roomy and on a local disk.
+
+    The state is the site's account (its record of spent budget), its secret and its copies of rows. ``mounts`` lists
+    the mounted file systems in the format of ``/proc/mounts``; if it is missing, their types are not checked. Returns
+    the checks ``state``, ``disk`` and, only if it fails, ``file system``. Less than 100 MiB of free space is a failure,
+    less than 1 GiB a warning; a network file system is a failure, since its locks are not reliable. If the folder is
+    missing or cannot be written to, that failure is the only result.
+    """
+    if not folder.is_dir():
+        return [PreflightCheck("state", "failure", f"{folder} is not a folder", "fedsynth site join makes it")]
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        mend = "give the user that the site runs as the right to write there"
+        return [PreflightCheck("state", "failure", f"{folder} cannot be written to ({error.strerror})", mend)]
+    checks = [PreflightCheck("state", "ok", f"{folder} can be written to")]
+    free = shutil.disk_usage(folder).free
+    said = f"{free / 2**20:.0f} MiB free in {folder}"
+    state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if free < _ROOMY else "ok"
+    mend = "" if state == "ok" else "make room: an account that cannot be written stops the site"
+    checks.append(PreflightCheck("disk", state, said, mend))
+    kind = _file_system(folder, mounts)
+    if kind in _REMOTE:
+        mend = "file locks over a network are not to be relied on; put the state on a local disk"
+        checks.append(PreflightCheck("file system", "failure", f"{folder} is on {kind}", mend))
+    return checks
+
+
+def _file_system(folder: Path, mounts: Path) -> str:
+    """Return the type of a folder's file system; empty if unknown."""
+    if not mounts.is_file():
+        return ""
+    entries = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    place = folder.resolve()
+    # A later mount covers an earlier one of the same place.
+    holding = [(len(point), n, kind) for n, (point, kind) in enumerate(entries) if place.is_relative_to(point)]
+    return max(holding)[2] if holding else ""
+
+
+def check_bind(address: str) -> PreflightCheck:
+    """Check that a server on this host can listen at an address: it is free, and this user may use its port.
+
+    ``address`` is HOST:PORT of this host, such as 127.0.0.1:9094; :class:`~fedsynth.errors.InvalidParameter` is raised
+    for any other form.
+    """
+    host, port = parse_address(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            mend = "stop what holds it, or choose another port (below 1024 needs rights)"
+            return PreflightCheck("bind", "failure", f"{address} cannot be bound ({error.strerror})", mend)
+    return PreflightCheck("bind", "ok", f"{address} is free")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The host and the SuperLink
+
+
+def check_roots(
+    path: Path,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    name: str = "root certificates",
+    mend: str = "ask the consortium for its CA certificate, in PEM",
+) -> PreflightCheck:
+    """Check that a file holds certificates (PEM), and that all of them are valid now.
+
+    The certificates are usually those of the authorities that this host trusts; a site also checks its own in this way.
+    ``now`` returns the current time, ``name`` is the name of the returned check, and ``mend`` the fix that it gives for
+    a file that is missing or unreadable. A certificate that ends within 30 days is a warning.
+    """
+    from cryptography import x509
+
+    if not path.is_file():
+        return PreflightCheck(name, "failure", f"{path} is missing", mend)
+    try:
+        found = x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):
+        return PreflightCheck(name, "failure", f"{path} holds no certificate that can be read", mend)
+    end = min(one.not_valid_after_utc for one in found)
+    if end < now():
+        return PreflightCheck(name, "failure", f"{path} ended on {end:%Y-%m-%d}", "ask for the new one")
+    if max(one.not_valid_before_utc for one in found) > now():
+        return PreflightCheck(name, "failure", f"{path} is not valid yet", "set this host's clock")
+    return _lasting(name, f"{path}", end, now())
+
+
+def check_superlink(address: str, roots: Path | None, clock: Callable[[], float] = time.time) -> list[PreflightCheck]:
+    """Connect to the SuperLink, Flower's server process, as a site would; check reachability, certificate and clock.
+
+    ``address`` is its HOST:PORT, ``roots`` a file (PEM) of the certificate authorities to trust (``None``: the
+    system's), and ``clock`` returns this host's time in seconds since 1970. Proxies are not used. Returns the checks
+    ``superlink``, ``certificate`` and ``clock``, up to the first that failed. Clocks are compared to about a second;
+    Flower refuses a host that is more than 5 s ahead or 305 s behind, so that is a failure. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
+    """
+    host, port = parse_address(address)
+    try:
+        plain = socket.create_connection((host, port), timeout=_TIMEOUT)
+    except OSError as error:
+        mend = "is it running, is the name right, does a firewall let this host through?"
+        return [
+            PreflightCheck("superlink", "failure", f"{address} cannot be reached ({error.strerror or error})", mend)
+        ]
+    checks = [PreflightCheck("superlink", "ok", f"{address} can be reached")]
+    with plain:
+        try:
+            context = ssl.create_default_context(cafile=None if roots is None else str(roots))
+            tls = context.wrap_socket(plain, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            said = error.verify_message or "certificate verification failed"
+            return [
+                *checks,
+                PreflightCheck("certificate", "failure", said, _MESSAGES.get(error.verify_code, f"{address}: {said}")),
+            ]
+        except (ssl.SSLError, OSError) as error:
+            mend = "does it speak TLS on this port? is a proxy in between? is the root file a PEM file?"
+            return [*checks, PreflightCheck("certificate", "failure", f"no TLS connection ({error})", mend)]
+        with tls:
+            return [*checks, _valid_until(tls), _clock(tls, host, clock)]
+
+
+def _valid_until(tls: ssl.SSLSocket) -> PreflightCheck:
+    held = tls.getpeercert() or {}
+    seconds = ssl.cert_time_to_seconds(str(held["notAfter"]))
+    end = datetime.fromtimestamp(seconds, UTC)
+    return _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
+
+
+def _lasting(name: str, what: str, end: datetime, now: datetime) -> PreflightCheck:
+    if (end - now).days < _SOON:
+        return PreflightCheck(name, "warning", f"{what}; ends on {end:%Y-%m-%d}", "have the next one made in time")
+    return PreflightCheck(name, "ok", f"{what}; valid until {end:%Y-%m-%d}")
+
+
+def _clock(tls: ssl.SSLSocket, host: str, clock: Callable[[], float]) -> PreflightCheck:
+    """Compare this host's clock with the ``Date`` of one answer, exact to a second plus the network delay."""
+    connection = http.client.HTTPConnection(host, timeout=_TIMEOUT)
+    connection.sock = tls
+    mend = "synchronise this host's clock (chrony or systemd-timesyncd)"
+    try:
+        before = clock()
+        connection.request("HEAD", "/")
+        answer = connection.getresponse()
+        after = clock()
+        stated = parsedate_to_datetime(answer.headers["Date"] or "").timestamp()
+    except (http.client.HTTPException, OSError, ValueError) as error:
+        found = f"not compared: the server states no time ({type(error).__name__})"
+        return PreflightCheck("clock", "warning", found, f"compare by hand; {mend}")
+    ahead = before - (stated + 1) if before > stated + 1 else min(0.0, after - stated)
+    found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the SuperLink"
+    if ahead > AHEAD or ahead < -BEHIND:
+        found += f"; Flower refuses a node more than {AHEAD:.0f} s ahead or {BEHIND:.0f} s behind"
+        return PreflightCheck("clock", "failure", found, mend)
+    if abs(ahead) > AHEAD / 2:
+        return PreflightCheck("clock", "warning", found, mend)
+    return PreflightCheck("clock", "ok", f"within {AHEAD / 2:.1f} s of the SuperLink")
+
+
+def examine(
+    *,
+    superlink: str = "",
+    roots: Path | None = None,
+    state: Path | None = None,
+    private: Mapping[str, Path] | None = None,
+    bind: Sequence[str] = (),
+    lockstep: str = "",
+) -> list[PreflightCheck]:
+    """Run the preflight checks of ``fedsynth doctor`` that its arguments ask for; a failure does not stop the others.
+
+    ``superlink`` is HOST:PORT of the SuperLink, Flower's server process; without it, its certificate is not checked,
+    nor this host's clock compared with its own. ``roots`` is a file (PEM) of certificate authorities, by default the
+    system's are used. ``state`` is a site's state folder, ``private`` maps names of checks to files that only their
+    owner may read, ``bind`` holds addresses (HOST:PORT) that servers on this host need, and ``lockstep`` is the version
+    of flwr (Flower) at the SuperLink (:func:`check_packages`). Versions, random source and environment variables are
+    always checked, and come first in the result. Raises :class:`~fedsynth.errors.InvalidParameter` for an address that
+    is not HOST:PORT.
+    """
+    host = parse_address(superlink)[0] if superlink else ""
+    checks = [*check_packages(lockstep), check_entropy(), *check_environment(host)]
+    checks += [check_private(name, path) for name, path in (private or {}).items()]
+    checks += check_state(state) if state is not None else []
+    checks += [check_bind(address) for address in bind]
+    checks += [check_roots(roots)] if roots is not None else []
+    if superlink:
+        checks += check_superlink(superlink, roots)
+    else:
+        checks.append(PreflightCheck("clock", "warning", "not compared", "give --superlink HOST:PORT"))
+    return checks
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A site
+
+
+def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
+    """Yield the preflight checks of a deployed site, for ``fedsynth site check``; a failure does not stop the others.
+
+    The checks are: rows, account (the record of spent budget), policy (what the site answers), coordinator (whose
+    requests it answers), roster (the signed list of all sites with their keys), root certificates, the site's own
+    certificate and its key if they exist, and the key of its Flower node. The ``code`` of a failure is 3 if rows and
+    schema do not fit or a CSV file seems to be of another kind than declared, 4 if no budget is left, else 8. Nothing
+    is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the state
+    folder, unless they are counted or streamed.
+    """
+    yield _said("rows", _rows, config)
+    yield _said("account", _account, config)
+    yield _said("policy", _policy, config)
+    yield _said("coordinator", _coordinator_key, config)
+    yield _roster(config)
+    yield check_roots(config.root_certificates)
+    yield from _certificate(config)
+    private = check_private("node key", config.key)
+    yield _said("node key", _node_key, config) if private.state == "ok" else replace(private, state="failure")
+
+
+def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> PreflightCheck:
+    """Return the finding of ``look``, or the error that it raises, whose message includes the fix."""
+    try:
+        return PreflightCheck(name, "ok", look(config))
+    except SchemaError as error:
+        return PreflightCheck(name, "failure", str(error), code=3)
+    except BudgetExceeded as error:
+        return PreflightCheck(name, "failure", str(error), code=4)
+    except (FedsynthError, OSError) as error:
+        return PreflightCheck(name, "failure", str(error))
+
+
+def _rows(config: SiteConfig) -> str:
+    from fedsynth.data.read import check_table
+    from fedsynth.data.sources.files import CsvRows
+
+    config.require_persons()
+    schema = Schema.load(config.schema)
+    private_folder(config.state)
+    secret = site_secret(config) if config.account.is_file() else b""
+    try:
+        with rows_in_place(config, schema) or contextlib.nullcontext(
+            load_rows(config, schema, secret, quiet=True)
+        ) as table:
+            rows, left_out = len(table), table.rows_read - len(table)
+    except SchemaError as error:  # only the first fault; report all of them
+        problems = check_table(config.data, schema).problems
+        raise SchemaError(with_lines(f"{config.data} does not fit the schema", problems or [str(error)])) from error
+    if isinstance(config.data, CsvRows) and config.data.kind_problem():
+        raise SchemaError(with_lines(f"{config.data} does not fit", check_table(config.data, schema).problems))
+    # Rows without a copy are read once more for the report only if some were left out.
+    looked = config.holds_rows or left_out
+    found = check_table(config.data, schema, persons=person_limit(config, secret)).problems if looked else []
+    if rows == 0:
+        all_lost = f" (all {left_out} that were read are left out)" if left_out else ""
+        head = f"{config.data} has no rows that fit the schema{all_lost}; correct them, or name the file that has some"
+        raise SchemaError(with_lines(head, found))
+    if config.policy.budget.delta > 1 / rows:
+        raise FedsynthError(
+            f"[policy] delta = {config.policy.budget.delta:g} is more than one over the {rows} rows: that "
+            "promises a single record nothing; choose one well below, such as 1e-6"
+        )
+    said = f"{rows} rows fit schema {schema.digest[:12]}"
+    said += f", {left_out} do not and are left out" if left_out else ""
+    if rows > config.policy.timed_rows:
+        said += f", more than the {config.policy.timed_rows} of timed_rows: how long training takes would show that"
+    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
+    if config.person:
+        said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
+    if not config.holds_rows:
+        where = "streamed" if config.streamed else "counted where they are"
+        said += f"; {where}, each question as the rows are then"
+    if not looked:
+        said += "; values that are clipped or recoded are not listed here (fedsynth schema check lists them)"
+    return with_lines(said, found)
+
+
+def _account(config: SiteConfig) -> str:
+    account = open_account(config)
+    site_secret(config, account)
+    if fault := account.verify().wrong:
+        raise FedsynthError(fault)
+    said = account_text(config, account)
+    if config.policy.budget.share_of(account.spent_under(config.policy.change)) >= 1 - 1e-9:
+        raise BudgetExceeded(f"{said}: nothing is left; only the data steward may raise [policy] budget")
+    return said
+
+
+def account_text(config: SiteConfig, account: Account) -> str:
+    """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
+
+    For example: "spent epsilon = 0.5 of 2 at delta = 1e-06 for persons with up to 1 row at 1 site, rows added or
+    removed, 1 open runs, audit row 12". ``account`` is the site's record of spent budget, and audit rows are its
+    numbered entries; ``config`` has the limit. The clause also says whether the policy demands a larger unit than the
+    account has, which then re-prices what is spent, and whether answers without noise were given, after which nothing
+    is guaranteed.
+    """
+    limit, least, change, row = config.policy.budget, config.policy.change, account.change, account.head()[0]
+    at = f" at delta = {limit.delta:g}" if limit.delta else ""
+    ended = "; releases without noise were made, so nothing is guaranteed" if account.exact else ""
+    spent, demanded = account.spent(), change.covering(least)
+    if spent == Cost():
+        change = demanded
+    if demanded != change:
+        try:
+            repriced = account.spent_under(least)
+            ended += f"; for {demanded}, as [policy] demands now, it is epsilon = {repriced.at(limit.delta):.4g}"
+        except Refused as error:
+            ended += f"; nothing is answered: {error}"
+    return (
+        f"spent epsilon = {spent.at(limit.delta):.4g} of {limit.epsilon:g}{at} for {change}, "
+        f"{len(account.open_runs())} open runs, audit row {row}{ended}"
+    )
+
+
+def _policy(config: SiteConfig) -> str:
+    policy = among_peers(config, site_secret(config)) if config.peers else config.policy
+    alone = [name for name, trust in policy.trusts.items() if trust.turns > 1 and not config.peers]
+    if alone:
+        raise FedsynthError(
+            f"the trust {alone[0]} needs the roster of all sites, which comes with the admission: fedsynth site join"
+        )
+    planned = {slot.kind for plan in policy.plans.values() for slot in plan.slots}
+    for kind in {*policy.kinds, *planned}:
+        asked = query_class(kind, policy.kinds)
+        if issubclass(asked, Training):
+            asked.require()
+    if not policy.plans and not policy.any_plan:
+        raise FedsynthError(
+            "no plan is approved, so that nothing is answered; write digest and file of one into [policy.plans], or "
+            'plans = "any" into [policy]'
+        )
+    holds = "".join(f" ({trust.assumption})" for trust in policy.trusts.values() if trust.assumption)
+    unlimited = "a run is limited by its plan" if policy.plans else "one run may spend everything"
+    per_run = f"epsilon {policy.per_run.epsilon:g} a run" if policy.per_run else unlimited
+    size = "public" if policy.size_is_public else "secret"
+    plans = f"{len(policy.plans)} approved plans" if policy.plans else "ANY run, planned or not"
+    exact = "; RELEASES WITHOUT NOISE are allowed: nothing is guaranteed" if policy.exact else ""
+    others = "".join(f"; asks of {place} are answered" for place in policy.kinds.values())
+    return (
+        f"trusts {', '.join(sorted(policy.trusts))}{holds}; {per_run}; the number of rows is {size}; {plans}, "
+        f"{len(config.peers)} sites in the roster{others}{exact}"
+    )
+
+
+def _roster(config: SiteConfig) -> PreflightCheck:
+    if config.roster is None:
+        mend = f"send {config.name}.request to the coordinator; fedsynth site join takes the admission that comes back"
+        return PreflightCheck("roster", "warning", "this site is not admitted yet", mend)
+    found = f"{len(config.peers)} sites, fingerprint {config.roster.roster.fingerprint}"
+    if lacking := config.roster.unsigned:
+        said = f"{found}; NOT signed by all: {', '.join(lacking)} did not say that they have the same one"
+        mend = "they run fedsynth site join and send what it writes; then take the coordinator's newest admission"
+        return PreflightCheck("roster", "warning", said, mend)
+    return PreflightCheck("roster", "ok", f"{found}; signed by all")
+
+
+def _certificate(config: SiteConfig) -> Iterator[PreflightCheck]:
+    """Check the site's certificate and its key, if they exist: some sites connect in another way."""
+    if config.certificate_key.exists():
+        yield check_private("certificate key", config.certificate_key)
+    if config.certificate.exists():
+        mend = "fedsynth site join INVITATION again, and send the request: the admission brings the new certificate"
+        yield check_roots(config.certificate, name="certificate", mend=mend)
+
+
+def _coordinator_key(config: SiteConfig) -> str:
+    return f"answers the coordinator of key {config.coordinator.hex()[:16]}... alone"
+
+
+def _node_key(config: SiteConfig) -> str:
+    try:
+        public = public_part(config.key.read_bytes())
+    except (TypeError, ValueError) as error:  # the first for a key with a passphrase
+        raise FedsynthError(
+            f"{config.key} is not a key that Flower accepts ({error}); move it away and run fedsynth site join again"
+        ) from error
+    return f"{public.split()[0]}, sha256 {hashlib.sha256(public.encode()).hexdigest()[:16]}"

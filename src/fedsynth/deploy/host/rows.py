@@ -1,0 +1,347 @@
+"""A site's rows for its questions: one encoded copy for each run, or the source itself, counted or streamed.
+
+Rule 1: every file with rows that is written here is readable by its owner only. Rule 2: where copies are made, a run
+reads only the one made for its first question, after the question's privacy cost was charged. While it is missing or
+damaged, the run's questions fail for good; it is never compared with the current source, so that no run learns whether
+a row has changed since. Rule 3: copies are named by their content. Runs over the same rows share one, so that a server
+that invents run names cannot fill the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import logging
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsynth.archive import pack, unpack
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.site import rows_digest
+from fedsynth.files import private_folder, write_private
+from fedsynth.rows import Rows, Table
+from fedsynth.schema import Schema
+
+if TYPE_CHECKING:
+    from fedsynth.data.read import PersonLimit
+    from fedsynth.deploy.host.config import SiteConfig
+    from fedsynth.privacy.account import Account
+
+_KIND = b"fedsynth rows "
+_MAGIC = _KIND + b"1\n"
+_CHECKSUM = 32  # bytes of SHA-256, after the magic
+_REST = 2 * 10**9  # ns; a file that changed this shortly before it was read may change again with the same stamp
+_log = logging.getLogger(__name__)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The rows of a run
+
+
+@dataclass(frozen=True, eq=False)
+class RunRows:
+    """The rows of a deployed site, opened for each question once its privacy cost is charged to the site's account.
+
+    ``account`` is the site's record of spent budget, and ``secret`` (32 bytes) the key of the digests of rows and of
+    the choice among the rows of one person. The first question of a run reads the source under a lock and makes the
+    run's copy; later questions of the run read the copy. Rows that are counted in the database, or streamed, have no
+    copy: each question reads their current version, and the guarantee covers a person's rows in every version that the
+    run read. Versions are not compared, since the result would reveal whether rows changed.
+    """
+
+    config: SiteConfig
+    schema: Schema
+    account: Account
+    secret: bytes
+    # The table of the run that asked last, by its name: a transport's message may hold many questions.
+    _last: dict[str, Table] = field(default_factory=dict)
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether single rows can be read, from a run's copy; ``False`` if rows can only be counted."""
+        return self.config.holds_rows
+
+    @property
+    def digest(self) -> str:
+        """Digest (hex) that stands for the rows in the site's account; empty if each run has a copy of them.
+
+        The account then stores the digest of the run's copy. Rows that are counted or streamed may change, and have one
+        digest for all runs, which does not depend on the rows.
+        """
+        return "" if self.config.holds_rows else rows_digest(self.secret, "counted in the database")
+
+    def require(self, run: str) -> None:
+        """Raise an error, before a question is charged, if the rows of a run evidently cannot be opened.
+
+        ``run`` is the run's name. Idle runs are closed first (:func:`close_idle_runs`), never this one. Raises
+        :class:`~fedsynth.errors.FedsynthError` if the steward has not said who a person is, and if a run without a copy
+        has no source, or one that lacks a column. No
+        row is read: the result depends on files and column names alone. Rows that cannot be opened for another reason
+        fail after the charge.
+        """
+        self.config.require_persons()
+        try:
+            close_idle_runs(self.config, self.account, asking=run)
+        except Exception as error:  # such as a full disk; this run can be answered nevertheless
+            _log.warning("site %s: idle runs could not be closed: %s", self.config.name, error)
+        if not self.config.holds_rows or not self.account.pinned(run):
+            _require_source(self.config, self.schema)
+
+    @contextlib.contextmanager
+    def opened(self, run: str) -> Iterator[Rows]:
+        """Return a context manager (for a ``with`` block) that yields the rows for a question of the run named ``run``.
+
+        The block may count the yielded rows (:class:`~fedsynth.rows.Rows`), or read them if they are from the run's
+        copy (:class:`~fedsynth.rows.Table`). The first call for a run makes its copy. Raises
+        :class:`~fedsynth.errors.FedsynthError` if the copy is missing, damaged, readable by others or of another schema
+        or version, and all errors of :func:`load_rows`.
+        """
+        if (there := rows_in_place(self.config, self.schema)) is not None:
+            with there as rows:
+                yield rows
+            return
+        if run not in self._last:
+            self._last.clear()
+            self._last[run] = self._copy_of(run)
+        yield self._last[run]
+
+    def _copy_of(self, run: str) -> Table:
+        if pinned := self.account.pinned(run):
+            return self._pinned(run, pinned)
+        with _locked(private_folder(self.config.copies)):
+            if pinned := self.account.pinned(run):  # by another process, meanwhile
+                return self._pinned(run, pinned)
+            table = load_rows(self.config, self.schema, self.secret)
+            name = rows_digest(self.secret, table.digest)
+            if _read_copy(_copy(self.config, name), self.schema) is None:
+                _write_copy(_copy(self.config, name), {}, table)
+            self.account.pin(run, name)
+            delete_copies(self.config, self.account)
+        return table
+
+    def _pinned(self, run: str, name: str) -> Table:
+        found = _read_copy(_copy(self.config, name), self.schema)
+        if found is None:
+            if _of_another_version(_copy(self.config, name)):
+                raise FedsynthError(
+                    f"the rows of run {run} were written by another version of fedsynth: {_copy(self.config, name)}; "
+                    "finish the run with that version, or close it (fedsynth site close) and have another one started"
+                )
+            raise FedsynthError(
+                f"the rows of run {run} are missing, damaged, not private or of another schema: "
+                f"{_copy(self.config, name)}; restore them, or close the run (fedsynth site close) and have another "
+                "one started"
+            )
+        return found[1]
+
+
+def delete_copies(config: SiteConfig, account: Account) -> int:
+    """Delete the copies of rows that no open run reads; return how many were deleted.
+
+    ``account``, the site's record of spent budget, also knows the open runs and their copies. The caller holds the lock
+    of the copies' folder, under which a new copy is written and becomes a run's: so none belongs to a run that is just
+    starting.
+    """
+    kept = {account.pinned(run) for run, _ in account.open_runs()}
+    gone = 0
+    for path in config.copies.glob("*.rows"):
+        with contextlib.suppress(FileNotFoundError):  # deleted by another process
+            if path.stem not in kept:
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def close_run(config: SiteConfig, account: Account, run: str, by: str = "steward") -> int:
+    """Close a run for good, so that the site answers no more of its questions, and return their number so far.
+
+    Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
+    another open run uses the same copy. ``run`` is its name, ``account`` the site's record of spent budget, whose audit
+    says by whom the run was closed (``by``). What the run has spent stays charged; a run that was closed before gives
+    0. Raises
+    :class:`~fedsynth.errors.InvalidParameter` for a run that the account does not know.
+    """
+    with _locked(private_folder(config.copies)):
+        copy = account.pinned(run)
+        questions = account.close(run, by)
+        if copy and copy not in {account.pinned(other) for other, _ in account.open_runs()}:
+            _copy(config, copy).unlink(missing_ok=True)
+    return questions
+
+
+def close_idle_runs(config: SiteConfig, account: Account, asking: str = "") -> list[str]:
+    """Close the runs that asked nothing for ``keep_runs_days`` (in the site's policy), except the run named ``asking``.
+
+    ``account`` is the site's record of spent budget, whose audit gets a row for each closed run. The copies of rows
+    that no open run reads are deleted, too (:func:`delete_copies`); with ``asking``, only if a run was closed. Returns
+    the names of the closed runs.
+    """
+    closed = account.expire(config.policy.keep_runs_days, keep=asking)
+    for run in closed:
+        _log.info("run %s has asked nothing for %g days and is closed", run, config.policy.keep_runs_days)
+    if (closed or not asking) and config.copies.is_dir():
+        with _locked(config.copies):
+            delete_copies(config, account)
+    return closed
+
+
+def _copy(config: SiteConfig, name: str) -> Path:
+    return config.copies / f"{name}.rows"
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The source
+
+
+def load_rows(config: SiteConfig, schema: Schema, secret: bytes, *, quiet: bool = False) -> Table:
+    """Return the current rows of a site's source, encoded under ``schema``.
+
+    Rows of a file come from a cache in the state folder if that is valid. The cache is valid if the file's size, times
+    and inode, or else its SHA-256, are unchanged, and so are the schema, the declared kind of a CSV file and the limit
+    on a person's rows. Otherwise, or if it is damaged, it is made anew. If ``config`` names a column of persons, at
+    most as many rows of each as its ``[policy] unit`` says are used, chosen by a key derived from the site's ``secret``
+    (32 bytes). When the source is read, the site's own log says what does not fit the schema, unless ``quiet`` is true;
+    nothing else does. Raises :class:`~fedsynth.errors.SchemaError` if a column is missing or unreadable, or a CSV file
+    that is declared ``rfc4180`` is not valid as a whole, and :class:`~fedsynth.errors.FedsynthError` for a source that
+    is missing or being written to.
+    """
+    file = config.data.file
+    if file is None:
+        return _read(config, schema, secret, quiet)
+    _require_file(config, file)
+    stamp = _stamp(file)
+    persons = [config.person, config.policy.unit.rows, _persons_key(secret)[:8].hex()] if config.person else []
+    read_as = {"persons": persons, "records": getattr(config.data, "records", "")}
+    found = _read_copy(config.cache, schema)
+    head = found[0] if found is not None and read_as.items() <= found[0].items() else {}
+    if found is not None and head.get("stamp") == stamp and head["at_rest"]:
+        return found[1]
+    at_rest = time.time_ns() - max(stamp["mtime_ns"], stamp["ctime_ns"]) > _REST
+    with file.open("rb") as opened:
+        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+    unchanged = found is not None and head.get("sha256") == sha256
+    table = found[1] if found is not None and unchanged else _read(config, schema, secret, quiet)
+    if _stamp(file) != stamp:
+        raise FedsynthError(f"{file} changed while it was read; try again when it is complete")
+    _write_copy(config.cache, {"stamp": stamp, "at_rest": at_rest, "sha256": sha256, **read_as}, table)
+    return table
+
+
+def _require_source(config: SiteConfig, schema: Schema) -> None:
+    """Raise :class:`FedsynthError` if the source is missing, or lacks a column of the schema."""
+    if (file := config.data.file) is not None:
+        _require_file(config, file)
+        if config.holds_rows and config.cache.is_file() and config.cache.stat().st_mtime_ns > file.stat().st_mtime_ns:
+            return  # the columns existed when the cache was made: no need to import the readers
+    from fedsynth.data.read import check_columns
+
+    check_columns(config.data, schema)
+
+
+def _require_file(config: SiteConfig, path: Path) -> None:
+    if not path.is_file():
+        raise FedsynthError(f"the source {path} is missing; correct [source] data in the site.toml of {config.folder}")
+
+
+def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractContextManager[Rows] | None:
+    """Return a context manager that yields the current rows of a site that counts or streams them.
+
+    It is ``None`` for a site that makes copies of its rows instead. Within the ``with`` block, which should answer one
+    question, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables under
+    ``schema``. If ``config`` is ``counted``, the database (or DuckDB for a file) counts them; if it is ``streamed``,
+    they are read batch by batch.
+    """
+    if config.counted:
+        return config.data.counted(schema)
+    if not config.streamed:
+        return None
+    from fedsynth.data.sources.streamed import stream
+
+    return stream(config.data, schema)
+
+
+def _read(config: SiteConfig, schema: Schema, secret: bytes, quiet: bool) -> Table:
+    from fedsynth.data.read import read_table  # imports pyarrow: not needed with a valid cache
+
+    return read_table(config.data, schema, persons=person_limit(config, secret), quiet=quiet)
+
+
+def person_limit(config: SiteConfig, secret: bytes) -> PersonLimit | None:
+    """Return the limit on the rows that the site uses of each person, if it has one.
+
+    ``secret`` (32 bytes) is the site's, from which follows which rows of a person are used.
+    """
+    from fedsynth.data.read import PersonLimit
+
+    return PersonLimit(config.person, config.policy.unit.rows, _persons_key(secret)) if config.person else None
+
+
+def _persons_key(secret: bytes) -> bytes:
+    return hmac.digest(secret, b"rows of persons", "sha256")
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    found = path.stat()
+    return {name: getattr(found, f"st_{name}") for name in ("size", "mtime_ns", "ctime_ns", "ino")}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Files of encoded rows
+
+
+def _read_copy(path: Path, schema: Schema) -> tuple[dict[str, Any], Table] | None:
+    """Read head and rows of a copy; ``None`` if it is missing, damaged, readable by others or of another schema."""
+    try:
+        exposed, data = is_exposed(path), path.read_bytes()
+    except FileNotFoundError:
+        return None
+    start = len(_MAGIC) + _CHECKSUM
+    content = memoryview(data)[start:]
+    if exposed or not data.startswith(_MAGIC) or hashlib.sha256(content).digest() != data[len(_MAGIC) : start]:
+        _log.warning("%s is damaged, of another version or readable by others", path)
+        return None
+    try:
+        head, arrays = unpack(bytes(content))
+    except FedsynthError as error:
+        _log.warning("%s: %s", path, error)
+        return None
+    if head["schema"] != schema.digest:
+        return None
+    codes = tuple(arrays[f"codes{j}"] for j in range(len(schema.stored)))
+    numbers = {int(name.removeprefix("numbers")): a for name, a in arrays.items() if name.startswith("numbers")}
+    return head, Table(schema, codes, numbers, head["left_out"])
+
+
+def _of_another_version(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        begun = file.read(len(_MAGIC))
+    return begun.startswith(_KIND) and begun != _MAGIC
+
+
+def _write_copy(path: Path, head: Mapping[str, Any], table: Table) -> None:
+    arrays: dict[str, np.ndarray[Any, Any]] = {f"codes{j}": column for j, column in enumerate(table.codes)}
+    arrays |= {f"numbers{j}": values for j, values in table.numbers.items()}
+    content = pack({"schema": table.schema.digest, "left_out": table.left_out, **head}, arrays, compress=False)
+    write_private(path, _MAGIC + hashlib.sha256(content).digest() + content)
+
+
+def is_exposed(path: Path) -> bool:
+    """Return whether users other than the owner may read, write or enter a file or folder."""
+    return bool(stat.S_IMODE(path.stat().st_mode) & 0o077)

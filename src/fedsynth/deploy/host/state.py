@@ -1,0 +1,310 @@
+"""A site's state on its own disk, from which commands and transports make the :class:`Site` that answers.
+
+Rule 1: the account (the site's record of spent budget) and the secret are created by :func:`create_state` alone. A
+missing account is an error, since a new one would forget what was spent. Rule 2: account and secret are in one file, so
+that no backup can restore one without the other: old charges with a new secret would release the same rows twice. Rule
+3: all files with rows or secrets are readable by their owner only. Rule 4: transports pass bytes in and out
+(:func:`answer`); an error here leaves the site only as a reply's code, never as text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedsynth.deploy.host.config import SiteConfig, load_site_config
+from fedsynth.deploy.host.rows import RunRows, close_idle_runs, close_run, is_exposed
+from fedsynth.errors import FedsynthError, is_fault, reason_of
+from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.site import Site, authenticated
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
+from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.privacy.account import Account
+from fedsynth.schema import Schema
+from fedsynth.secure.masking import identity, identity_seed
+
+SECRET = "site"  # name of the site's secret in the account's file
+_SWEEP = 3600.0  # s between two searches for idle runs
+_log = logging.getLogger(__name__)
+
+
+def create_state(config: SiteConfig) -> bool:
+    """Create the state folder of a new site, with its account (the record of spent budget) and its secret.
+
+    Returns ``False`` if there was an account already, which is never changed.
+    """
+    private_folder(config.state)
+    if config.account.exists():
+        return False
+    fresh = config.state / f".account.{os.getpid()}"
+    try:
+        Account(fresh).secret(SECRET, os.urandom(32))
+        try:
+            os.link(fresh, config.account)  # unlike a rename, refuses to replace an account made meanwhile
+        except FileExistsError:
+            return False
+    finally:
+        fresh.unlink(missing_ok=True)
+    return True
+
+
+def open_account(config: SiteConfig) -> Account:
+    """Open the privacy account of a site: its charges, the audit of all questions, and its stored replies.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    """
+    require_state(config)
+    return Account(config.account)
+
+
+def open_site(config: SiteConfig) -> Site:
+    """Return the site of a configuration, ready to answer; its rows are not opened before a question is charged.
+
+    A question's privacy cost is charged to the site's account, its record of spent budget. Raises
+    :class:`~fedsynth.errors.FedsynthError` if the account is missing or readable by others, or if the roster (the list
+    of all sites with their keys) holds another key than the site's own, and :class:`~fedsynth.errors.SchemaError` for
+    an unreadable schema.
+    """
+    account = open_account(config)
+    secret = site_secret(config, account)
+    rows = RunRows(config, Schema.load(config.schema), account, secret)
+    return Site(config.name, rows, among_peers(config, secret), account, secret, config.coordinator, rows.digest)
+
+
+def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
+    """Return the secret (32 bytes) that :func:`create_state` drew: the key of the site's noise, and of its identity.
+
+    The secret lies in the file of the site's account, its record of spent budget; ``account`` is the account if it is
+    open already. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or holds no secret.
+    """
+    secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
+    if not secret:
+        raise FedsynthError(
+            f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"
+        )
+    return secret
+
+
+def require_state(config: SiteConfig) -> None:
+    """Raise :class:`~fedsynth.errors.FedsynthError` unless a site's account exists and only its owner can read it.
+
+    The account is the file with the site's record of spent budget and its secret.
+    """
+    if not config.account.is_file():
+        raise FedsynthError(
+            f"{config.account} is missing; restore it from the backup if this site ever answered (a new one forgets "
+            "what was spent); for a new site, `fedsynth site join` creates it from the invitation"
+        )
+    for path in (config.state, config.account):
+        if is_exposed(path):
+            raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
+
+
+def make_node_key(path: Path) -> str:
+    """Return the public key (OpenSSH text) of a site's Flower node; create its private key if ``path`` is missing.
+
+    ``path`` is the file of the private key (P-384, OpenSSH format); the public key is also written beside it, as
+    ``NAME.pub``. Raises the errors of :func:`public_part` for an existing key that Flower does not accept.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    if not path.exists():
+        private = ec.generate_private_key(ec.SECP384R1()).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+        )
+        write_private(path, private)
+    public = public_part(path.read_bytes())
+    write_whole(path.with_name(path.name + ".pub"), public + "\n")
+    return public
+
+
+def public_part(private: bytes) -> str:
+    """Return the public key (OpenSSH text) of a private key (the bytes of an OpenSSH file).
+
+    Raises ``ValueError`` for a key of a type that Flower does not accept, and ``TypeError`` for one with a passphrase.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = serialization.load_ssh_private_key(private, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("not an elliptic-curve key of the ECDSA kind")
+    form = (serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return key.public_key().public_bytes(*form).decode()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Messages
+
+
+class TimedReplies(NamedTuple):
+    """A site's replies to messages, as bytes in the messages' order, and the time to allow for making them.
+
+    ``seconds`` is that time, from which :func:`wait_until_due` computes when the replies may leave; it depends on
+    public numbers alone, never on rows.
+    """
+
+    replies: list[bytes]
+    seconds: float = 0.0
+
+
+def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> TimedReplies:
+    """Return a site's reply to each message that a transport received; never raises.
+
+    ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
+    all messages are refused for that reason. A reason, or an error, is written only to the site's own log and account
+    (its record of spent budget and of all questions); the reply holds no text but the site's name. A message that a run
+    has ended (:mod:`~fedsynth.federation.ending`) is answered by :func:`end_of_run`.
+    """
+    if ends := [at for at, data in enumerate(messages) if is_end(data)]:
+        found = answer(config, [data for data in messages if not is_end(data)], refuse)
+        replies = list(found.replies)
+        for at in ends:
+            replies.insert(at, b"" if refuse else end_of_run(config, messages[at]))
+        return TimedReplies(replies, found.seconds)
+    try:
+        if refuse:
+            raise FedsynthError(refuse)
+        site = open_site(config)
+    except Exception as error:
+        reason = refuse or reason_of(error)
+        _log.warning("site %s: %s", config.name, reason)
+        return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
+    seconds = sum(site.seconds(data) for data in messages)
+    return TimedReplies([site.answer(data) for data in messages], seconds)
+
+
+def end_of_run(config: SiteConfig, data: bytes) -> bytes:
+    """Close the run that has ended, as the message ``data`` says, and return the site's acknowledgement; never raises.
+
+    A run that is unknown or closed already is acknowledged without any effect. The result is empty, and the reason in
+    the site's log, if the coordinator that the site answers did not sign the message, or the run cannot be closed now.
+    """
+    try:
+        run = read_end(data, config.coordinator).run
+        account = open_account(config)
+        if account.pinned(run) is not None and (questions := close_run(config, account, run, "coordinator")):
+            _log.info("site %s: run %s has ended after %d questions and is closed", config.name, run, questions)
+        return write_acknowledgement(identity_seed(site_secret(config, account)), config.name, data)
+    except Exception as error:
+        _log.warning("site %s: the end of a run has no effect: %s", config.name, error)
+        return b""
+
+
+def wait_until_due(
+    began: float,
+    every: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    *,
+    seconds: float = 0.0,
+) -> None:
+    """Sleep until a reply may leave: at the end of a whole number of time steps since its message came.
+
+    A step lasts ``every`` seconds. If ``seconds``, the time to allow for the reply, is longer, a step lasts the
+    smallest multiple of ``every`` that is not shorter. ``began`` is the time at which the message came, read from
+    ``clock`` (in seconds). So the time of an answer, which may depend on the number of rows and their values, shows
+    only in whole steps. If ``every`` is not positive, the function returns at once. Tests replace ``clock`` and
+    ``sleep``.
+    """
+    if every <= 0:
+        return
+    every *= max(1, math.ceil(seconds / every))
+    due = began + every * max(1, math.ceil((clock() - began) / every))
+    while (left := due - clock()) > 0:
+        sleep(left)
+
+
+class IdleRuns:
+    """Closes the idle runs of a site that waits for messages (:func:`~fedsynth.deploy.host.rows.close_idle_runs`).
+
+    ``folder`` holds the site's configuration, ``site.toml``. Tests replace ``clock``, which returns seconds.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Take the parameters and read nothing yet."""
+        self._folder = folder
+        self._clock = clock
+        self._due = -math.inf
+
+    def close(self) -> None:
+        """Close the idle runs at the first call, and at calls an hour or more after the last time; never raises."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + _SWEEP
+        try:
+            config = load_site_config(self._folder)
+            close_idle_runs(config, open_account(config))
+        except Exception as error:
+            _log.warning("idle runs could not be closed: %s", error)
+
+
+def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
+    """Return the reply to a message for which the site could not be opened; record the reason if possible.
+
+    Without an account there is no key to sign it with, and the reply is empty, so that the site counts as lost.
+    """
+    code: Code = "refused" if refused else "failed"
+    try:
+        account = open_account(config)
+        seed = identity_seed(site_secret(config, account))
+    except Exception as error:
+        said = reason_of(error)
+        _log.error(
+            "site %s: no reply can be signed without the account: %s", config.name, said, exc_info=is_fault(error)
+        )
+        return b""
+    try:
+        digest = hashlib.sha256(authenticated(data, config.coordinator).body).hexdigest()
+    except WireError as error:
+        _log.warning("site %s: %s", config.name, error)
+        return write_reply(seed, config.name, NO_MESSAGE, code, NO_ROW)
+    last = NO_ROW
+    try:
+        last = account.note(code, request=digest, reason=reason)
+    except Exception as error:  # the account itself may be the fault
+        said = reason_of(error)
+        _log.error("site %s: the account cannot be written to: %s", config.name, said, exc_info=is_fault(error))
+    return write_reply(seed, config.name, digest, code, last)
+
+
+def among_peers(config: SiteConfig, secret: bytes) -> Policy:
+    """Return a site's policy with the keys of the other parties, which some of its trust models need.
+
+    A trust model says who adds noise and who sees exact counts. The keys are the identity keys of all sites, from the
+    roster (the list of sites with their keys), and for the trust model ``three-servers`` the compute servers' keys,
+    from the cards (files with addresses and keys) in the site's folder. A site without a roster gets its policy
+    unchanged. ``secret`` is the site's own, from which its key follows; :class:`~fedsynth.errors.FedsynthError` is
+    raised if the roster holds another key under the site's name, or if these cards are missing.
+    """
+    if not config.peers:
+        return config.policy
+    if config.peers[config.name] != identity(secret):
+        raise FedsynthError(
+            f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
+            "or this folder has another site's account; ask the coordinator"
+        )
+    trusts = {name: _pinned(config, trust.with_roster(config.peers)) for name, trust in config.policy.trusts.items()}
+    return dataclasses.replace(config.policy, trusts=trusts)
+
+
+def _pinned(config: SiteConfig, trust: Trust) -> Trust:
+    """Return the trust model, for three servers with the keys of the compute servers that the site has pinned."""
+    if trust.name != "three-servers":
+        return trust
+    from fedsynth.servers.cards import SERVERS_FILE, load_cards
+    from fedsynth.servers.trust import ThreeServers
+
+    assert isinstance(trust, ThreeServers)
+    cards = load_cards(config.folder / SERVERS_FILE)
+    return dataclasses.replace(trust, publics=tuple(card.keys for card in cards))

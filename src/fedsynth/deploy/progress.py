@@ -1,0 +1,640 @@
+"""Progress of a deployed run for its operator: events that the run appends to a file, and the readers' view of them.
+
+Rule 1: an event holds names, steps, sizes in bytes, times and codes, and the last one the result's headline and
+warnings or the error's message, but no counts, statistics or parts of answers. Rule 2: readers use the file alone, so
+that a run started elsewhere or by hand is shown like any other. Rule 3: a transport adds only what it alone knows: that
+a site is connected, away, busy with another run, or has answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import fedsynth
+from fedsynth.errors import FedsynthError, Unsupported, exit_code, explained
+from fedsynth.federation.policy_file import trust_named
+from fedsynth.federation.transport import Message, Transport
+from fedsynth.federation.wire import Reply
+from fedsynth.files import private_folder, writing
+from fedsynth.methods import find_method
+from fedsynth.runs.job import Job
+from fedsynth.runs.run import RunResult, run_deployed
+from fedsynth.schema import Schema
+
+FILE = "events.jsonl"  # in a run's state folder
+MOST_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
+_KINDS = {
+    "counts": "contingency tables",
+    "interactions": "interactions of columns",
+    "size": "numbers of rows",
+    "flaim-scores": "scores of marginals",
+}
+_VERBS = {
+    "sum": "the sum over sites of {}",
+    "average": "the average over sites of {}",
+    "each": "each site's own {}, with noise",
+    "choose": "each site's private choice by {}",
+    "deposit": "{} for the vault",
+}
+WORDS = {
+    "answered": "answered",
+    "refused": "refused",
+    "spent": "has no budget left",
+    "failed": "failed",
+    "lost": "is lost",
+}
+
+SiteState = Literal["connected", "away", "busy", "answered"]
+Tell = Callable[[str, SiteState], None]
+"""Callback by which a transport reports a site (its name first): connected, away, busy with another run, answered."""
+TO_DO = {
+    "away": "`fedsynth site serve` must run there; its log says what is wrong",
+    "not connected": "`fedsynth site serve` must run there; its log says what is wrong",
+    "busy": "with a message of another run; it answers this one afterwards, nothing to do",
+    "late": "connected, and slower than the others; the log of its `fedsynth site serve` says what it does",
+}
+"""What the operator can do about a site in one of these states."""
+
+
+def ignore_report(site: str, state: SiteState) -> None:
+    """Ignore a transport's report of a site, for a run that nobody watches."""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Events
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """Common fields of events: the Unix time, and the attempt at the run."""
+
+    time: float
+    attempt: str
+
+
+class AttemptBegun(_Event, frozen=True, kw_only=True, tag="begun"):
+    """Event: an attempt at a run (a start, or a resumption) has begun and waits for its sites.
+
+    ``run`` names the run, ``method``, ``trust`` and ``sites`` come from its job. At least ``least`` sites must answer
+    in every round, each within ``deadline`` seconds. ``fedsynth`` is the version at the server.
+    """
+
+    run: str
+    method: str
+    trust: str
+    sites: tuple[str, ...]
+    least: int
+    deadline: float
+    fedsynth: str
+
+
+class RoundsExpected(_Event, frozen=True, kw_only=True, tag="expected"):
+    """Event: a dry run has estimated how many ``rounds`` of messages the run will take."""
+
+    rounds: int
+
+
+class SiteReported(_Event, frozen=True, kw_only=True, tag="site"):
+    """Event: the transport, which carries the messages, reports a site's state."""
+
+    site: str
+    state: SiteState
+
+
+class RoundStarted(_Event, frozen=True, kw_only=True, tag="asked"):
+    """Event: a round has started, in which each of some sites gets messages of one question.
+
+    ``round`` counts rounds from 1. ``step`` numbers the question in the run, ``turn`` its rounds, both from 0. ``verb``
+    says how the question is asked (such as "sum"), ``kind`` what it asks for (such as "counts"). ``bytes`` is the size
+    of the messages to each site, by its name.
+    """
+
+    round: int
+    step: int
+    turn: int
+    verb: str
+    kind: str
+    bytes: dict[str, int]
+
+
+class SiteReplied(_Event, frozen=True, kw_only=True, tag="replied"):
+    """Event: the last reply of a site in a round has come, or the site is lost.
+
+    ``round`` counts rounds from 1. ``code`` is "answered" or a reason why not (a key of :data:`WORDS`), ``bytes`` the
+    size of the site's replies, ``seconds`` the time since the round started.
+    """
+
+    round: int
+    site: str
+    code: str
+    bytes: int
+    seconds: float
+
+
+class WorkAdvanced(_Event, frozen=True, kw_only=True, tag="advanced"):
+    """Event: the method reports that ``done`` of ``total`` parts of the work ``what`` at the server are done."""
+
+    what: str
+    done: int
+    total: int
+
+
+class AttemptEnded(_Event, frozen=True, kw_only=True, tag="ended"):
+    """Event: an attempt at a run has ended, with a result or with an error.
+
+    After success, ``exit_code`` is 0, ``folder`` holds the result, ``headline`` and ``warnings`` are from its privacy
+    statement, and ``lost`` names sites that missed a round. After an error, ``exit_code`` is that of the command line,
+    ``error`` the name of its class ("Fault" for a bug, "Stopped" if the operator stopped it) and ``message`` its text.
+    """
+
+    exit_code: int
+    error: str = ""
+    message: str = ""
+    folder: str = ""
+    headline: str = ""
+    warnings: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+Event = AttemptBegun | RoundsExpected | SiteReported | RoundStarted | SiteReplied | WorkAdvanced | AttemptEnded
+
+
+def events_file(folder: Path, run: str) -> Path:
+    """Return the path of the event file of a run, given its name and the folder of its federation."""
+    return folder / "state" / run / FILE
+
+
+class EventLog:
+    """Appends the events of one attempt at a run to a file (mode 0600), one JSON object per line; a context manager.
+
+    An attempt is a start of the run, or a resumption. While the log is open it holds a shared lock on the file, by
+    which readers tell a live run from one that died.
+    """
+
+    def __init__(self, file: Path, attempt: str) -> None:
+        """Open ``file``, creating it and its folder if needed; ``attempt`` identifies the attempt in each event."""
+        private_folder(file.parent)
+        self._file, self._attempt = file, attempt
+        self._descriptor = os.open(file, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600)
+        os.fchmod(self._descriptor, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":  # after a power cut, or on a full disk
+            self._write(b"\n")
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def add(self, kind: type[Event], /, **fields: Any) -> None:
+        """Append an event of the class ``kind`` that happens now; ``fields`` are its other fields by name."""
+        event = kind(time=time.time(), attempt=self._attempt, **fields)
+        self._write(msgspec.json.encode(event) + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        """Append a line in one write, so that lines of several writers do not mix."""
+        with writing(self._file):
+            if os.write(self._descriptor, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def tell(self, site: str, state: SiteState) -> None:
+        """Append a transport's report of a site."""
+        self.add(SiteReported, site=site, state=state)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Append a method's report that ``done`` of ``total`` parts of the work ``what`` are done."""
+        self.add(WorkAdvanced, what=what, done=done, total=total)
+
+
+class WatchedTransport:
+    """Wraps a run's transport, and logs each round's question and each site's outcome as events.
+
+    The transport carries messages to the sites; it is used as before.
+    """
+
+    def __init__(self, transport: Transport, log: EventLog) -> None:
+        """Watch the messages over ``transport`` and append events to ``log``."""
+        self._transport = transport
+        self._log = log
+        self._round = 0
+
+    @property
+    def sites(self) -> Sequence[str]:
+        """Names of the sites that can be reached."""
+        return self._transport.sites
+
+    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+        """Send the messages of one round, yield the replies in their order, and log how the round went at each site.
+
+        A round without messages, since a resumed run has recorded all of its replies, is counted as well.
+        """
+        self._round += 1
+        return self._watched(self._round, list(messages))
+
+    def _watched(self, number: int, asked: Sequence[Message]) -> Iterator[Reply]:
+        if not asked:
+            return
+        sent, left = Counter[str](), Counter(message.site for message in asked)
+        for message in asked:
+            sent[message.site] += len(message.data)
+        request = asked[0].request
+        head = request.head
+        self._log.add(
+            RoundStarted,
+            round=number,
+            step=head.step,
+            turn=request.turn,
+            verb=head.verb,
+            kind=head.kind,
+            bytes=dict(sent),
+        )
+        began = time.monotonic()
+        received, codes = Counter[str](), dict.fromkeys(left, "answered")
+        for message, reply in zip(asked, self._transport.exchange(asked), strict=True):
+            site = message.site
+            left[site] -= 1
+            received[site] += len(reply.data)
+            if reply.code != "answered":
+                codes[site] = reply.code
+            if not left[site]:
+                self._log.add(
+                    SiteReplied,
+                    round=number,
+                    site=site,
+                    code=codes[site],
+                    bytes=received[site],
+                    seconds=round(time.monotonic() - began, 3),
+                )
+            yield reply
+
+
+Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
+"""Opens a job's transport for its run, given the callback for its reports on sites."""
+
+
+def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
+    """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
+
+    ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
+    ``tell(site, state)`` when a site's state changes. ``attempt`` is a text that identifies this
+    start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
+    and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    """
+    job = Job.load(path)
+    deployment = job.deployment
+    if deployment is None:
+        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    with EventLog(events_file(path.parent, deployment.run), attempt) as log:
+        log.add(
+            AttemptBegun,
+            run=deployment.run,
+            method=job.method,
+            trust=job.trust,
+            sites=deployment.sites,
+            least=deployment.least,
+            deadline=deployment.deadline,
+            fedsynth=fedsynth.__version__,
+        )
+        try:
+            with connect(job, log.tell) as transport:
+                outcome = run_deployed(
+                    job, path.parent, transport, progress=log.progress, watch=lambda inner: WatchedTransport(inner, log)
+                )
+        except Exception as error:
+            log.add(AttemptEnded, **ending(error))
+            raise
+        log.add(
+            AttemptEnded,
+            exit_code=0,
+            folder=str(outcome.folder),
+            headline=outcome.statement.headline,
+            warnings=outcome.statement.warnings(),
+            lost=outcome.lost,
+        )
+    return outcome
+
+
+def ending(error: Exception) -> dict[str, Any]:
+    """Return the fields of :class:`AttemptEnded` for the error that ended a run: exit code, class name, message.
+
+    Any ``OSError`` is named "OSError". Any other error that is no :class:`FedsynthError` is a bug: it is named "Fault",
+    and the message gives its class and asks to report it.
+    """
+    if isinstance(error, FedsynthError):
+        return {"exit_code": exit_code(error), "error": type(error).__name__, "message": str(error)}
+    if isinstance(error, OSError):
+        return {"exit_code": 2, "error": "OSError", "message": explained(error)}
+    fault = "this is a bug in fedsynth; please report it with the traceback in the server's log"
+    return {"exit_code": 1, "error": "Fault", "message": f"{fault} ({type(error).__name__})"}
+
+
+def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
+    """Estimate how many rounds a job's run will take, and append the number to the run's event file.
+
+    A dry run of the method over random rows takes seconds to minutes on one core. ``schema`` is the agreed one,
+    ``file`` the event file, and ``attempt`` identifies the start of the run to which the event belongs. Raises the
+    errors of the dry run.
+    """
+    from fedsynth.runs.dry_run import expected_exchanges
+
+    assert job.deployment is not None
+    sites = len(job.deployment.sites)
+    trust = trust_named(job.trust, job.trust_options)
+    rounds = expected_exchanges(
+        job.build_method(schema),
+        schema,
+        job.budget,
+        trust=trust,
+        sites=min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1)),
+        public_sizes=job.public_sizes,
+        queries=find_method(job.method).queries,
+    )
+    with EventLog(file, attempt) as log:
+        log.add(RoundsExpected, rounds=rounds)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+class EventReader:
+    """Reads the event file of a run as it grows, for a display of the run; a missing file holds no events."""
+
+    def __init__(self, file: Path) -> None:
+        """Read ``file`` from its beginning; nothing is opened yet."""
+        self.file = file
+        self._at = 0
+        self._decode = msgspec.json.Decoder(Event).decode
+
+    def new(self) -> list[Event]:
+        """Return the events since the last call; an incomplete last line is left for the next call.
+
+        Lines damaged by a power cut are skipped, since events are not the record of a run. Raises
+        :class:`~fedsynth.errors.FedsynthError` for a file of another version.
+        """
+        if not self.file.exists():
+            return []
+        with self.file.open("rb") as file:
+            file.seek(self._at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(newline)
+        return [event for line in whole.split(b"\n") if (event := self._read(line)) is not None]
+
+    def _read(self, line: bytes) -> Event | None:
+        try:
+            event: Event = self._decode(line)
+        except msgspec.ValidationError as error:
+            raise FedsynthError(
+                f"{self.file} holds no events of this version ({error}); move it away: it serves only to show progress"
+            ) from error
+        except msgspec.DecodeError:
+            return None
+        return event
+
+    def alive(self) -> bool:
+        """Return whether a process is appending to the file, so that a run is in progress."""
+        if not self.file.exists():
+            return False
+        with self.file.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+
+@dataclass
+class SiteView:
+    """What the events say about one site: its state in the current round, and how often it was lost.
+
+    ``heard`` is what the transport reported last, ``None`` if it has reported nothing. ``asked`` says whether the
+    current round asks the site, ``code`` how it ended there (a key of :data:`WORDS`, empty while the round waits for
+    it), ``seconds`` how long that took. ``lost`` counts the rounds in which the site was lost.
+    """
+
+    name: str
+    heard: SiteState | None = None
+    asked: bool = False
+    code: str = ""
+    seconds: float = 0.0
+    lost: int = 0
+
+
+@dataclass
+class RunView:
+    """The state of one attempt at a run, built from its events; shown by ``fedsynth deploy status`` and ``watch``.
+
+    ``attempt`` identifies the attempt, a start or resumption of the run. ``begun``, ``ended``, ``asked`` (the current
+    round) and ``advanced`` are the last events of their classes. ``expected`` is the estimated number of rounds, 0 if
+    unknown. ``sites`` holds a view of each site by name, ``sent`` and ``received`` are total bytes to and from sites,
+    ``rounds`` the seconds that each finished round took, and ``last`` the Unix time of the last event.
+    """
+
+    attempt: str
+    begun: AttemptBegun | None = None
+    ended: AttemptEnded | None = None
+    asked: RoundStarted | None = None
+    advanced: WorkAdvanced | None = None
+    expected: int = 0
+    sites: dict[str, SiteView] = field(default_factory=dict)
+    sent: int = 0
+    received: int = 0
+    rounds: list[float] = field(default_factory=list)
+    last: float = 0.0
+    _timed: int = field(default=0, repr=False)  # the round of the last entry of rounds
+
+    def receive(self, event: Event) -> None:
+        """Update the view with an event. The first :class:`AttemptEnded` counts; only a later success replaces it."""
+        self.last = event.time
+        if isinstance(event, AttemptBegun):
+            self.begun = event
+            self.sites = {name: SiteView(name) for name in event.sites}
+        elif isinstance(event, RoundsExpected):
+            self.expected = event.rounds
+        elif isinstance(event, SiteReported):
+            self._hear_of(self.site(event.site), event)
+        elif isinstance(event, RoundStarted):
+            self.asked = event
+            self.sent += sum(event.bytes.values())
+            for site in self.sites.values():
+                site.asked, site.code, site.seconds = site.name in event.bytes, "", 0.0
+        elif isinstance(event, SiteReplied):
+            self._take(self.site(event.site), event)
+        elif isinstance(event, WorkAdvanced):
+            self.advanced = event
+        elif self.ended is None or not event.exit_code:
+            self.ended = event
+
+    def site(self, name: str) -> SiteView:
+        """Return the view of the site of this name; a new one if no event has named it yet."""
+        return self.sites.setdefault(name, SiteView(name))
+
+    def _hear_of(self, site: SiteView, event: SiteReported) -> None:
+        site.heard = event.state
+        if event.state == "answered" and self.asked is not None:
+            site.code, site.seconds = "answered", event.time - self.asked.time
+
+    def _take(self, site: SiteView, event: SiteReplied) -> None:
+        self.received += event.bytes
+        site.seconds = site.seconds if site.code else event.seconds
+        site.code = event.code
+        if event.code == "lost":
+            site.lost += 1
+        else:
+            site.heard = "answered"
+        if self.asked is not None and not self.missing:
+            if self._timed == self.asked.round:  # replies of sites that the transport had reported before
+                self.rounds.pop()
+            self.rounds.append(event.time - self.asked.time)
+            self._timed = self.asked.round
+
+    @property
+    def missing(self) -> list[SiteView]:
+        """The sites that the current round has asked and that have neither answered nor been given up as lost."""
+        return [site for site in self.sites.values() if site.asked and not site.code]
+
+    @property
+    def question(self) -> str:
+        """The current question in words, such as "the sum over sites of contingency tables"; empty before the first."""
+        if self.asked is None:
+            return ""
+        of = _VERBS.get(self.asked.verb, self.asked.verb + " of {}").format(
+            _KINDS.get(self.asked.kind, self.asked.kind)
+        )
+        return f"{of}, message {self.asked.turn + 1}" if self.asked.turn else of
+
+    def state(self, alive: bool) -> str:
+        """Return the state of the run as one of the keys of :data:`STATES`.
+
+        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); a run without end or
+        process counts as interrupted.
+        """
+        if self.ended is not None:
+            return "ended" if self.ended.exit_code else "complete"
+        if not alive:
+            return "interrupted"
+        if self.asked is None:
+            return "connecting"
+        return "asking" if self.missing else "computing"
+
+    def left(self, now: float) -> float | None:
+        """Return the estimated seconds for the remaining rounds; ``None`` if they cannot be estimated.
+
+        ``now`` is the Unix time. Each remaining round is expected to take the mean time of the finished ones.
+        """
+        if not self.expected or not self.rounds or self.asked is None:
+            return None
+        each = sum(self.rounds) / len(self.rounds)
+        current = max(each - (now - self.asked.time), 0.0) if self.missing else 0.0
+        return current + max(self.expected - self.asked.round, 0) * each
+
+    def facts(self, alive: bool, now: float | None = None) -> dict[str, Any]:
+        """Return the state of the run as JSON values by name, as ``fedsynth deploy status --json`` prints them.
+
+        ``alive`` says whether a process is still writing events (:meth:`EventReader.alive`); ``now`` is the Unix time,
+        by default the clock's. ``began`` is a Unix time; ``elapsed`` and ``left`` are in seconds, sizes in bytes.
+        ``left`` and ``rounds``, the estimates of the time left and of the number of rounds, are ``None`` if unknown;
+        ``end`` holds the fields of :class:`AttemptEnded` or ``None``.
+        """
+        now = time.time() if now is None else now
+        state = self.state(alive)
+        until = now if state in ("connecting", "asking", "computing") else self.last
+        begun, asked, ended = self.begun, self.asked, self.ended
+        return {
+            "run": begun.run if begun else "",
+            "attempt": self.attempt,
+            "method": begun.method if begun else "",
+            "trust": begun.trust if begun else "",
+            "state": state,
+            "words": self._words(state),
+            "round": asked.round if asked else 0,
+            "rounds": max(self.expected, asked.round if asked else 0) if self.expected else None,
+            "question": self.question,
+            "sites": [self._site_facts(site, state, now) for site in self.sites.values()],
+            "bytes_sent": self.sent,
+            "bytes_received": self.received,
+            "began": begun.time if begun else self.last,
+            "elapsed": until - begun.time if begun else 0.0,
+            "left": self.left(now) if state in ("asking", "computing") else None,
+            "progress": {"what": self.advanced.what, "done": self.advanced.done, "total": self.advanced.total}
+            if self.advanced
+            else None,
+            "end": msgspec.to_builtins(ended) if ended else None,
+        }
+
+    def _words(self, state: str) -> str:
+        if self.ended is not None and self.ended.exit_code:
+            return self.ended.message
+        names = ", ".join(site.name for site in (self.missing if state == "asking" else self._unconnected))
+        return STATES[state].format(names or "all sites")
+
+    @property
+    def _unconnected(self) -> list[SiteView]:
+        return [site for site in self.sites.values() if site.heard in (None, "away")]
+
+    def _site_facts(self, site: SiteView, state: str, now: float) -> dict[str, Any]:
+        """Return a site's state, what to do about it, its seconds, and those until the run gives it up."""
+        assert self.begun is not None
+        seconds, gives_up = site.seconds, None
+        if site.code:
+            word = WORDS.get(site.code, site.code)
+        elif state == "asking" and site.asked and self.asked is not None:
+            seconds = now - self.asked.time
+            gives_up = max(self.begun.deadline - seconds, 0.0)
+            others = [one.seconds for one in self.sites.values() if one.asked and one.code == "answered"]
+            late = bool(others) and seconds > 2 * max(others) + 10
+            word = "answering" if site.heard else "waiting"  # nobody reports where files are carried
+            word = site.heard if site.heard in ("away", "busy") else "late" if late else word
+        elif self.asked is not None:
+            word = "not asked" if not site.asked else "no answer"
+        else:
+            word = "not connected" if site.heard in (None, "away") else "connected"
+        to_do = TO_DO.get(word, "") if state in ("connecting", "asking") else ""
+        told = {"name": site.name, "state": word, "to_do": to_do, "seconds": seconds, "gives_up_in": gives_up}
+        return {**told, "lost": site.lost}
+
+
+STATES = {
+    "connecting": "waiting for {} to connect",
+    "asking": "waiting for {}",
+    "computing": "the server computes",
+    "complete": "complete",
+    "ended": "ended",
+    "interrupted": "interrupted: its process is gone; run it again to resume",
+}
+
+
+def attempts(events: Iterable[Event]) -> dict[str, RunView]:
+    """Return the view of each attempt (start or resumption) of a run by its id, in the order in which they began."""
+    found: dict[str, RunView] = {}
+    for event in events:
+        found.setdefault(event.attempt, RunView(event.attempt)).receive(event)
+    return found
+
+
+def last_attempt(file: Path) -> RunView | None:
+    """Return the view of the attempt in progress in an event file, or else of the last one; ``None`` without events.
+
+    An attempt is a start of the run, or a resumption.
+    """
+    views = list(attempts(EventReader(file).new()).values())
+    going_on = [view for view in views if view.ended is None] if EventReader(file).alive() else []
+    found = going_on or views
+    return found[-1] if found else None
+
+
+def all_runs(folder: Path) -> list[Path]:
+    """Return the event files of all runs of the federation in ``folder``, the one written last at the end."""
+    return sorted(folder.glob(f"state/*/{FILE}"), key=lambda file: file.stat().st_mtime)

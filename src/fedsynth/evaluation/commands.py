@@ -1,0 +1,697 @@
+"""The commands that score a table or a method: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
+
+import click
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.options import (
+    ComparedHoldout,
+    CompareSeed,
+    CompareTarget,
+    ComparisonFile,
+    DataFile,
+    Delta,
+    EvaluateTarget,
+    ExactEpsilon,
+    FileKind,
+    Force,
+    Json,
+    MaybeSchema,
+    MethodName,
+    SchemaFile,
+    ScoreSeed,
+    ScoreTarget,
+    Set,
+    StatedDelta,
+    StatedEpsilon,
+    StatedRowsPerPerson,
+    StatedSitesPerPerson,
+    TablePartition,
+    TrustName,
+    TrustSet,
+    progress_bar,
+    say,
+    score_table,
+)
+from fedsynth.files import read_text, write_whole
+
+if TYPE_CHECKING:
+    from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
+    from fedsynth.evaluation.score import EvaluationTables
+    from fedsynth.federation.federation import Progress
+    from fedsynth.rows import Table
+    from fedsynth.runs.folder import RunFolder
+    from fedsynth.runs.run import SimulatedRun
+    from fedsynth.runs.split import Split
+
+Sensitive = Annotated[
+    str,
+    typer.Option(
+        "--sensitive",
+        help="Column whose value an attacker tries to infer from the synthetic rows, for the attribute-disclosure "
+        "score. Default: --target, else the last categorical column.",
+    ),
+]
+Title = Annotated[
+    str, typer.Option("--title", help="Title of the report; default: one that names the data file.", show_default=False)
+]
+Owner = Annotated[
+    str, typer.Option("--owner", help="Person or office that answers for the data, named at the head of the report.")
+]
+KeptTitle = Annotated[
+    str,
+    typer.Option(
+        "--title",
+        help="Title of the report; default: the one given before, else one that names the data file.",
+        show_default=False,
+    ),
+]
+KeptOwner = Annotated[
+    str,
+    typer.Option(
+        "--owner",
+        help="Person or office that answers for the data, named at the head of the report; default: the one given "
+        "before.",
+        show_default=False,
+    ),
+]
+ForceScores = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace scores.json, scores.csv and report.html in --out. Without it, the command stops if --out holds a "
+        "scores.json.",
+    ),
+]
+Known = Annotated[
+    str,
+    typer.Option(
+        "--known",
+        help="Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first "
+        "four columns that are neither the sensitive one nor the target.",
+    ),
+]
+
+
+def _not_a_folder(table: Path) -> Path:
+    """Return a table of ``fedsynth evaluate``; raise for a folder, which most often is a run's."""
+    from fedsynth.runs.folder import RunFolder
+
+    if not table.is_dir():
+        return table
+    way_out = f" To score the run in it: fedsynth report {table}" if RunFolder(table).is_run else ""
+    raise click.UsageError(
+        f"{table} is a folder, and evaluate takes two files: give that of the real rows, then that of the synthetic "
+        f"rows.{way_out}"
+    )
+
+
+def evaluate(
+    real: Annotated[
+        Path,
+        typer.Argument(
+            help="Real rows from which the synthetic table was made: CSV or Parquet file.", callback=_not_a_folder
+        ),
+    ],
+    synthetic: Annotated[
+        Path,
+        typer.Argument(
+            help="Synthetic rows to score: CSV file (RFC 4180, as fedsynth and pandas write it) or Parquet file.",
+            callback=_not_a_folder,
+        ),
+    ],
+    schema: SchemaFile,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            help="Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are "
+            "left alone.",
+        ),
+    ],
+    holdout: Annotated[
+        Path | None,
+        typer.Option(
+            "--holdout",
+            help="Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left "
+            "out, and other scores use parts of the real rows in its place.",
+        ),
+    ] = None,
+    records: FileKind = None,
+    target: EvaluateTarget = "",
+    sensitive: Sensitive = "",
+    known: Known = "",
+    person: Annotated[
+        str,
+        typer.Option(
+            "--person",
+            help="Column of the real and the hold-out rows that tells which person a row is about; it need not be in "
+            "the schema. Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: "
+            "each row counts as a person's only one.",
+        ),
+    ] = "",
+    suites: Annotated[
+        str,
+        typer.Option(
+            "--suites",
+            help="Sets of classifiers (or regressors) that learn --target, separated by commas: default, or those of a "
+            "publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them.",
+        ),
+    ] = "default",
+    epsilon: StatedEpsilon = None,
+    delta: StatedDelta = None,
+    rows_per_person: StatedRowsPerPerson = 1,
+    sites_per_person: StatedSitesPerPerson = 1,
+    max_rows: Annotated[
+        int,
+        typer.Option(
+            "--max-rows",
+            min=100,
+            help="Largest number of rows of each table that a fidelity or utility score uses; more rows take longer "
+            "and give more exact scores.",
+        ),
+    ] = 20_000,
+    seed: ScoreSeed = 0,
+    title: Title = "",
+    owner: Owner = "",
+    force: ForceScores = False,
+    json_: Json = False,
+) -> None:
+    r"""Score a synthetic table against the real rows.
+
+    Measures fidelity, utility and privacy, each score beside what real rows reach in place of the synthetic ones, and
+    writes scores.json, scores.csv and report.html to --out. The scores are computed from real rows without noise:
+    protect them like the rows. --epsilon and --delta state the guarantee of the table, if it has one; the success of
+    the privacy attacks is compared with what the guarantee allows. Where a person may have several rows, name the
+    column of persons (--person) and the number of rows that the guarantee protects (--rows-per-person). For a folder
+    that `fedsynth simulate` wrote, `fedsynth report` does the same without any further option.
+
+    Examples:
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --holdout test.csv --target readmitted --out scores
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --epsilon 1 --delta 1e-6 --out scores
+
+      fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
+        --holdout test.csv --person patient --rows-per-person 3 \
+        --epsilon 1 --delta 1e-6 --out scores
+    """
+    from fedsynth.data.read import column_names
+    from fedsynth.data.sources.files import is_csv
+    from fedsynth.evaluation.evaluate import ReportTitle
+    from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.score import EvaluationTables
+    from fedsynth.evaluation.suites import SUITES
+    from fedsynth.privacy.cost import Budget, Unit
+    from fedsynth.runs.folder import RunFolder, read_whole, written_kind
+    from fedsynth.schema import Schema
+
+    for suite in _split(suites):
+        if suite not in SUITES:
+            raise errors.Unsupported(f"--suites {suite}: unknown suite; {errors.nearest(suite, SUITES)}")
+    if (epsilon is None) != (delta is None):
+        raise click.UsageError("--epsilon and --delta state the guarantee together: pass both or neither.")
+    folder = RunFolder(out)
+    if folder.scores_file.exists() and not force:
+        raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
+    agreed = Schema.load(schema)
+    if records and not any(is_csv(file) for file in (real, holdout) if file):
+        raise click.UsageError(
+            "--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out."
+        )
+
+    def whole(file: Path) -> Table:
+        return read_whole(file, plain, agreed, records if is_csv(file) else None, person)
+
+    plain = agreed.plain(column_names(real, records=records if is_csv(real) else None))
+    unseen = None if holdout is None else whole(holdout)
+    made = read_whole(synthetic, plain, agreed, written_kind(synthetic))
+    evidence = EvaluationTables(whole(real), made, unseen, agreed=agreed)
+    with progress_bar(json_) as progress:
+        evaluation = measure(
+            evidence,
+            target=target,
+            sensitive=sensitive,
+            known=_split(known),
+            guarantee=None if epsilon is None or delta is None else Budget(epsilon, delta),
+            unit=Unit(rows_per_person, sites_per_person),
+            suites=_split(suites),
+            max_rows=max_rows,
+            seed=seed,
+            progress=progress,
+        )
+    evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, _today()))
+    folder.write_scores(evaluation)
+    _tell(evaluation, folder.write_report(evaluation), json_)
+
+
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="Folder that `fedsynth simulate` or `fedsynth evaluate` wrote.")],
+    target: ScoreTarget = "",
+    sensitive: Sensitive = "",
+    known: Known = "",
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, "
+            "--sensitive or --known is given.",
+        ),
+    ] = False,
+    title: KeptTitle = "",
+    owner: KeptOwner = "",
+    json_: Json = False,
+) -> None:
+    r"""Write a report on a run's quality and privacy, as HTML.
+
+    The report is one page, report.html in the run's folder, and needs no network. It describes how the synthetic rows
+    compare with the real ones, and is not private: do not publish it. If the scores have to be computed, a simulated
+    run is measured against the rows of its sites, so its data file must still be in place.
+
+    Examples:
+
+      fedsynth report run
+
+      fedsynth report run --title "Claims 2024, synthetic" \
+        --owner "Office for Health Statistics"
+
+      fedsynth report run --target readmitted --sensitive ward \
+        --known age,sex,nights
+    """
+    from fedsynth.runs.folder import RunFolder
+
+    run = RunFolder(run_dir)
+    if run.scores_file.is_file() and not fresh and not (target or sensitive or known):
+        evaluation = run.scores()
+        if title or owner:
+            evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
+            run.write_scores(evaluation)
+    elif run.is_run:
+        with progress_bar(json_) as progress:
+            evaluation = measure_run(run, progress, target, sensitive, _split(known))
+        before = _head_of(run)
+        evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
+        run.write_scores(evaluation)
+    elif run.scores_file.is_file():
+        raise errors.Unsupported(
+            f"{run_dir} holds the scores of a table and not the run that made it, so nothing can be measured again "
+            f"from there; run `fedsynth evaluate REAL SYNTHETIC ... --out {run_dir} --force` on the two tables"
+        )
+    else:
+        raise errors.FedsynthError(
+            f"{run_dir} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
+            "`fedsynth evaluate` wrote"
+        )
+    _tell(evaluation, run.write_report(evaluation), json_)
+
+
+def compare(
+    data: DataFile,
+    epsilon: ExactEpsilon,
+    delta: Delta,
+    method: MethodName = "auto",
+    records: FileKind = None,
+    schema: MaybeSchema = None,
+    sites: Annotated[int, typer.Option("--sites", min=2, help="Number of sites over which the rows are split.")] = 5,
+    partition: TablePartition = "iid",
+    trust: TrustName = "trusted",
+    trust_set: TrustSet = None,
+    target: CompareTarget = "",
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", min=2, help="How often everything is run, each time with another random split and other noise."
+        ),
+    ] = 5,
+    holdout: ComparedHoldout = 0.2,
+    test: Annotated[
+        str,
+        typer.Option(
+            "--test",
+            help="Significance test (two-sided t-test) of the differences: welch (unequal variances), student (equal "
+            "variances) or paired (by random split).",
+        ),
+    ] = "welch",
+    set_: Set = None,
+    seed: CompareSeed = 0,
+    out: ComparisonFile = None,
+    force: Force = False,
+    json_: Json = False,
+) -> None:
+    r"""Compare federated, pooled and local runs of a method.
+
+    A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
+    of one site only (mean over the sites). All three run on the same random splits, and significant differences between
+    their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
+    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known
+    in part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
+
+    Examples:
+
+      fedsynth compare --data patients.csv --target readmitted \
+        --method oneshot --sites 5 --partition label-skew:0.5 \
+        --epsilon 1 --delta 1e-6 --repeats 5
+
+      fedsynth compare --data patients.csv --target readmitted \
+        --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
+        --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
+    """
+    import msgspec
+
+    from fedsynth.bench import grid as benches
+    from fedsynth.bench import spec as specs
+    from fedsynth.data.sources import open_source
+    from fedsynth.evaluation.comparison import TESTS, compared
+    from fedsynth.federation.names import TRUSTS
+    from fedsynth.methods import find_method
+    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
+
+    if test not in TESTS:
+        raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
+    if not 0 < holdout < 1:
+        raise click.UsageError("a comparison needs held-out rows: give a --holdout above 0 and below 1.")
+    if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
+        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
+    if partition.startswith("synthfs"):
+        raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
+    # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
+    options = dict(parse_option(text) for text in set_ or ())
+    numbers = dict(parse_option(text) for text in trust_set or ())
+    job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
+    job.build_method()
+    job.build_trust()
+    budget_of(epsilon, delta)
+    declared = find_method(method)
+    if not declared.runs_under(trust):
+        able = [name for name in TRUSTS if declared.runs_under(name)]
+        raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
+    if data == DEMO_DATA and records:
+        raise click.UsageError("--records is the kind of a CSV file, and the demo table is none; leave it out.")
+    local = Path(data) if data == DEMO_DATA else open_source(data, records=records).file
+    if local is None:
+        raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
+    file = data if data == DEMO_DATA else str(local.resolve(strict=True))
+    spec = specs.Spec(
+        datasets={
+            "data": specs.Dataset(
+                file=file,
+                records=records or msgspec.UNSET,
+                target=target,
+                schema="" if schema is None else str(schema.resolve()),
+                split=specs.SplitEntry(test_share=holdout),
+            )
+        },
+        methods={method: specs.MethodEntry(options=options)},
+        metrics={
+            "likeness": specs.MetricEntry(),
+            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
+        },
+        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
+        noise_seed=("seed", "arm"),
+        defaults=specs.GridEntry(
+            epsilon="none" if epsilon == math.inf else epsilon,
+            delta=delta,
+            partition=partition,
+            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
+            sites=sites,
+        ),
+        grid=(
+            specs.GridEntry(methods=method, arm=("federated", "pooled", "local")),
+            specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
+            *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
+        ),
+    )
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    every = specs.cases(spec)
+    with progress_bar(json_) as progress:
+        for number, case in enumerate(every):
+            figures = benches.measure(case, Path())
+            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
+            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
+            progress("runs", number + 1, len(every))
+    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
+    cost = "NOT PRIVATE" if not declared.private or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
+    setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
+    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
+    if out is not None:
+        write_whole(out, json.dumps(comparison.to_json(), indent=1))
+    say(json_, comparison.to_json(), str(comparison))
+
+
+def bench(
+    spec: Annotated[
+        Path,
+        typer.Argument(help="File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of "
+            "each finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.",
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir",
+            envvar="FEDSYNTH_DATA",
+            help="Folder of the data files; default: the folder of the specification.",
+        ),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page",
+            help="Markdown page into which the tables are written too: in place of everything between its comments "
+            "<!-- begin NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in "
+            "the specification. Without --page, the tables are in --out only.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            min=0,
+            help="Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.",
+        ),
+    ] = 1,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            help="Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. "
+            "dataset=adult,method=flaim; repeat it to admit further values. Default: all runs.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds",
+            min=1,
+            help="Number of seeds to run each combination of the other settings with, the first ones of the "
+            "specification; default: all.",
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the runs that would be made, and make none.")] = False,
+    json_: Json = False,
+) -> None:
+    r"""Run a grid of experiments and write tables and plots.
+
+    The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
+    combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips the
+    runs in results.csv, except those that a change of the specification or of their data file affects (a change of a
+    schema file is not noticed). Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all
+    runs finished, 8 some failed; they are made again next time.
+
+    Examples:
+
+      fedsynth bench benchmarks/flaim_table2.toml --data-dir data \
+        --jobs 2 --page docs/benchmarks.md
+
+      fedsynth bench benchmarks/flaim_table2.toml \
+        --only dataset=magic,method=oneshot --seeds 2 --out trial
+
+      fedsynth bench benchmarks/flaim_table2.toml --list
+    """
+    from fedsynth.bench import grid as benches
+    from fedsynth.bench import spec as specs
+    from fedsynth.bench.page import write_pages, write_section
+
+    sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
+    described = specs.read_spec(read_text(spec))
+    every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
+    todo = [case for case in every if specs.admitted(case.cell, wanted)]
+    if not todo:
+        raise errors.InvalidParameter("--only matches no cell of the specification; --list prints all cells")
+    if page is not None and not described.section:
+        raise errors.InvalidParameter('--page needs section = "..." in the specification, the marker of its place')
+    if list_:
+        facts = {"cells": [str(case.cell) for case in todo]}
+        say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
+        return
+    folder = (data_dir or spec.parent).resolve()
+    place = Path("bench-results") / spec.stem if out is None else out
+    try:
+        with progress_bar(json_) as progress:
+            held, failed = benches.run_grid(todo, folder, place, jobs, progress)
+    except KeyboardInterrupt:
+        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)
+        raise typer.Exit(130) from None
+    text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
+    if page is not None:
+        write_section(page, described.section, described.title, text)
+    if failed:
+        listed = "\n".join(f"  {cell}: {why}" for cell, why in failed.items())
+        raise errors.FedsynthError(
+            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}. The same command runs the failed "
+            f"ones again:\n{listed}"
+        )
+    ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
+    say(json_, ran, f"{len(todo)} cells, {held} of them finished before. Open {place / 'page.html'}")
+
+
+def measure_run(
+    run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
+) -> Evaluation:
+    """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
+
+    ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
+    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
+    the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
+    first four that are neither the sensitive one nor the target). Raises :class:`~fedsynth.errors.FedsynthError` if the
+    data file is missing or has changed, or if real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for
+    an unknown column.
+    """
+    from fedsynth.evaluation.evaluate import ReportTitle
+    from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.privacy.cost import Unit
+
+    summary = run.summary()
+    found = measure(
+        _evidence(run.rows(), run.synthetic()),
+        target=target or run.job.target,
+        sensitive=sensitive,
+        known=known,
+        guarantee=summary.guarantee,
+        unit=Unit(**summary.statement["unit"]),
+        neighbours=summary.statement["neighbours"],
+        log_likelihood=run.synthesizer().log_likelihood,
+        progress=progress,
+    )
+    return replace(found, about=ReportTitle(data=data_name(run.job.data), date=_today()))
+
+
+def _head_of(run: RunFolder) -> ReportTitle:
+    """Return the title block of the scores in a folder; an empty one if there are none that this version can read."""
+    from fedsynth.evaluation.evaluate import ReportTitle
+
+    with contextlib.suppress(FileNotFoundError, errors.FedsynthError):
+        return run.scores().about
+    return ReportTitle()
+
+
+def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
+    """Return the head of a report with the title and the owner that were given."""
+    return replace(about, title=title or about.title, owner=owner or about.owner)
+
+
+def _today() -> str:
+    return datetime.date.today().isoformat()
+
+
+def data_name(data: str) -> str:
+    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
+
+    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
+    """
+    from fedsynth.runs.job import DEMO_DATA
+
+    if data == DEMO_DATA:
+        return "the RAND Health Insurance Experiment"
+    if "://" in data:
+        return parse_qs(urlsplit(data).query).get("table", [""])[0]
+    return Path(data).name
+
+
+def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
+    """Return the rows of a simulation as they are published, beside the published synthetic ones."""
+    from fedsynth.evaluation.score import EvaluationTables
+    from fedsynth.rows import concatenate
+
+    schema = rows.schema
+    holdout = None if rows.holdout is None else schema.publish(rows.holdout)
+    return EvaluationTables(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
+
+
+def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
+    """Measure a finished simulated run, and write its scores and its report; return the report's path and the scores.
+
+    ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
+    :func:`measure_run`.
+    """
+    from fedsynth.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    evaluation = measure_run(run, progress)
+    run.write_scores(evaluation)
+    return run.write_report(evaluation), evaluation
+
+
+# The metrics that a simulation computes at once.
+FIRST = ("validity", "workload-error", "likelihood", "learning")
+
+
+def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evaluation:
+    """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
+
+    ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
+    score of learning. ``progress(what, done, total)`` is called after each step. Raises
+    :class:`~fedsynth.errors.Unsupported` if a score cannot be measured on the run's rows.
+    """
+    from fedsynth.evaluation.evaluate import evaluate as measure
+
+    rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
+    wanted = {
+        "validity": bool(rows.schema.rules or rows.schema.derives),
+        "likelihood": likelihood is not None and rows.holdout is not None,
+        "learning": bool(target),
+    }
+    return measure(
+        _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
+        metrics=[name for name in FIRST if wanted.get(name, True)],
+        target=target,
+        log_likelihood=likelihood,
+        suites=("flaim",),
+        repeats=1,
+        progress=progress,
+    )
+
+
+def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
+    alarms = [score for score in evaluation.scores if score.verdict == "alarm"]
+    facts = {"report": str(page), **{k: v for k, v in evaluation.to_json().items() if k != "plot_data"}}
+    text = [score_table(list(evaluation.scores)), ""]
+    text += [f"ALARM {score.name}: {score.says}" for score in alarms]
+    text += ["These scores are computed on real rows and are not private: do not publish them.", f"Report: {page}"]
+    say(json_, facts, "\n".join(text))
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())

@@ -1,0 +1,358 @@
+"""Trust models: the protocols that decide who adds the noise and who may see exact counts.
+
+A trust model defines a site's answer to a query whose answers are summed over sites (:meth:`Trust.answer`), and how the
+server turns the answers into the released sum (:meth:`Trust.aggregation`). A sum takes one or more turns: a turn is one
+message to each site, and the site's answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import numpy as np
+
+from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.events import Answer, Event, PlainAnswer
+from fedsynth.privacy import noise
+from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
+from fedsynth.schema.bins import Integers
+
+if TYPE_CHECKING:
+    from fedsynth.federation.query import Query
+    from fedsynth.federation.vault import Vault, VaultTerms
+    from fedsynth.privacy.cost import Budget, Neighbours, Unit
+    from fedsynth.schema import Schema
+
+
+class SiteTurn(Protocol):
+    """What a site gives a :class:`Trust` to compute its answer with, for one message of one question.
+
+    A question is a query with the terms on which it is asked, such as the noise and its privacy cost
+    (:class:`~fedsynth.federation.wire.QuestionHead`). It is sent in one or more turns: a turn is one message to each
+    site, and the answers to it. When a site first takes up a question it draws a random salt, which serves all turns
+    and repetitions of the question until the site deletes its record of it.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the site."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (64 hex digits) of the question: query, terms and its number in the run; the same in each turn."""
+
+    @property
+    def schema(self) -> Schema:
+        """The agreed schema, under which the site's rows are encoded."""
+
+    @property
+    def identity(self) -> bytes:
+        """Seed (32 bytes) of the Ed25519 key that the site signs with for other sites and for compute servers.
+
+        It never leaves the site.
+        """
+
+    @property
+    def release(self) -> Release:
+        """Noise that the trust model is to add, and its privacy cost (:data:`~fedsynth.privacy.release.Release`)."""
+
+    @property
+    def norms(self) -> Norms:
+        """L1 and L2 sensitivity, to one person, of the vector that noise is added to.
+
+        That vector is the sum over sites if noise is added to the sum (:attr:`Trust.pooled`; never for an average of
+        the sites' own training), and otherwise this site's answer.
+        """
+
+    def statistic(self) -> Integers:
+        """Return the site's exact answer (int64, flat), after charging the question to the site's privacy budget, once.
+
+        Only the changes by the site's own training, for an average, have the site's noise in them already. Raises
+        :class:`~fedsynth.errors.BudgetExceeded` if the budget does not cover the question, and
+        :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run.
+        """
+
+    def bits(self, purpose: str) -> noise.RandomBits:
+        """Return a reproducible stream of random bits for one use, such as ``"noise"``, which ``purpose`` names.
+
+        The stream is a function of the site's secret, the question with its salt and terms, and ``purpose``.
+        """
+
+    def key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes for the use that ``purpose`` names, derived from the same inputs as :meth:`bits`."""
+
+    def run_key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes for the use that ``purpose`` names, the same for all questions of one run.
+
+        They are derived from the site's secret, the run's name, a random salt of the run and ``purpose``.
+        """
+
+    def first(self, part: str, value: bytes) -> bytes:
+        """Durably store ``value`` for this question under the name ``part`` unless it has one; return the stored value.
+
+        ``part`` is any name for what is stored, such as ``"boxes"``. If the returned value differs from ``value``, the
+        site has taken a different message for this part of the protocol before.
+        """
+
+    def said(self, part: str) -> bytes | None:
+        """Return the value that :meth:`first` stored for this question under the name ``part``, or ``None``."""
+
+
+class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
+
+    ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
+    each of its cells, or an upper bound (:func:`noise_std`), and ``values`` (int64, shape ``(cells,)``) are the
+    integers with that noise.
+    """
+
+    sites: tuple[str, ...]
+    std: float
+    values: Integers
+
+
+class Aggregation(Protocol):
+    """The server's side of one sum over sites: makes the messages for the sites, takes their answers, returns the sum.
+
+    The server calls :meth:`ask`, then :meth:`receive` for each site that answers this turn, and so on until :meth:`ask`
+    returns no more messages; then :meth:`result`.
+    """
+
+    def ask(self) -> Mapping[str, Event | None]:
+        """Return the message for each site in the next turn, by name; empty if the sum is complete or has failed.
+
+        Every message repeats the question, which says what is summed. The value is what it carries besides
+        (:data:`~fedsynth.federation.events.Event`), such as the other sites' keys, or ``None`` for the question alone.
+        """
+
+    def receive(self, site: str, answer: Answer) -> None:
+        """Take in one site's answer to the last message of :meth:`ask`; a site that does not answer drops out.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for an invalid answer; the caller then treats the site as lost.
+        """
+
+    def result(self) -> Released | None:
+        """Return the released sum once :meth:`ask` has no more messages; ``None`` if no site answered at all.
+
+        Raises :class:`~fedsynth.errors.SiteLost` if too few sites answered all messages.
+        """
+
+
+@dataclass(frozen=True)
+class SimulationTerms:
+    """Terms of a simulated run for parties other than its sites and its server, such as three compute servers.
+
+    ``schema`` is the agreed schema, ``budget`` bounds what the run may cost one person, ``unit`` says how many rows per
+    site, and at how many sites, one person may have, and ``neighbours`` whether neighbouring tables differ by adding or
+    by replacing these rows. ``coordinator`` (64 bytes) holds the server's public keys: Ed25519 for its signatures, then
+    X25519 for answers sealed for it.
+    """
+
+    schema: Schema
+    budget: Budget
+    unit: Unit
+    neighbours: Neighbours
+    coordinator: bytes
+
+
+class Trust(Protocol):
+    """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
+
+    There are four: :class:`~fedsynth.federation.trusted.TrustedServer`,
+    :class:`~fedsynth.federation.local.LocalNoise`, :class:`~fedsynth.secure.site.SecureSum` and
+    :class:`~fedsynth.servers.trust.ThreeServers`. Sites and server each hold a copy: a site
+    calls :meth:`answer` and :meth:`deposit`, the server :meth:`aggregation`, :meth:`std` and :meth:`vault` (which holds
+    exact sums of tables and releases noisy results). A question is sent in one or more turns, each of which is one
+    message to each site and its answer.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of this trust model in requests, site policies and on the command line, such as ``secure``."""
+
+    @property
+    def confidential(self) -> bool:
+        """Whether a site's answer to a sum is exact, and must therefore be encrypted for the server."""
+
+    @property
+    def deposits(self) -> bool:
+        """Whether methods may use a vault, which holds exact sums of tables and releases only noisy results of them.
+
+        The vault (:class:`~fedsynth.federation.vault.Vault`) is held by a trusted server, or as secret shares by
+        several servers.
+        """
+
+    @property
+    def pooled(self) -> bool:
+        """Whether noise is added once, to the sum over sites (true), or by each site in full to its own answer."""
+
+    @property
+    def turns(self) -> int:
+        """Number of turns of a sum, each one message to each site and its answer; 0 if there are no sums."""
+
+    @property
+    def reads(self) -> int:
+        """Index, from 0, of the turn of a sum (:attr:`turns`) in which a site reads its rows."""
+
+    @property
+    def terms(self) -> str:
+        """The site's own settings of this trust model, as text; the noise and keys of the site depend on them too."""
+
+    @property
+    def assumption(self) -> str:
+        """The assumption about other parties that the guarantee rests on, as English text; empty if there is none."""
+
+    def with_roster(self, roster: Mapping[str, bytes]) -> Trust:
+        """Return a copy of this trust model for the sites in ``roster``.
+
+        ``roster`` maps each site's name to its public identity key (Ed25519, 32 bytes).
+        """
+
+    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
+        """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
+
+        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
+        the party of that name; ``terms`` are what these parties agree to: schema, budget, who is protected, and the
+        coordinator's keys.
+        """
+
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
+        """Return a site's answer to one message of a sum, with whatever noise or masks this trust model demands.
+
+        ``site`` gives access to the question and the site's secrets, ``turn`` counts the messages of the sum from 0,
+        and ``event`` is what the server sent with this message, ``None`` if nothing. Raises
+        :class:`~fedsynth.errors.Refused` for an event that does not belong to the turn.
+        """
+
+    def deposit(self, site: SiteTurn, query: Query) -> Answer:
+        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
+
+        A vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). Depending on the trust
+        model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused` if this
+        trust model has no vault.
+        """
+
+    def aggregation(
+        self,
+        digest: str,
+        release: Release,
+        norms: Norms,
+        sites: Sequence[str],
+        bits: Callable[[Integers], noise.RandomBits],
+    ) -> Aggregation:
+        """Return the server's side of one sum over ``sites``.
+
+        ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
+        cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`pooled`, otherwise of one
+        site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the
+        noise. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums. For a release that is not
+        a noisy sum, either this raises it or :meth:`Aggregation.result` does.
+        """
+
+    def std(self, release: Release, norms: Norms, sites: int) -> float:
+        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
+
+        It is never too small (:func:`noise_std`). ``release`` says which noise is added, and at what privacy cost;
+        ``norms`` bound how far one person moves the vector that noise is added to, in the L1 and L2 norms. Raises
+        :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
+        """
+
+    def vault(self, terms: VaultTerms) -> Vault | None:
+        """Return an empty vault for the tables that ``terms`` describe; ``None`` if no party can hold exact sums.
+
+        A vault holds sums of exact tables, and releases only noisy results of them
+        (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
+        protected (:class:`~fedsynth.federation.vault.VaultTerms`).
+        """
+
+
+@dataclass(eq=False)
+class OneMessageSum:
+    """The server's side of a sum in which each site sends one message (an :class:`Aggregation`).
+
+    ``sites`` are the names of the sites to ask. ``finish`` turns the total of their answers into the released integers,
+    for example by adding noise. ``std(number)`` returns the standard deviation of the noise in each cell of the sum if
+    ``number`` sites answered.
+    """
+
+    sites: tuple[str, ...]
+    finish: Callable[[Integers], Integers]
+    std: Callable[[int], float]
+    _asked: bool = False
+    _total: Integers | None = None
+    _heard: list[str] = field(default_factory=list)
+
+    def ask(self) -> Mapping[str, Event | None]:
+        """Return ``None`` for each site at the first call: the question goes alone. Later, return an empty mapping."""
+        if self._asked:
+            return {}
+        self._asked = True
+        return dict.fromkeys(self.sites)
+
+    def receive(self, site: str, answer: Answer) -> None:
+        """Add one site's answer to the total, so that memory holds two vectors at most.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` for an answer that is not one vector of integers.
+        """
+        values = values_of(site, answer)
+        self._total = values.copy() if self._total is None else np.add(self._total, values, out=self._total)
+        self._heard.append(site)
+
+    def result(self) -> Released | None:
+        """Return the released sum over the sites that answered, or ``None`` if none did."""
+        if self._total is None:
+            return None
+        return Released(tuple(self._heard), self.std(len(self._heard)), self.finish(self._total))
+
+
+def values_of(site: str, answer: Answer) -> Integers:
+    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
+
+    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer that is not one vector of
+    integers.
+    """
+    if not isinstance(answer, PlainAnswer) or answer.values.ndim != 1:
+        raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
+    return answer.values
+
+
+def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
+    """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
+
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person, from
+    which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
+    :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
+    ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
+    such as a private selection.
+    """
+    match release:
+        case Gaussian() if norms.l2 > 0:
+            return answer + noise.discrete_gaussian(release.sigma(norms.l2), answer.size, bits)
+        case Laplace() if norms.l1 > 0:
+            return answer + noise.discrete_laplace(release.scale(norms.l1), answer.size, bits)
+        case Exact() | Public() | Gaussian() | Laplace():  # zero sensitivity needs no noise
+            return answer
+        case _:
+            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
+
+
+def noise_std(release: Release, norms: Norms) -> float:
+    """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
+
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person. The
+    result is the standard deviation of continuous noise of the same scale, which is an upper bound for discrete noise;
+    it is 0 without noise. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    """
+    match release:
+        case Gaussian():
+            return release.sigma(norms.l2)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)
+        case Laplace():
+            return float(np.sqrt(2.0)) * release.scale(norms.l1)  # likewise: the discrete law's is smaller
+        case Exact() | Public():
+            return 0.0
+        case _:
+            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")

@@ -1,0 +1,103 @@
+"""``fedsynth prove``: compare a run's releases, the server's ledger and the sites' own records of charges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from fedsynth.cli.options import Json
+
+if TYPE_CHECKING:
+    from fedsynth.proof.sheet import ProofSheet
+
+
+def prove(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of a finished run: that of `fedsynth simulate`, or runs/NAME in the folder of a federation."
+        ),
+    ],
+    extract: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--extract",
+            help="File with a site's own charges of this run, made there by `fedsynth site account --extract`; repeat "
+            "it for several sites. Without it, only the server's records are compared.",
+        ),
+    ] = None,
+    identity: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--identity",
+            help="Public identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its "
+            "--extract must be signed with it. Repeat it for several sites. Without it, the key is printed for you to "
+            "compare.",
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    r"""Recompute a run's privacy cost and check its records.
+
+    Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
+    privacy cost for one person, all recomputed from the questions asked and compared with the run's ledger, in which
+    the server recorded them. With --extract, the sites' own records of their charges are compared too; a site makes its
+    extract with `fedsynth site account --extract RUN`. Without extracts, the sheet relies on the server's records
+    alone.
+
+    Exit codes: 0 everything agrees, 8 something does not.
+
+    Examples:
+
+      fedsynth prove federation/runs/2026-11-21-a1b2c3
+
+      fedsynth prove run --extract north.json --identity north=5f0c...
+    """
+    sheet = prove_run(run, extract or (), dict(_identity(text) for text in identity or ()))
+    print(json.dumps(sheet.to_json()) if json_ else sheet.text)
+    if sheet.problems:
+        raise typer.Exit(8)
+
+
+def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
+    """Recompute the privacy cost of every answer that a finished run released, and compare it with the run's ledger.
+
+    The costs are recomputed from the transcript, the record of the run's messages; the ledger is the server's list of
+    released answers with their costs. ``folder`` is the run's directory. ``extracts`` are files with the sites' own
+    charges, signed by them, to compare as well; ``known`` maps names of sites to their identity keys (32 bytes), which
+    the sites themselves gave you. Returns the proof sheet, which lists what does not agree. Raises
+    :class:`~fedsynth.errors.FedsynthError` for a folder without a run, or without one of its files.
+    """
+    from fedsynth.proof.extract import AccountExtract
+    from fedsynth.proof.prove import prove as proof_of
+    from fedsynth.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    run.require(run.run_file, run.schema_file, run.ledger_file, run.transcript)
+    return proof_of(
+        run.transcript,
+        run.ledger_file,
+        run.schema,
+        run.trust,
+        run.job.budget,
+        extracts=[AccountExtract.load(path) for path in extracts],
+        identities=known,
+    )
+
+
+def _identity(text: str) -> tuple[str, bytes]:
+    name, _, key = text.partition("=")
+    try:
+        public = bytes.fromhex(key)
+    except ValueError:
+        public = b""
+    if not name or len(public) != 32:
+        raise click.UsageError(
+            f"--identity {text}: expected NAME=KEY, with the 64 hexadecimal digits of the site's key."
+        )
+    return name, public

@@ -1,0 +1,127 @@
+"""Account extracts: a site's charges of one run, signed by the site, to check what the server reports of the run.
+
+The check is :func:`~fedsynth.proof.prove.prove`, which returns a proof sheet: all releases and contradictions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from fedsynth.files import load_json
+from fedsynth.privacy.account import Account
+from fedsynth.privacy.cost import Cost, Neighbours, Unit
+from fedsynth.secure.masking import identity, identity_seed, sign, verified
+
+_CONTEXT = "account extract"
+_Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+_Pair = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{128}$")]
+
+
+class AccountCharge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One charge in a site's account (its record of what it was charged): the question and its cost to one person.
+
+    ``cost`` is that of the question, for the unit and the neighbour relation that it states.
+
+    ``key`` (hex) is the SHA-256 of the coordinator's public keys and the question's digest. ``verb``, ``kind`` and
+    ``step`` are the question's verb (such as ``sum``), the kind of its query and its number in the run. ``row`` is the
+    number of the charge's row in the site's audit log. A charge without a key (an empty text) is a write-off: an
+    account restored from a backup may lack later charges, so the site then charges every open run in full, up to the
+    run's limit.
+    """
+
+    key: _Key
+    verb: str
+    kind: str
+    step: int
+    cost: Cost
+    row: int
+
+
+class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The charges of one run in a site's account, signed with the site's identity key, to check the server's reports.
+
+    The check is :func:`~fedsynth.proof.prove.prove`. ``site`` and ``run`` are names. ``coordinator`` and
+    ``identity`` are public keys. ``row`` and ``chain`` are the number and the hash of the last row of the site's audit
+    log (a hash chain) when the extract was made. ``total`` is what all these charges cost one person of the account's
+    ``unit`` under its neighbour relation (``neighbours``); if questions stated less, it is more than their costs. Keys,
+    hash and ``signature`` are in hexadecimal; the signature is empty before :func:`sign_extract`.
+    """
+
+    site: str
+    run: str
+    coordinator: _Pair
+    charges: tuple[AccountCharge, ...]
+    total: Cost
+    unit: Unit
+    neighbours: Neighbours
+    row: int
+    chain: _Key
+    identity: _Key
+    signature: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{128})?$")] = ""
+
+    @property
+    def signed(self) -> bool:
+        """Whether the owner of the key ``identity`` signed all other fields; it does not show whose key that is."""
+        return verified(bytes.fromhex(self.identity), bytes.fromhex(self.signature), _CONTEXT, self.signed_bytes)
+
+    def to_json(self) -> bytes:
+        """Return the content of the extract's file (indented JSON, UTF-8)."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1)
+
+    @classmethod
+    def load(cls, path: Path) -> AccountExtract:
+        """Read an extract from a file, without verifying it; raises :class:`FedsynthError` for any other file."""
+        mend = "have the site print it with this version: fedsynth site account --extract"
+        return load_json(path, cls, "an account extract", mend)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """The bytes that are signed: the JSON of everything but the signature."""
+        return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
+
+
+def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
+    """Return a site's signed extract of what the run named ``run`` was charged in its account.
+
+    ``account`` is the site's record of charges (:class:`~fedsynth.privacy.account.Account`). ``secret`` is the site's
+    own secret (32 bytes), from which its identity key is derived, and ``site`` its name. ``coordinator`` are the public
+    keys (64 bytes) of the coordinator whose requests the site answers. An extract shows questions by digest and their
+    costs, as the site's audit log does, and no values of rows.
+    """
+    row, chain = account.head()
+    found = [charge for charge in account.charges() if charge["run"] == run and charge["row"] <= row]
+    last: dict[str, Any] = found[-1] if found else {"run_total": {}, "unit": {}, "neighbours": "add-remove"}
+    charges = tuple(
+        AccountCharge(
+            charge.get("key", ""),
+            charge.get("verb", ""),
+            charge.get("kind", ""),
+            charge.get("step", 0),
+            msgspec.convert(charge.get("quoted", charge["cost"]), Cost),
+            charge["row"],
+        )
+        for charge in found
+    )
+    content = AccountExtract(
+        site,
+        run,
+        coordinator.hex(),
+        charges,
+        msgspec.convert(last["run_total"], Cost),
+        msgspec.convert(last["unit"], Unit),
+        last["neighbours"],
+        row,
+        chain.hex(),
+        "",
+    )
+    return sign_extract(content, secret)
+
+
+def sign_extract(content: AccountExtract, secret: bytes) -> AccountExtract:
+    """Return an extract with the identity and the signature of the site that has this ``secret`` (32 bytes)."""
+    content = msgspec.structs.replace(content, identity=identity(secret).hex())
+    signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)
+    return msgspec.structs.replace(content, signature=signature.hex())

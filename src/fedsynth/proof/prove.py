@@ -1,0 +1,502 @@
+"""The proof of a run: recomputes every release from the transcript, and compares it with the ledger and the sites.
+
+Three sources are compared. The *transcript* holds every question in the bytes that the coordinator signed; sensitivity,
+noise and cost follow from the schema and the question alone, as at a site. The server's *ledger* holds what the run
+reports. A site's *account extract*, signed by the site, lists the questions that the site was in fact asked and
+charged. Without extracts, a sheet proves consistency only: the completeness of the transcript rests on the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.plan import WHOLE_SAMPLES
+from fedsynth.federation.query import Counts, Query, Selection
+from fedsynth.federation.quote import Quote
+from fedsynth.federation.transport import recorded_answer, records
+from fedsynth.federation.trust import Released, Trust
+from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, decode, read_reply
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
+from fedsynth.privacy.gaussian import gaussian_epsilon
+from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
+from fedsynth.privacy.release import (
+    AdaptiveSelection,
+    Deposit,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Public,
+    Release,
+    SampledGaussian,
+)
+from fedsynth.proof.extract import AccountExtract
+from fedsynth.proof.sheet import ProofSheet, ProvedRelease, name_of, price
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Integers
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The transcript
+
+
+@dataclass(eq=False)
+class _Asked:
+    """One question of the transcript; ``answers`` hold each site's integers and audit row, ``None`` if sealed."""
+
+    request: Request
+    answers: dict[str, tuple[Integers, int] | None] = field(default_factory=dict)
+    released: list[bytes] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.request.head)
+
+
+@dataclass(eq=False)
+class _Transcript:
+    """All questions by digest, in their order, and the last audit row of each site in its recorded answers.
+
+    Answers of sites whose ``identities`` are given must be signed with them.
+    """
+
+    path: Path
+    identities: Mapping[str, bytes]
+    asked: dict[str, _Asked] = field(default_factory=dict)
+    last_row: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    _messages: dict[str, Request] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, data in records(self.path):
+            try:
+                self._take(kind, data)
+            except (FedsynthError, ValueError) as error:
+                self.problems.append(f"a record ({kind}) of the transcript is not understood: {error}")
+
+    def _take(self, kind: str, data: bytes) -> None:
+        if kind == "question":
+            request = Request.read(data, None)
+            self._messages[request.digest] = request
+            self.asked.setdefault(request.question, _Asked(request))
+        elif kind == "released":
+            asked = self.asked.get(data[:DIGEST].hex())
+            if asked is None:
+                self.problems.append("a sum was released for a question that is not in the transcript")
+            else:
+                asked.released.append(data[DIGEST:])
+        else:
+            site, digest, reply = recorded_answer(data)
+            answered = self._messages.get(digest)
+            if answered is None:
+                self.problems.append(f"site {site} answered a question that is not in the transcript")
+            elif kind == "withheld":
+                self.asked[answered.question].answers[site] = None
+            else:
+                self._hear(answered, read_reply(reply, answered, site, self.identities.get(site), _sealed))
+
+    def _hear(self, request: Request, reply: Reply) -> None:
+        row = reply.seen.row
+        self.last_row[reply.site] = max(row, self.last_row.get(reply.site, 0))
+        if isinstance(reply.answer, PlainAnswer):  # a secure sum's other answers carry no charge
+            self.asked[request.question].answers[reply.site] = reply.answer.values, row
+
+
+def _sealed(box: bytes | memoryview, site: str, digest: str) -> bytes:
+    raise WireError("a transcript must not hold sealed answers")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The sheet
+
+
+def prove(
+    transcript: Path,
+    ledger: Path,
+    schema: Schema,
+    trust: Trust,
+    limit: Budget,
+    *,
+    extracts: Sequence[AccountExtract] = (),
+    identities: Mapping[str, bytes] | None = None,
+) -> ProofSheet:
+    """Recompute every release of a run from its files; return a proof sheet of all releases and contradictions.
+
+    Parameters
+    ----------
+    transcript
+        The file in which the run recorded every message (:class:`~fedsynth.federation.transport.Recorded`).
+    ledger
+        The file in which the server reports releases and costs. A privacy statement in it is checked too.
+    schema, trust, limit
+        The run's schema, trust model and budget. A trust model with a roster, the list of sites and their keys, must
+        have it set (:meth:`~fedsynth.federation.trust.Trust.with_roster`).
+    extracts
+        Signed account extracts of some or all sites, to show that the transcript is complete
+        (:class:`~fedsynth.proof.extract.AccountExtract`).
+    identities
+        Public identity keys (32 bytes) by the site's name, from a source other than the server: extracts and recorded
+        answers must be signed with them.
+
+    Raises :class:`FedsynthError` for unreadable files; all other faults are listed in the sheet's ``problems``.
+    """
+    prover = _Prover(_Transcript(transcript, identities or {}), LedgerFile.read(ledger), schema, trust, limit)
+    return prover.sheet(extracts, identities or {})
+
+
+@dataclass(eq=False)
+class _Prover:
+    transcript: _Transcript
+    ledger: LedgerFile
+    schema: Schema
+    trust: Trust
+    limit: Budget
+    lines: dict[str, ProvedRelease] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    confirmed: list[str] = field(default_factory=list)
+
+    def sheet(self, extracts: Sequence[AccountExtract], identities: Mapping[str, bytes]) -> ProofSheet:
+        self.problems += self.transcript.problems
+        heads = [asked.request.head for asked in self.transcript.asked.values()]
+        runs = sorted({head.run for head in heads})
+        terms = {(head.unit, head.neighbours) for head in heads}
+        if len(runs) > 1 or len(terms) > 1:
+            self._problem("the questions are of several runs, or protect different persons; one run has one of each")
+        self._match()
+        vault = list(self._vault_lines())
+        book = Ledger(Budget.none())
+        for line in self.lines.values():
+            book.record(line.entry)
+        exact = book.exact_releases
+        for line in vault:
+            book.note(line.entry)
+        self._check_totals(book)
+        run = runs[0] if runs else ""
+        if self.ledger.statement is not None:
+            self._check_statement(self.ledger.statement, exact)
+        self._check_extracts(extracts, identities, run)
+        return ProofSheet(
+            run,
+            self.trust.name,
+            self.schema.digest,
+            _protected(heads[0]) if heads else "nobody was asked anything",
+            self.limit,
+            (*self.lines.values(), *vault),
+            book.per_site,
+            exact,
+            tuple(self.confirmed),
+            tuple(self.notes),
+            tuple(self.problems),
+        )
+
+    def _problem(self, text: str) -> None:
+        self.problems.append(text)
+
+    # Releases
+
+    def _match(self) -> None:
+        """Recompute every question's release, and compare it with the ledger entry that matches it best."""
+        free: dict[tuple[Any, ...], list[Entry]] = {}
+        for entry in self.ledger.entries:
+            if entry.sites and not entry.paid_by:
+                free.setdefault((entry.step, entry.verb, entry.kind, entry.release), []).append(entry)
+        asked_of = self.transcript.asked
+        for digest in sorted(
+            asked_of, key=lambda digest: -len(asked_of[digest].answers)
+        ):  # most answers first: fewest entries fit
+            asked = asked_of[digest]
+            if not self._understood(asked):
+                continue
+            head = asked.request.head
+            alike = free.get((head.step, head.verb, head.kind, head.release), [])
+            if alike:
+                fitting = (at for at, entry in enumerate(alike) if not any(self._differences(asked, entry)))
+                entry = alike.pop(next(fitting, 0))
+                self.problems += [f"{asked.name}: {wrong}" for wrong in self._differences(asked, entry)]
+                self.lines[digest] = self._line(asked, entry.sites)
+            else:
+                self._problem(f"{asked.name} was asked, and the ledger has no entry for it at that price")
+                self.lines[digest] = self._line(asked, tuple(asked.answers))
+            self._check_released(asked, self.lines[digest].entry.cells)
+        self.lines = {digest: self.lines[digest] for digest in asked_of if digest in self.lines}
+        for entry in (entry for entries in free.values() for entry in entries):
+            self._problem(f"the ledger has {name_of(entry)}, and the transcript has no such question at that price")
+
+    def _understood(self, asked: _Asked) -> bool:
+        """Whether a question can be recomputed: it is valid under the run's schema and trust model."""
+        head = asked.request.head
+        if (head.schema, head.trust) != (self.schema.digest, self.trust.name):
+            self._problem(
+                f"{asked.name} was asked under schema {head.schema[:12]} and trust {head.trust!r}, not the run's"
+            )
+            return False
+        try:
+            asked.request.query.check(self.schema)
+        except InvalidParameter as error:
+            self._problem(f"{asked.name} is not valid under this schema: {error}")
+            return False
+        return True
+
+    def _quote(self, asked: _Asked) -> Quote:
+        return Quote(asked.request.head, asked.request.query, self.schema, self.trust)
+
+    def _line(self, asked: _Asked, sites: tuple[str, ...]) -> ProvedRelease:
+        head, query, quote = asked.request.head, asked.request.query, self._quote(asked)
+        noise = _law(head.release, quote.norms)
+        if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
+            looked = query.look(0, self.schema).sensitivity(self.schema)
+            noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
+        return ProvedRelease(
+            quote.entry(sites),
+            noise,
+            tuple(sorted(asked.answers)),
+            asked.request.question,
+            _tables(query, self.schema),
+            quote.norms if isinstance(query, Query) else None,
+            quote.pooled,
+            quote.times,
+        )
+
+    def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
+        """Yield the differences between a recomputed release and its ledger entry."""
+        right = self._quote(asked).entry(entry.sites)
+        if right.cells != entry.cells:
+            yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
+        if not _same(right.cost, entry.cost):
+            yield f"it costs {self._price(right.cost)}, and the ledger says {self._price(entry.cost)}"
+        if not (math.isnan(right.std) and math.isnan(entry.std)) and not _close(right.std, entry.std):
+            yield f"its noise has a standard deviation of {right.std:.6g}, and the ledger says {entry.std:.6g}"
+        if missing := sorted(set(asked.answers) - set(entry.sites)):
+            yield f"{', '.join(missing)} answered, and the ledger does not charge them"
+
+    def _check_released(self, asked: _Asked, cells: int) -> None:
+        """Check a released sum: released once, of the right size and, without pooled noise, the sum of the answers."""
+        if asked.request.head.verb not in ("sum", "average"):
+            return
+        if len(asked.released) != 1:
+            if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail
+                self._problem(
+                    f"{asked.name} was released {len(asked.released)} times; the transcript has one for each sum"
+                )
+            return
+        try:
+            released = decode(asked.released[0], Released)
+        except WireError as error:
+            self._problem(f"the released sum of {asked.name} is not understood: {error}")
+            return
+        if released.values.shape != (cells,):
+            self._problem(f"{asked.name} released {released.values.size} numbers instead of {cells}")
+        elif not set(released.sites) <= set(asked.answers):
+            self._problem(f"{asked.name} released a sum with sites that have not answered")
+        elif not self.trust.pooled:
+            answers = [answer[0] for site in released.sites if (answer := asked.answers[site]) is not None]
+            if len(answers) < len(released.sites) or not np.array_equal(np.sum(answers, axis=0), released.values):
+                self._problem(f"{asked.name} did not release the sum of the sites' noisy answers")
+
+    def _vault_lines(self) -> Iterator[ProvedRelease]:
+        """Yield the releases from vaults, and check that their prices add up to no more than their deposit's."""
+        deposits = {
+            f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
+        }
+        deposited_by = {site for line in deposits.values() for site in line.answered}  # over all cohorts
+        spent: dict[str, Cost] = {}
+        for entry in self.ledger.entries:
+            if not entry.paid_by:
+                continue
+            cost = entry.release.cost(Norms(1.0, 1.0))
+            spent[entry.paid_by] = spent.get(entry.paid_by, Cost()) + cost
+            deposit = deposits.get(entry.paid_by)
+            if deposit is None:
+                self._problem(f"{name_of(entry)} is paid by the {entry.paid_by}, which is not in the transcript")
+            elif not set(entry.sites) <= deposited_by:
+                self._problem(f"{name_of(entry)} is of sites that deposited nothing")
+            if not _same(cost, entry.cost):
+                self._problem(
+                    f"{name_of(entry)} costs {self._price(cost)}, and the ledger says {self._price(entry.cost)}"
+                )
+            yield ProvedRelease(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
+        for name, cost in spent.items():
+            if name in deposits and not _covers(deposits[name].entry.cost, cost):
+                deposited = self._price(deposits[name].entry.cost)
+                self._problem(f"releases of {self._price(cost)} are paid by the {name}, which is {deposited}")
+
+    def _price(self, cost: Cost) -> str:
+        return price(cost, self.limit)
+
+    # Totals
+
+    def _check_totals(self, book: Ledger) -> None:
+        """Compare the ledger's totals with those of the recomputed releases."""
+        told = self.ledger
+        if told.budget != self.limit and not (told.budget.exact and self.limit.exact):
+            self._problem(f"the ledger was held to {told.budget}, and the run's limit is {self.limit}")
+        for site in sorted(set(told.per_site) | set(book.per_site)):
+            cost, says = book.per_site.get(site, Cost()), told.per_site.get(site, Cost())
+            if not _same(cost, says):
+                self._problem(f"site {site} paid {self._price(cost)}, and the ledger says {self._price(says)}")
+            if not self.limit.covers(cost):
+                self._problem(f"site {site} paid {self._price(cost)}, more than the limit of the run")
+        if not _same(book.spent, told.spent):
+            self._problem(
+                f"one person paid at most {self._price(book.spent)}, and the ledger says {self._price(told.spent)}"
+            )
+        if book.exact_releases != told.exact_releases:
+            self._problem(f"releases without noise: {book.exact_releases}; the ledger says {told.exact_releases}")
+
+    def _check_statement(self, stated: Mapping[str, Any], exact: int) -> None:
+        heads = [asked.request.head for asked in self.transcript.asked.values()]
+        found = {"limit": to_json(self.limit), "trust": self.trust.name}
+        if heads:
+            found |= {"unit": to_json(heads[0].unit), "neighbours": heads[0].neighbours}
+        for name, value in found.items():
+            if stated.get(name) != value:
+                self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
+        if sampled := any(isinstance(head.release, SampledGaussian) for head in heads):
+            self.notes.append(
+                "training on samples: that a row's gradient does not depend on other rows is tested, not proved"
+            )
+        if sampled and (not stated.get("sampled") or stated.get("basis") in ("proved", "computational")):
+            self._problem("the statement calls the guarantee proved, and the run trained on samples, which is tested")
+        if stated.get("private") and not stated.get("publishable"):
+            self.notes.append(f"{stated.get('headline')}; this sheet is about costs, which do not cover that")
+        if (epsilon := stated.get("exact")) is not None:
+            self._check_exact(epsilon, [head for head in heads if not isinstance(head.release, Public)])
+        if exact and stated.get("private"):
+            self._problem(f"the statement gives a guarantee, and {exact} of the releases have no noise")
+
+    def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
+        """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
+        prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
+        if len(prices) < len(heads) or len({head.plan for head in heads}) != 1 or not all(head.plan for head in heads):
+            self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
+        elif self.trust.name not in WHOLE_SAMPLES:
+            self._problem(f"the statement's exact epsilon does not hold under the trust {self.trust.name!r}")
+        else:
+            spent = max((cost.rho for cost in self.ledger.per_site.values()), default=0.0)
+            least = gaussian_epsilon(spent, self.limit.delta, max(prices))
+            if least > epsilon * ROUNDING:
+                self._problem(f"the statement says epsilon = {epsilon:.4g} by exact accounting; it is {least:.4g}")
+
+    # Accounts of the sites
+
+    def _check_extracts(self, extracts: Sequence[AccountExtract], identities: Mapping[str, bytes], run: str) -> None:
+        for site, count in Counter(extract.site for extract in extracts).items():
+            if count > 1:
+                self._problem(f"there are {count} extracts of site {site}; give the newest one")
+        if len({extract.coordinator for extract in extracts}) > 1:
+            self._problem("the sites of the extracts answer different coordinators")
+        for extract in extracts:
+            wrong = list(self._faults(extract, identities, run))
+            self.problems += [f"extract of {extract.site}: {text}" for text in wrong]
+            if not wrong:
+                self.confirmed.append(extract.site)
+                if extract.site not in identities:
+                    self.notes.append(
+                        f"the extract of {extract.site} is signed with the key {extract.identity}; compare it with the "
+                        "identity key that the site gave you"
+                    )
+
+    def _faults(self, extract: AccountExtract, identities: Mapping[str, bytes], run: str) -> Iterator[str]:
+        """Yield the contradictions between an extract and the transcript."""
+        known = identities.get(extract.site)
+        if not extract.signed:
+            yield "its signature is wrong: it was changed after it was signed, or is not the site's"
+            return
+        if known is not None and known.hex() != extract.identity:
+            yield "it is signed with another key than the site's identity"
+            return
+        if extract.run != run:
+            yield f"it is of run {extract.run!r}, not of {run!r}"
+            return
+        if extract.row < self.transcript.last_row.get(extract.site, 0):
+            yield "its account ends before the last row that the server saw; was a backup put back?"
+        prefix = bytes.fromhex(extract.coordinator)
+        charges = {charge.key: charge for charge in extract.charges}
+        for digest, asked in self.transcript.asked.items():
+            charge = charges.pop(hashlib.sha256(prefix + bytes.fromhex(digest)).hexdigest(), None)
+            line = self.lines.get(digest)
+            if charge is None:
+                if extract.site in asked.answers:
+                    yield f"{asked.name} was answered by the site, and its account has no charge for it"
+                continue
+            if line is None:
+                continue  # reported already
+            if not _same(charge.cost, line.entry.cost):
+                yield f"{asked.name} was charged {self._price(charge.cost)} and costs {self._price(line.entry.cost)}"
+            if extract.site not in line.entry.sites:
+                yield f"{asked.name} was charged there, and the ledger does not name the site"
+            answer = asked.answers.get(extract.site)
+            if answer is not None and answer[1] != charge.row:
+                yield f"{asked.name} was answered from audit row {answer[1]}, and was charged in row {charge.row}"
+        for charge in charges.values():
+            what = f"{charge.verb} {charge.kind}" if charge.key else "a restored backup wrote off the rest of the run"
+            yield f"it was charged {self._price(charge.cost)} in row {charge.row} ({what}), not in the transcript"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Helpers
+
+
+def _tables(query: Query | Selection, schema: Schema) -> tuple[tuple[str, ...], ...]:
+    if not isinstance(query, Counts):
+        return ()
+    names = [schema.stored[axis.column].name for axis in query.axes]
+    return tuple(tuple(names[at] for at in table) for table in query.tables)
+
+
+def _law(release: Release, norms: Norms | None) -> str:
+    """Return the noise distribution with its scale, or with its price if only a vault knows the scale."""
+    match release:
+        case Gaussian():
+            return (
+                f"gaussian rho {release.rho:.4g}" if norms is None else f"gaussian sigma {release.sigma(norms.l2):.4g}"
+            )
+        case SampledGaussian():
+            noise = f"multiplier {release.multiplier:.4g}" if norms is None else _law(release.noise, norms)
+            return f"{release.steps} x {noise} on samples of {release.rate:g}"
+        case Laplace():
+            return (
+                f"laplace epsilon {release.epsilon:.4g}"
+                if norms is None
+                else f"laplace scale {release.scale(norms.l1):.4g}"
+            )
+        case Exponential():
+            return f"exponential epsilon {release.epsilon:.4g}"
+        case AdaptiveSelection():
+            return f"{release.steps} x {_law(release.pick, norms)}, looks {_law(release.look, norms)}"
+        case Deposit():
+            return "none yet (deposit)"
+        case _:
+            return "none"
+
+
+def _protected(head: QuestionHead) -> str:
+    rows, sites = head.unit.rows, head.unit.sites
+    who = "each row" if rows == sites == 1 else f"each person with up to {rows} rows at up to {sites} sites"
+    return f"{who}, {'replaced by others' if head.neighbours == 'replace' else 'added or removed'}"
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9)
+
+
+def _same(one: Cost, other: Cost) -> bool:
+    curves = len(one.curve) == len(other.curve) and all(map(_close, one.curve, other.curve))
+    return _close(one.epsilon, other.epsilon) and _close(one.rho, other.rho) and curves
+
+
+def _covers(deposit: Cost, spent: Cost) -> bool:
+    """Whether a deposit covers releases, in its own currency (rho or epsilon)."""
+    if math.isinf(deposit.epsilon):
+        return spent.rho <= deposit.rho * ROUNDING
+    return spent.epsilon <= deposit.epsilon * ROUNDING

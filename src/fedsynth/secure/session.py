@@ -1,0 +1,284 @@
+"""The session of one secure aggregation, on which all parties agree: turns, members with their keys, and survivors.
+
+Rule 1: an event is checked against the number of members and the widths stated here before it is used. Rule 2:
+:attr:`Session.digest` covers the question, the terms, and every member's name and keys; keys, boxes and
+    approvals are bound to it, so that nothing fits together between sites that were shown different sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedsynth.errors import Refused
+from fedsynth.federation.events import (
+    ApprovalAnswer,
+    Approve,
+    BoxesAnswer,
+    Bytes,
+    KeysAnswer,
+    MaskAnswer,
+    PlainAnswer,
+    ShareKeys,
+    SharesAnswer,
+    Unmask,
+)
+from fedsynth.secure import masking
+from fedsynth.secure.graph import SumGraph, neighbours
+from fedsynth.secure.shamir import SHARE_BYTES
+
+
+class Turn(NamedTuple):
+    """A turn of secure aggregation: the server's message (``event``) to a site, and the site's ``answer``, as types.
+
+    ``event`` is ``NoneType`` in the first turn, in which the question goes alone; ``name`` names the turn in error
+    messages.
+    """
+
+    event: type
+    answer: type
+    name: str
+
+
+KEYS, SHARES, MASKED, AGREE, UNMASK = range(5)
+TURNS = (
+    Turn(type(None), KeysAnswer, "keys"),
+    Turn(ShareKeys, BoxesAnswer, "boxes"),
+    Turn(MaskAnswer, PlainAnswer, "masked answer"),
+    Turn(Approve, ApprovalAnswer, "approval"),
+    Turn(Unmask, SharesAnswer, "shares"),
+)
+"""The protocol, in order; the table of states is in the package's docstring."""
+
+SELF_MASK, MASK_SECRET, PAIR_SEED, FRESH = "self mask", "mask secret", "pair seed", "session"
+"""Purposes of the secrets of one sum, under which they are derived and committed to."""
+
+
+class PairSecrets(NamedTuple):
+    """Secrets (32 bytes each) that two sites derive for one secure sum, so that nobody else knows them.
+
+    ``seed`` gives the mask that one of them adds to its answer and the other subtracts. ``seals`` encrypts the message
+    with secret shares (box) that this site sends to the other, ``unseals`` opens the one that it gets.
+    """
+
+    seed: bytes
+    seals: bytes
+    unseals: bytes
+
+
+ANNOUNCEMENT_BYTES = 2 * masking.KEY_BYTES
+BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
+
+
+def commitment(secret: bytes, purpose: str) -> bytes:
+    """Return a hash (32 bytes) that commits a site to a ``secret``, so that a wrong one is detected later.
+
+    ``purpose`` says what the secret is for: a site's own mask (:data:`SELF_MASK`), the encryption of its pairwise
+    masks' seeds (:data:`MASK_SECRET`), one pairwise mask (:data:`PAIR_SEED`), or to tell sessions apart
+    (:data:`FRESH`). The protocol of Bonawitz et al. (2017) has no such commitments.
+    """
+    return masking.digest(purpose, secret)
+
+
+def sign_keys(identity: bytes, question: str, terms: str, site: str, announcement: bytes) -> bytes:
+    """Return a site's signature (64 bytes) of its public keys for one sum, so that no server can invent sites.
+
+    ``identity`` is the seed of its signing key, ``question`` the digest (hex) of the question, ``terms`` what all
+    members must agree on (:attr:`SecureSum.terms <fedsynth.secure.site.SecureSum.terms>`), ``site``
+    its name, and ``announcement`` what it announces: its X25519 key of the run and a commitment (the hash of a secret),
+    64 bytes together.
+    """
+    return masking.sign(identity, "keys", question, terms, site, announcement)
+
+
+def check_keys(
+    identities: Mapping[str, bytes], question: str, terms: str, site: str, announcement: bytes, signature: bytes
+) -> None:
+    """Raise :class:`Refused` unless ``site`` signed its keys by :func:`sign_keys`, and its X25519 key is usable.
+
+    ``identities`` holds the public identity keys of all known sites by name; ``site`` must be one of them.
+    ``signature`` is the site's, and the other arguments are those of :func:`sign_keys`; ``announcement`` begins with
+    the X25519 key.
+    """
+    if site not in identities:
+        raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
+    if not masking.verified(identities[site], signature, "keys", question, terms, site, announcement):
+        raise Refused(
+            f"the keys of {site!r} are not signed by its identity in the roster under the terms {terms!r}; compare "
+            "rosters and terms"
+        )
+    if not masking.usable(announcement[: masking.KEY_BYTES]):
+        raise Refused(f"the public key of {site!r} is invalid; start the run again without that site")
+
+
+def are_bytes(array: Any, rows: int, width: int) -> bool:
+    """Whether ``array`` is an array of ``rows`` byte strings of ``width`` bytes: uint8 of shape (rows, width)."""
+    return isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.shape == (rows, width)
+
+
+def as_bytes(parts: Sequence[bytes], width: int) -> Bytes:
+    """Return byte strings of ``width`` bytes each as an array, uint8 of shape (strings, width)."""
+    return np.frombuffer(b"".join(parts), dtype=np.uint8).reshape(len(parts), width)
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """The session of one secure sum, on which all its parties agree: the question, the members and their public keys.
+
+    ``question`` is the digest (hex) of the question; ``terms`` are the settings that all members must share;
+    ``members`` are the sites' names in alphabetical order, and ``layout`` gives the graph by which they share masks and
+    secrets. ``announcements``, uint8 of shape (members, 64), holds what each member announced: its public key of the
+    run (X25519), and a commitment, the hash of a secret that is never revealed. The secret depends on the member's
+    random salt for the question, so that a member which draws another salt is in another session.
+    """
+
+    question: str
+    terms: str
+    members: tuple[str, ...]
+    announcements: Bytes
+    layout: SumGraph
+
+    @classmethod
+    def read(cls, event: ShareKeys, question: str, terms: str, layout: Callable[[int], SumGraph]) -> Session:
+        """Return the session that the server's ``event`` of turn 1 starts at a site; signatures are not verified yet.
+
+        ``question`` and ``terms`` are the site's own, and ``layout(number)`` gives the graph for so many members.
+        Raises :class:`Refused` for a malformed event.
+        """
+        members = event.members
+        if not members or list(members) != sorted(set(members)):
+            raise Refused(
+                "the members of a session must be different site names in alphabetical order; install the same "
+                "fedsynth everywhere"
+            )
+        if not are_bytes(event.announcements, len(members), ANNOUNCEMENT_BYTES):
+            raise Refused(f"the keys of {len(members)} members must have {ANNOUNCEMENT_BYTES} bytes each")
+        return cls(question, terms, members, event.announcements, layout(len(members)))
+
+    def event(self, site: str, signatures: Mapping[str, bytes]) -> ShareKeys:
+        """Return the server's event of turn 1 for the member ``site``, with which the session starts there.
+
+        ``signatures`` holds every member's signature of its keys (:func:`sign_keys`) by name; the event has those of
+        the member's neighbours.
+        """
+        neighbours = self.neighbours(site)
+        signed = [signatures[self.members[at]] for at in neighbours]
+        return ShareKeys(self.members, self.announcements, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
+        return masking.digest("session", self.question, self.terms, *self.members, self._announcements)
+
+    def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
+        """Raise :class:`Refused` unless the ``event`` that starts the session is one that ``site`` may take part in.
+
+        All members must be in ``identities`` (public identity keys by name), the neighbours must be those that
+        :meth:`neighbours` gives, and they must have signed their keys. The proof in `graph` shows that the neighbours'
+        signatures suffice.
+        """
+        for member in self.members:
+            if member not in identities:
+                raise Refused(f"{member!r} is not in the roster; add it to the roster, or run without it")
+        neighbours = self.neighbours(site)
+        if event.neighbours != neighbours:
+            raise Refused(
+                "the neighbours are not those that the members' keys give this site; install the same fedsynth version"
+            )
+        if not are_bytes(event.signatures, len(neighbours), masking.SIGNATURE_BYTES):
+            raise Refused(f"the signatures of {len(neighbours)} sites must have {masking.SIGNATURE_BYTES} bytes each")
+        for at, signature in zip(neighbours, event.signatures, strict=True):
+            member = self.members[at]
+            check_keys(identities, self.question, self.terms, member, self.announcement(member), signature.tobytes())
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {member: at for at, member in enumerate(self.members)}
+
+    def places(self, sites: Iterable[str]) -> tuple[int, ...]:
+        """Return the positions of ``sites`` in the list of members (:attr:`members`), in the order of ``sites``.
+
+        Raises ``KeyError`` for a site that is not a member.
+        """
+        return tuple(self._places[site] for site in sites)
+
+    def at(self, places: Sequence[int], what: str) -> list[str]:
+        """Return the names of the sites at the positions ``places`` in the list of members (:attr:`members`).
+
+        Raises :class:`Refused` for repeated, unsorted or unknown positions; ``what`` says in the error message what
+        they are.
+        """
+        if list(places) != sorted(set(places)) or not all(0 <= at < len(self.members) for at in places):
+            raise Refused(f"{what} must be different positions among the session's members, in order")
+        return [self.members[at] for at in places]
+
+    def neighbours(self, member: str) -> tuple[int, ...]:
+        """Return the sorted positions, among all members, of a member's neighbours and of itself.
+
+        These sites hold the shares of its secrets; positions are those in :attr:`members`.
+        """
+        return neighbours(self.digest, self._places[member], self.layout)
+
+    def announcement(self, member: str) -> bytes:
+        """Return what a member of the sum announced: its public key of the run and a commitment (64 bytes in all)."""
+        start = ANNOUNCEMENT_BYTES * self._places[member]
+        return self._announcements[start : start + ANNOUNCEMENT_BYTES]
+
+    @cached_property
+    def _announcements(self) -> bytes:
+        return self.announcements.tobytes()
+
+    def pair(self, private: bytes, owner: str, other: str) -> PairSecrets:
+        """Return the secrets that only the members ``owner`` and ``other`` can derive in this secure sum.
+
+        ``private`` is the owner's secret key of the run (X25519, 32 bytes). The three secrets are independent of each
+        other and of those of every other sum of the run. Raises :class:`Refused` if the other's public key is invalid.
+        """
+        first, second = (owner, other) if owner < other else (other, owner)
+        public = self.announcement(other)[: masking.KEY_BYTES]
+        keys = masking.agree(private, public, "pair", self.digest, first, second, keys=3)
+        seed, one, two = (
+            keys[: masking.KEY_BYTES],
+            keys[masking.KEY_BYTES : -masking.KEY_BYTES],
+            keys[-masking.KEY_BYTES :],
+        )
+        return PairSecrets(seed, one, two) if owner == first else PairSecrets(seed, two, one)
+
+    def self_mask_key(self, secret: bytes) -> bytes:
+        """Return the key (32 bytes, for :func:`~fedsynth.secure.masking.mask`) of a site's self-mask.
+
+        The self-mask is the one that no other site subtracts. ``secret`` (32 bytes) is what the site has split among
+        its neighbours so that the server can remove this mask from a total.
+        """
+        return masking.derive(secret, "self mask", self.digest)
+
+    def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
+        """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
+
+        ``secret`` is the mask secret (32 bytes), which the site has split among its neighbours so that its pairwise
+        masks can be removed if it is lost. ``seeds`` and the result are uint8 of shape (neighbours, 32). The key stream
+        made from the secret is used for these seeds alone: a site has one mask secret a session, and one set of
+        neighbours.
+        """
+        words = seeds.reshape(-1).copy().view("<u8")
+        masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)
+        return words.view(np.uint8).reshape(seeds.shape)
+
+    def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
+        """Return one site's signature (64 bytes) of the list of ``survivors``, the sites whose answers are in the sum.
+
+        ``identity`` is the seed of the site's signing key.
+        """
+        return masking.sign(identity, "survivors", self.digest, masking.digest(*survivors))
+
+    def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:
+        """Whether ``approval`` is the signature of a list of survivors (:meth:`approve`) by the owner of ``public``.
+
+        ``public`` is an identity key; ``survivors`` is the digest of the names
+        (:func:`~fedsynth.secure.masking.digest`).
+        """
+        return masking.verified(public, approval, "survivors", self.digest, survivors)

@@ -1,0 +1,171 @@
+"""Calls of the coordinator to one of three servers, and the server's results: data in the wire format."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from fedsynth.federation.events import Bytes, DealtShares
+from fedsynth.federation.wire import HexDigest
+from fedsynth.servers.questions import OpenTables, SelectTable, Signature, SignedStatement, Sites
+
+_Site = Annotated[str, msgspec.Meta(max_length=64)]
+_Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
+
+
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
+    """Base class of the coordinator's calls to a compute server, and of their results; it fixes their encoding."""
+
+
+class Begin(Call, frozen=True, tag="begin"):
+    """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
+
+    A vault is the sum of the sites' tables, held in secret shares; its name ``vault`` is the digest (hex) of the
+    question that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is
+    the coordinator's signature of them. The result is :class:`Done`.
+    """
+
+    vault: HexDigest
+    body: Bytes
+    signature: Signature
+
+
+class Take(Call, frozen=True, tag="take"):
+    """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
+
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
+    (:class:`~fedsynth.federation.events.DealtShares`).
+    """
+
+    vault: HexDigest
+    site: _Site
+    dealt: DealtShares
+
+
+class Confirm(Call, frozen=True, tag="confirm"):
+    """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
+
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in
+    common with the previous server (its number less 1, modulo 3) and with the next one, as these two sent them.
+    """
+
+    vault: HexDigest
+    site: _Site
+    before: _Mac
+    after: _Mac
+
+
+class Drop(Call, frozen=True, tag="drop"):
+    """Call: leave out the site whose shares were taken last; the result is :class:`Done`.
+
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
+    the site's name.
+    """
+
+    vault: HexDigest
+    site: _Site
+
+
+class Keep(Call, frozen=True, tag="keep"):
+    """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
+
+    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``sites`` are
+    the names of these sites, in the order in which their shares were taken (:class:`Take`, then :class:`Confirm`).
+    """
+
+    vault: HexDigest
+    sites: Sites
+
+
+class Ask(Call, frozen=True, tag="ask"):
+    """Call: check a ``question``, to open tables of a vault with noise or select one privately; nothing is charged yet.
+
+    A vault is the sum of the sites' tables, held in secret shares. The result is :class:`Asked`, the server's statement
+    of the question and of its own state.
+    """
+
+    question: OpenTables | SelectTable
+
+
+class Recall(Call, frozen=True, tag="recall"):
+    """Call: return the stored answer to a ``question`` that this server has answered already.
+
+    The result is :class:`Answered`, or :class:`Failure` if the question was not answered yet.
+    """
+
+    question: OpenTables | SelectTable
+
+
+class Agree(Call, frozen=True, tag="agree"):
+    """Call: charge and answer the question that was asked last (:class:`Ask`), if all three servers state the same.
+
+    ``statements`` are the servers' signed statements of the question and of their state, in the order of the servers'
+    numbers (:class:`~fedsynth.servers.questions.ServerStatement`). The result is
+    :class:`Answered`.
+    """
+
+    statements: Annotated[tuple[SignedStatement, ...], msgspec.Meta(min_length=3, max_length=3)]
+
+
+AnyCall = Begin | Take | Confirm | Drop | Keep | Ask | Recall | Agree
+
+
+class Done(Call, frozen=True, tag="done"):
+    """Result of a call to a compute server that was carried out, where there is nothing else to say."""
+
+
+class Confirmations(Call, frozen=True, tag="confirmations"):
+    """Result of :class:`Take`: keyed digests (32 bytes) of the site's two shares at this server.
+
+    ``before`` is for the previous server (its number less 1, modulo 3), ``after`` for the next one, each of which holds
+    one of these shares too.
+    """
+
+    before: _Mac
+    after: _Mac
+
+
+class Confirmed(Call, frozen=True, tag="confirmed"):
+    """Result of :class:`Confirm`: whether each of the other servers holds the same share of a site as this one."""
+
+    same: bool
+
+
+class Asked(Call, frozen=True, tag="asked"):
+    """Result of :class:`Ask`: this server's signed statement of the question, and whether it has answered it before.
+
+    ``statement`` is described at :class:`~fedsynth.servers.questions.ServerStatement`.
+    """
+
+    statement: SignedStatement
+    answered: bool
+
+
+class Answered(Call, frozen=True, tag="answered"):
+    """Result of :class:`Agree` and :class:`Recall`: the server's answer to a question, as bytes (uint8).
+
+    ``reply`` is the server's noisy additive share of the opened tables (uint64 numbers), or the index of the drawn
+    candidate (4 bytes, big endian). ``sent`` is the number of bytes that this server sent to the two others during a
+    draw (a private selection by all three); it is 0 for opened tables and for an earlier answer (:class:`Recall`).
+    """
+
+    reply: Bytes
+    sent: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Failure(Call, frozen=True, tag="failure"):
+    """Result of any call that was not carried out, with the ``reason`` for the coordinator.
+
+    ``code`` says what kind of failure it is: ``refused`` if the call is invalid, or the server's terms or its ledger of
+    questions forbid it; ``spent`` if the privacy budget does not cover the question; ``lost`` if another server did not
+    finish a draw; ``failed`` for any other error, whose reason stays in the server's log.
+    """
+
+    code: Literal["refused", "spent", "lost", "failed"]
+    reason: Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+AnyResult = Done | Confirmations | Confirmed | Asked | Answered | Failure

@@ -1,0 +1,234 @@
+"""The commands of a compute server: ``compute-server init|pin|agree|serve|ledger``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import typer
+
+from fedsynth import errors
+from fedsynth.cli.layout import CommandGroup
+from fedsynth.cli.options import Json, say
+from fedsynth.deploy.commands.enrol import Fingerprint, compare
+
+
+class _ComputeCommands(CommandGroup):
+    panels: ClassVar = {"Commands": ("init", "pin", "agree", "serve", "ledger")}
+
+
+compute_app = typer.Typer(
+    cls=_ComputeCommands,
+    no_args_is_help=True,
+    suggest_commands=False,
+    help="""Run one of the compute servers of --trust three-servers.
+
+    Each of the three servers holds random shares of the sites' tables, from which it alone learns nothing. Together
+    they release noisy tables. docs/compute-servers.md lists the steps in order.
+    """,
+)
+ServerDir = Annotated[
+    Path, typer.Argument(help="Folder of the compute server, made by `fedsynth compute-server init`.")
+]
+
+
+@compute_app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder to make for this compute server, readable by its owner only.")],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            help="HOST:PORT at which this server will listen for the coordinator and the two other servers.",
+        ),
+    ],
+    json_: Json = False,
+) -> None:
+    r"""Make a compute server's folder, keys and card (a file to send).
+
+    A run with --trust three-servers has three compute servers, at organisations that do not collude. Together they sum
+    the sites' tables and add noise, and none of them sees a table.
+
+    The card is the file card.toml in the folder, with the server's address, public keys and certificate, and no secret.
+    Send it to the two other servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server
+    pin`. An existing key is kept.
+
+    Example:
+
+      fedsynth compute-server init /etc/fedsynth-compute \
+        --address one.example.org:9500
+    """
+    from fedsynth.servers.cards import card_fingerprint
+    from fedsynth.servers.host import CARD, make
+
+    card = make(folder, address)
+    shown = card_fingerprint(card)
+    say(
+        json_,
+        {"folder": str(folder), "card": str(folder / CARD), "fingerprint": shown, "public_key": card.public},
+        f"{folder / CARD} is the server's card. Send it to the other servers, the sites and the coordinator by any\n"
+        f"channel, and read out its fingerprint to each by phone:\n\n    {shown}",
+    )
+
+
+@compute_app.command()
+def pin(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of your compute server or site, or of the federation if you are its coordinator."),
+    ],
+    cards: Annotated[
+        list[Path],
+        typer.Argument(
+            help="The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order "
+            "everywhere."
+        ),
+    ],
+    fingerprint: Fingerprint = None,
+    json_: Json = False,
+) -> None:
+    """Trust the keys of the three compute servers, and no others.
+
+    Stores their three cards (files with each server's address and public keys) in your folder. From then on, your site
+    or server accepts these three servers only. Each server, each site and the coordinator must do this. Asks you to
+    compare the fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of
+    two servers would see the tables of all sites.
+
+    Example:
+
+      fedsynth compute-server pin /etc/fedsynth one.toml two.toml three.toml
+    """
+    from fedsynth.servers.cards import SERVERS_FILE, ServerCards, card_fingerprint, load_card
+    from fedsynth.servers.host import pin as pinned
+
+    if not folder.is_dir():
+        raise errors.FedsynthError(
+            f"{folder} is not a folder; give the folder of a compute server, a site or the coordinator"
+        )
+    found = ServerCards(tuple(load_card(path) for path in cards)).servers
+    for number, card in enumerate(found, 1):
+        shown = f"The card of server {number}, at {card.address}:"
+        compare(
+            shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint or (), json_
+        )
+    pinned(folder, found)
+    addresses = [card.address for card in found]
+    say(json_, {"servers": addresses}, f"Servers pinned in {folder / SERVERS_FILE}: {', '.join(addresses)}.")
+
+
+@compute_app.command()
+def agree(
+    folder: ServerDir,
+    invitation: Annotated[
+        Path, typer.Argument(help="File of any site's invitation: it holds the terms of the federation.")
+    ],
+    roster: Annotated[
+        Path, typer.Argument(help="The coordinator's file roster.toml: the list of all sites with their keys.")
+    ],
+    questions: Annotated[
+        int,
+        typer.Option(
+            "--questions",
+            min=1,
+            help="Largest number of questions that this server answers about one deposit of the sites' tables. The "
+            "method aim needs two for each of its rounds, and one more.",
+        ),
+    ] = 64,
+    public_sizes: Annotated[
+        bool,
+        typer.Option(
+            "--public-sizes",
+            help="Accept that each site's number of rows is public. Give it if the coordinator's job.toml says "
+            "public_sizes = true, and only then: otherwise this server refuses all questions.",
+        ),
+    ] = False,
+    fingerprint: Fingerprint = None,
+    json_: Json = False,
+) -> None:
+    r"""Agree to the terms and the sites of a federation.
+
+    The terms are the coordinator, the schema, the budget, and how many rows of one person are protected together. The
+    server will answer this coordinator about these sites, within these terms, and nobody else. Asks you to compare two
+    fingerprints by phone: that of the terms with the coordinator, that of the roster (the list of all sites with their
+    keys) with the sites. The first time, makes the server's ledger, the record of what it releases.
+
+    Example:
+
+      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
+        roster.toml --questions 24
+    """
+    from fedsynth.servers.host import LEDGER, AgreedTerms, read_terms
+    from fedsynth.servers.host import agree as agreed
+
+    terms, members = read_terms(invitation, roster)
+    shown = (
+        f"The terms of a federation:\n  job      {terms.method}, epsilon {terms.epsilon:g}, delta {terms.delta:g}\n"
+        f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites\n"
+        f"  answers  at most {questions} questions about one vault of shares"
+    )
+    given = fingerprint or ()
+    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
+    names = ", ".join(members.roster.identities)
+    shown = f"The roster of the federation: {names}"
+    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", given, json_)
+    agreed(folder, AgreedTerms(questions, public_sizes, terms, members))
+    serve = shlex.join(["fedsynth", "compute-server", "serve", str(folder)])
+    facts = {"folder": str(folder), "sites": list(members.roster.identities), "ledger": str(folder / LEDGER)}
+    say(json_, facts, f"{folder / LEDGER} records everything that this server releases: back it up.\nNext: {serve}")
+
+
+@compute_app.command()
+def serve(folder: ServerDir) -> None:
+    """Answer the coordinator and the two other servers until stopped.
+
+    SIGTERM or Ctrl-C stops the server. The secret shares of the sites' tables are kept in memory only: a server that is
+    restarted receives them again from the coordinator, whose record of the run's messages holds them encrypted.
+
+    Example:
+
+      fedsynth compute-server serve /etc/fedsynth-compute
+    """
+    import logging
+    import signal
+    import threading
+
+    # Blocked in all threads and waited for here: a handler would run in this thread only, and a signal that the kernel
+    # gives to another thread does not wake it.
+    stopping = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stopping)
+    from fedsynth.servers.host import open_server
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    server = open_server(folder)
+    answering = threading.Thread(target=server.run, daemon=True)
+    answering.start()
+    position = server.server.terms.position
+    print(f"server {position + 1} of three listens at {server.cards[position].address}", flush=True)
+    signal.sigwait(stopping)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stopping)  # a second one ends the process at once
+    server.close()
+    answering.join()
+
+
+@compute_app.command()
+def ledger(folder: ServerDir, json_: Json = False) -> None:
+    """List the questions that a server charged, and their privacy cost.
+
+    The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
+    Also verifies the ledger's hash chain: every entry must follow from the one before it.
+
+    Example:
+
+      fedsynth compute-server ledger /etc/fedsynth-compute
+    """
+    import msgspec
+
+    from fedsynth.servers.host import open_ledger
+
+    book = open_ledger(folder)
+    rows = book.audit()
+    book.close()
+    lines = [f"{row.at}  vault {row.vault[:12]}  question {row.number:3d}  {row.price:.6g}" for row in rows]
+    lines.append(f"{len(rows)} questions, {sum(row.price for row in rows):.6g} in all; the audit is intact")
+    say(json_, {"audit": [msgspec.to_builtins(row) for row in rows]}, "\n".join(lines))

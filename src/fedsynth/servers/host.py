@@ -1,0 +1,198 @@
+"""A compute server's host: its folder, the terms that its operator accepted, and the server made from them.
+
+Rule 1: the server's secret and its ledger (the record of what it released) are created once (:func:`make`,
+:func:`agree`) and never again: a new ledger would forget past releases. Rule 2: both are readable by their owner only.
+Rule 3: terms come from files whose fingerprints the operator compared by phone, never over the network.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import tomli_w
+
+from fedsynth.deploy.host.rows import is_exposed
+from fedsynth.deploy.roster import Invitation, SignedRoster, Terms, load
+from fedsynth.errors import FedsynthError
+from fedsynth.files import load_toml, private_folder, write_private, write_whole
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.schema import Schema
+from fedsynth.servers.cards import SERVERS_FILE, load_cards, write_card, write_cards
+from fedsynth.servers.ledger_file import ServerLedgerFile
+from fedsynth.servers.links import ServerCard, card_of
+from fedsynth.servers.process import ComputeServer
+from fedsynth.servers.server import ComputeParty, ServerTerms
+from fedsynth.servers.trust import ThreeServers
+
+SECRET = "secret.key"
+CARD = "card.toml"
+TERMS = "terms.toml"
+LEDGER = "ledger.sqlite"
+
+
+class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The terms that a compute server's operator accepted, as stored in ``terms.toml`` of the server's folder.
+
+    A compute server is one of the three of ``--trust three-servers``, which keep secret shares of the sites' tables.
+    ``questions`` is the largest number of questions that the server answers about one deposit, the shares of all sites'
+    tables in one run. ``terms`` are the federation's (coordinator, schema, budget), ``members`` is the signed list of
+    its sites. ``public_sizes`` says that the sites' numbers of rows are public. As such numbers show whether a person
+    was added or removed, the guarantee then hides whether a person's rows were replaced by others (neighbouring
+    tables), otherwise whether they were added or removed.
+    """
+
+    questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+    public_sizes: bool
+    terms: Terms
+    members: SignedRoster
+
+
+def make(folder: Path, address: str) -> ServerCard:
+    """Create the folder of a compute server with its secret key and its public card, and return the card.
+
+    ``address`` is the HOST:PORT at which the server will listen. The card holds the address, public keys and a
+    certificate, and is also written to ``card.toml``. An existing secret is kept, so a second call can change the
+    address. Raises :class:`~fedsynth.errors.FedsynthError` if an existing secret is damaged or readable by others, and
+    :class:`~fedsynth.errors.InvalidParameter` for an address of another form.
+    """
+    private_folder(folder)
+    path = folder / SECRET
+    if not path.exists():
+        write_private(path, os.urandom(32).hex() + "\n")
+    card = card_of(server_secret(folder), address)
+    write_card(folder / CARD, card)
+    return card
+
+
+def server_secret(folder: Path) -> bytes:
+    """Return the secret (32 bytes) in the folder of a compute server, from which its keys are derived.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
+    """
+    path = folder / SECRET
+    if not path.is_file():
+        raise FedsynthError(f"{path} is missing; `fedsynth compute-server init` creates it")
+    if is_exposed(path):
+        raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
+    try:
+        secret = bytes.fromhex(path.read_text())
+    except ValueError:
+        secret = b""
+    if len(secret) != 32:
+        raise FedsynthError(f"{path} is damaged; restore it from its backup")
+    return secret
+
+
+def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
+    """Write the cards of the three compute servers into a folder: from then on, its owner trusts these three only.
+
+    ``folder`` is that of a compute server, a site or the coordinator. ``cards`` are the servers' public addresses and
+    keys, in the same order everywhere; the caller had their fingerprints compared by phone. Earlier cards are replaced.
+    Raises :class:`~fedsynth.errors.FedsynthError` unless the cards are of three different servers.
+    """
+    write_cards(folder / SERVERS_FILE, cards)
+
+
+def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
+    """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
+
+    Terms are what all parties accept, such as coordinator, schema and budget. ``invitation`` is the file with which any
+    one site was invited, which holds the terms; ``roster`` is the coordinator's ``roster.toml``, the list of all sites
+    with their keys. Raises :class:`~fedsynth.errors.FedsynthError` for files that are not these, a roster of other
+    terms, and one that the coordinator named in the terms did not sign.
+    """
+    terms, members = load(invitation, Invitation).terms, load(roster, SignedRoster)
+    if members.roster.terms != terms.digest:
+        raise FedsynthError(f"{roster} and {invitation} state different terms; ask the coordinator for both again")
+    members.check(bytes.fromhex(terms.coordinator))
+    return terms, members
+
+
+def agree(folder: Path, agreed: AgreedTerms) -> None:
+    """Store the terms that a compute server's operator accepted; the first call also creates the server's ledger.
+
+    ``folder`` is the server's, which :func:`make` created. Earlier terms are replaced; a ledger, which records what the
+    server has released, is never replaced. Raises :class:`~fedsynth.errors.FedsynthError` if the folder holds no valid
+    secret, or earlier terms but no ledger.
+    """
+    server_secret(folder)
+    ledger = folder / LEDGER
+    if not (folder / TERMS).exists():
+        if ledger.is_file() and not ledger.stat().st_size:
+            ledger.unlink()  # an earlier call was interrupted before it had written anything
+        if not ledger.exists():
+            ServerLedgerFile(ledger, agreed.questions, make=True).close()
+    ServerLedgerFile(ledger, agreed.questions).close()  # one that was lost is not made anew
+    content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
+    write_whole(
+        folder / TERMS, f"# What this compute server agreed to; written by fedsynth compute-server agree\n{content}"
+    )
+
+
+def load_agreed(folder: Path) -> AgreedTerms:
+    """Return the terms that a compute server's operator accepted, as :func:`agree` stored them.
+
+    ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the file of the terms is missing or of
+    another version, or if the coordinator's or a site's signature of the list of sites in it is wrong.
+    """
+    path = folder / TERMS
+    if not path.is_file():
+        raise FedsynthError(f"{path} is missing; `fedsynth compute-server agree` writes it")
+    try:
+        found = msgspec.convert(load_toml(path), AgreedTerms)
+    except msgspec.ValidationError as error:
+        raise FedsynthError(f"{path} is not a terms file of this version ({error})") from error
+    found.members.check(bytes.fromhex(found.terms.coordinator))
+    return found
+
+
+def open_ledger(folder: Path) -> ServerLedgerFile:
+    """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
+
+    ``folder`` is the server's; the caller closes the ledger. Raises :class:`~fedsynth.errors.FedsynthError` if the
+    ledger or the accepted terms are missing or damaged, or the ledger is readable by others.
+    """
+    path = folder / LEDGER
+    if path.is_file() and is_exposed(path):
+        raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
+    return ServerLedgerFile(path, load_agreed(folder).questions)
+
+
+def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int) -> ServerTerms:
+    """Return the terms against which a compute server checks every question, from what its operator accepted.
+
+    ``cards`` are the cards (address, keys) of the three servers that the operator decided to trust (:func:`pin`), and
+    ``position`` (0, 1 or 2) is this server's own place among them.
+    """
+    publics = tuple(card.keys for card in cards)
+    sites: Mapping[str, bytes] = agreed.members.roster.identities
+    terms = agreed.terms
+    return ServerTerms(
+        position,
+        publics,
+        sites,
+        bytes.fromhex(terms.coordinator),
+        Schema.from_toml(terms.schema),
+        Budget(terms.epsilon, terms.delta),
+        ThreeServers(publics).with_roster(sites).terms,
+        Unit(terms.rows_per_person, terms.sites_per_person),
+        "replace" if agreed.public_sizes else "add-remove",
+    )
+
+
+def open_server(folder: Path) -> ComputeServer:
+    """Return the compute server of a folder, already listening at the address in its card; call its ``run`` to answer.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` if a file of the folder is missing or invalid, if none of the three
+    servers' cards there is the server's own, and if its address cannot be used.
+    """
+    secret, cards, agreed = server_secret(folder), load_cards(folder / SERVERS_FILE), load_agreed(folder)
+    own = card_of(secret, cards[0].address).public
+    position = next((number for number, card in enumerate(cards) if card.public == own), None)
+    if position is None:
+        raise FedsynthError(f"none of the three cards in {folder / SERVERS_FILE} is this server's own; pin them again")
+    return ComputeServer(ComputeParty(server_terms(agreed, cards, position), secret, open_ledger(folder)), cards)

@@ -1,0 +1,700 @@
+"""One of three servers: its terms, its ledger, the shares that it holds, and every step that it takes by itself.
+
+This module sends no messages: its caller hands a server the data that arrived (over a network, or within one process)
+and passes on the results. A server trusts its own terms and what the sites and the other two servers signed. The worst
+that a coordinator can do is make it refuse.
+
+Rule 1: a question is asked (:meth:`ComputeParty.ask`) before it is agreed to (:meth:`ComputeParty.agree`), and a share
+leaves, or
+    enters a draw, only after all three servers have signed the same statement, a statement of the question and of their
+    state, and this server's own ledger has charged the question.
+Rule 2: noise is bound to the server's secret and the whole statement, which names the question, the sites, the shares
+that
+    they sent and what was released before. So equal noise hides equal sums.
+Rule 3: a site sends shares of its tables to a vault once. The server keeps the digest of these shares and refuses
+    different ones, also in a later attempt. A question that asks sites for tables belongs to the one vault for which it
+    was first asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused
+from fedsynth.federation.coordinator import signed_by as asked_by
+from fedsynth.federation.events import Bytes, DealtShares
+from fedsynth.federation.query import Counts
+from fedsynth.federation.wire import QuestionHead, Request, encode
+from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Norms, Unit
+from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
+from fedsynth.privacy.release import Deposit
+from fedsynth.schema import Schema
+from fedsynth.schema.bins import Integers
+from fedsynth.secure import masking
+from fedsynth.servers import keys as server_keys
+from fedsynth.servers.keys import BOX, SERVERS, ServerKeys, check_publics
+from fedsynth.servers.questions import (
+    OpenTables,
+    Question,
+    SelectTable,
+    ServerStatement,
+    ShareLayout,
+    SignedStatement,
+    check_deposit,
+    digest_of,
+    inputs_of,
+    noise_part,
+    price_of,
+)
+from fedsynth.servers.shares import (
+    Wide,
+    Words,
+    added,
+    expand,
+    last_share,
+    open_share,
+    score,
+    seal_share,
+    subtracted,
+    words_of,
+    zero_share,
+)
+
+_CONFIRM = b"both hold this share"
+_DEAL = "a deal to three servers"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# At a site
+
+
+def deal(
+    values: Integers, digest: str, site: str, publics: Sequence[bytes], terms: str, secrets: SiteSecrets
+) -> DealtShares:
+    """Return a site's answer to a request for tables: secret shares for three compute servers, sealed and signed.
+
+    ``values`` (flat) are the tables, one after the other, ``digest`` is the SHA-256 (hex) of the question, ``site`` the
+    site's name, ``publics`` are the three servers' public keys (64 bytes each) in order, and ``secrets`` gives the
+    site's signing key and secret bytes. ``terms`` is the text of the trust model's terms
+    (:attr:`~fedsynth.federation.trust.Trust.terms`): a server that agreed to different terms cannot open the shares.
+    """
+    shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
+    context = (digest, site, terms)
+    boxes = [
+        server_keys.seal(
+            public, secrets.key(f"box {server}"), shares[server], shares[(server + 1) % SERVERS], str(server), *context
+        )
+        for server, public in enumerate(publics)
+    ]
+    body = seal_share(shares[2], last_share(values, shares[0], shares[1]), *context)
+    digest_of_body = hashlib.sha256(body).digest()
+    signature = masking.sign(secrets.identity, _DEAL, *context, *boxes, digest_of_body)
+    return DealtShares(_array(*boxes).reshape(SERVERS, BOX), digest_of_body, signature, _array(body))
+
+
+def part_for(dealt: DealtShares, server: int) -> DealtShares:
+    """Return the part of a site's answer (:func:`deal`) that a server (0, 1, 2) needs: no body for server 0.
+
+    The body is the encrypted third share; server 0 derives both of its shares from secrets.
+    """
+    return dealt if server else msgspec.structs.replace(dealt, body=_array())
+
+
+class SiteSecrets(Protocol):
+    """What :func:`deal` needs of a site: its signing key and secret bytes.
+
+    The object that a site gives its trust model (:class:`~fedsynth.federation.trust.SiteTurn`) has both.
+    """
+
+    @property
+    def identity(self) -> bytes:
+        """Seed (32 bytes) of the Ed25519 key that the site signs with."""
+
+    def key(self, purpose: str) -> bytes:
+        """Return 32 secret bytes for the use that ``purpose`` names.
+
+        They are derived from the site's secret, the question with its salt and terms, and ``purpose``.
+        """
+
+
+def _array(*parts: bytes) -> Bytes:
+    return np.frombuffer(b"".join(parts), dtype=np.uint8)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A server
+
+
+@dataclass(frozen=True, eq=False)
+class ServerTerms:
+    """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
+
+    ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
+    ``sites`` maps the names of the sites that may send shares of their tables to their identity keys; ``coordinator``
+    (64 bytes) holds the public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema.
+    ``budget`` limits the privacy cost of all releases in a run; ``unit`` is the smallest unit (rows and sites of one
+    person) that a question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text
+    of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without
+    noise.
+    """
+
+    position: int
+    publics: tuple[bytes, ...]
+    sites: Mapping[str, bytes]
+    coordinator: bytes
+    schema: Schema
+    budget: Budget
+    trust: str
+    unit: Unit = ONE_ROW
+    neighbours: Neighbours = "add-remove"
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidParameter` unless the keys are those of three different servers."""
+        check_publics(self.publics)
+
+
+class ServerLedger(Protocol):
+    """A compute server's ledger: what each vault's releases may cost, the charged questions, and the stored answers.
+
+    It is on disk if the server is a process of its own
+    (:class:`~fedsynth.servers.ledger_file.ServerLedgerFile`), otherwise in memory for one run
+    (:class:`MemoryLedger`). A vault is the sum of the tables of one run's sites, which three servers hold in secret
+    shares; questions open tables of it with noise, or select one of its tables privately.
+    """
+
+    def deposit(self, run: str, vault: str, price: float) -> float:
+        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
+
+        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
+        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
+        """
+
+    def spent(self, vault: str) -> tuple[int, float]:
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
+
+        ``vault`` is the vault's name (a digest, hex).
+        """
+
+    def charge(self, vault: str, number: int, question: str, price: float) -> None:
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. The limit of the deposit is not
+        checked here, but before, by :meth:`ComputeParty.agree`. Raises :class:`Refused` if a different question was
+        charged under this number, or if an earlier number has no charged question yet, and :class:`BudgetExceeded`
+        beyond the number of questions that the operator allows about one vault.
+        """
+
+    def first(self, key: str, value: bytes) -> bytes:
+        """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
+
+        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
+        again, such as its answers.
+        """
+
+    def said(self, key: str) -> bytes | None:
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
+
+
+@dataclass
+class MemoryLedger:
+    """A compute server's ledger (:class:`ServerLedger`) in memory, for simulations; it is lost when the process ends.
+
+    A vault is the sum of the tables of one run's sites, which three servers hold in secret shares. ``charges`` holds
+    digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what :meth:`first` stored;
+    ``vaults`` the most that all releases of a vault may cost together, by run and vault.
+    """
+
+    charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+    written: dict[str, bytes] = field(default_factory=dict)
+    vaults: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def deposit(self, run: str, vault: str, price: float) -> float:
+        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
+
+        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
+        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
+        """
+        of_run = self.vaults.setdefault(run, {})
+        of_run.setdefault(vault, price)
+        return sum(of_run.values())
+
+    def spent(self, vault: str) -> tuple[int, float]:
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
+
+        ``vault`` is the vault's name (a digest, hex).
+        """
+        paid = self.charges.get(vault, [])
+        return len(paid), sum(price for _, price in paid)
+
+    def charge(self, vault: str, number: int, question: str, price: float) -> None:
+        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
+
+        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
+        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
+        different question was charged under this number, or if an earlier number has no charged question yet.
+        """
+        paid = self.charges.setdefault(vault, [])
+        if number < len(paid) and paid[number][0] == question:
+            return
+        if number != len(paid):
+            raise Refused(
+                f"question {number} of this vault differs from the one charged under that number, or leaves out an "
+                "earlier number; start another run"
+            )
+        paid.append((question, price))
+
+    def first(self, key: str, value: bytes) -> bytes:
+        """Store ``value`` under ``key``, any text, unless the key has a value already; return the stored value."""
+        return self.written.setdefault(key, value)
+
+    def said(self, key: str) -> bytes | None:
+        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
+        return self.written.get(key)
+
+
+@dataclass
+class _Vault:
+    """The server's two shares, each summed over the vault's sites, or over those of a deposit not yet kept."""
+
+    head: QuestionHead
+    deposit: Deposit
+    query: Counts
+    layout: ShareLayout
+    own: Wide
+    following: Wide
+    sites: list[str] = field(default_factory=list)
+    held: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, head: QuestionHead, deposit: Deposit, query: Counts, layout: ShareLayout) -> _Vault:
+        own, following = (np.zeros((2, layout.cells), dtype=np.uint64) for _ in range(2))
+        return cls(head, deposit, query, layout, own, following)
+
+    def add(self, other: _Vault) -> None:
+        self.own = added(self.own, other.own)
+        self.following = added(self.following, other.following)
+        self.sites += other.sites
+        self.held += other.held
+
+
+@dataclass
+class _Pending:
+    """The shares of one site until the other servers have confirmed that they hold the same shares."""
+
+    site: str
+    own: Wide
+    following: Wide
+    held: bytes
+    confirmations: tuple[bytes, bytes]
+
+
+@dataclass(eq=False)
+class ComputeParty:
+    """One of three compute servers: its state and every step that it takes by itself, without sending any message.
+
+    ``terms`` are what it agreed to, ``ledger`` is its ledger of charged questions, and ``secret`` holds at least 32
+    random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
+    which the three servers hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`,
+    for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls
+    :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw a
+    table, that is to select one privately), and :meth:`answered`.
+    """
+
+    terms: ServerTerms
+    secret: bytes
+    ledger: ServerLedger
+    _vaults: dict[str, _Vault] = field(default_factory=dict)
+    _staged: dict[str, tuple[str, _Vault]] = field(default_factory=dict)
+    _pending: _Pending | None = None
+    _last: _Pending | None = None
+    _asked: tuple[Question, ServerStatement] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidParameter` if the secret belongs to another server."""
+        self.keys = ServerKeys(self.secret)
+        if self.terms.publics[self.terms.position] != self.keys.public:
+            raise InvalidParameter("the server's secret does not belong to its public key; correct the position")
+
+    # Dealing
+
+    def begin(self, vault: str, body: bytes, signature: bytes) -> None:
+        """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
+
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
+        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
+        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
+        sent again, empties the vault. Raises :class:`Refused` for a question that the coordinator in this server's
+        terms did not sign, is beyond these terms, belongs to another vault, or differs from the vault's first question
+        in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the
+        terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
+        """
+        if not asked_by(self.terms.coordinator, signature, body):
+            raise Refused(
+                "the question is not signed by the coordinator in this server's terms; check that both belong to one "
+                "federation"
+            )
+        request = Request.read(body)
+        head, deposit = request.head, request.head.release
+        if head.verb != "deposit" or not isinstance(deposit, Deposit):
+            raise Refused("three servers can only begin a vault with a deposit; use a method that makes deposits")
+        self._check(head, deposit)
+        query = check_deposit(request.query)
+        query.check(self.terms.schema)
+        self._pending = None
+        if request.question != vault:
+            first = self._held(vault)
+            if msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
+                encode(query) != encode(first.query)
+            ):
+                raise Refused(
+                    "sites join a vault under the terms that it began with, and these differ; start another run"
+                )
+        # Sites pay once for what they deal to a question: in two vaults it would be released at the price of one.
+        if self.ledger.first(f"question {request.question}", vault.encode()) != vault.encode():
+            raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
+        if request.question == vault:  # also when a run resumes: it deals again, from its transcript
+            self._reserve(head.run, vault, deposit)
+            first = self._vaults[vault] = _Vault.empty(head, deposit, query, ShareLayout(query, self.terms.schema))
+        self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
+
+    def take(self, vault: str, site: str, dealt: DealtShares) -> tuple[bytes, bytes]:
+        """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
+
+        ``vault`` is the vault's name (a digest, hex). ``site`` is the site's name, and ``dealt`` holds its sealed
+        shares (:class:`~fedsynth.federation.events.DealtShares`). The first digest is for the previous server (its
+        number less 1, modulo 3), with which this server has its first share in common; the second is for the next
+        server. Each is keyed by a secret of these two servers, because anybody who could compute it (the third server,
+        the coordinator) could test guesses of a table. Raises :class:`Refused` if the shares cannot be opened, if the
+        site is not in the server's terms or is in the vault already, or if it sent other shares before.
+        """
+        question, staged = self._staging(vault)
+        self._pending = self._last = None
+        if site in self._vaults[vault].sites or site in staged.sites:
+            raise Refused(f"{site} is in this vault already; a site deals only once to a vault")
+        if site not in self.terms.sites:
+            raise Refused(
+                f"{site} is not in the roster of this server; agree to the current one (fedsynth compute-server agree)"
+            )
+        if dealt.keys.shape != (SERVERS, BOX):
+            raise Refused(
+                "a deal must have one box for each of the three servers; install the same fedsynth everywhere"
+            )
+        context = (question, site, self.terms.trust)
+        signed = (*(box.tobytes() for box in dealt.keys), dealt.digest)
+        if not masking.verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
+            raise Refused(f"the shares sent as {site}'s are not signed by {site}, or belong to another question")
+        digest = masking.digest(*signed)
+        if self.ledger.first(f"deal {vault} {site}", digest) != digest:
+            raise Refused(f"{site} dealt other shares to this vault before; start another run")
+        at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
+        if at and hashlib.sha256(body).digest() != dealt.digest:
+            raise Refused(f"the share of {site} was changed on its way to this server; run the same command again")
+        secrets = self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context)
+        own, following = (
+            open_share(secret, body, cells, *context) if number == SERVERS - 1 else expand(secret, cells)
+            for secret, number in zip(secrets, (at, (at + 1) % SERVERS), strict=True)
+        )
+        mine = self._confirmation(at - 1, vault, site, secrets[0], own, digest)
+        next_ones = self._confirmation(at + 1, vault, site, secrets[1], following, digest)
+        self._pending = _Pending(site, own, following, digest, (mine, next_ones))
+        return mine, next_ones
+
+    def confirm(self, vault: str, site: str, before: bytes, after: bytes) -> bool:
+        """Return whether the other two servers hold the same shares of a site as this one.
+
+        ``before`` is the second digest that :meth:`take` returned at the previous server, ``after`` the first one at
+        the next server. If both match, the site is staged until :meth:`keep` lets it into the vault; otherwise its
+        shares are dropped. ``vault`` is the vault's name (a digest, hex).
+        """
+        _, staged = self._staging(vault)
+        found, self._pending = self._pending, None
+        if found is None or found.site != site:
+            return False
+        mine, next_ones = found.confirmations
+        if not (hmac.compare_digest(before, mine) and hmac.compare_digest(after, next_ones)):
+            return False
+        staged.own = added(staged.own, found.own)
+        staged.following = added(staged.following, found.following)
+        staged.sites.append(site)
+        staged.held.append(found.held)
+        self._last = found
+        return True
+
+    def drop(self, vault: str, site: str) -> None:
+        """Leave out the site that was taken last, because another server does not hold the same shares.
+
+        ``vault`` is the vault's name (a digest, hex). Nothing happens if ``site`` was not the last one.
+        """
+        _, staged = self._staging(vault)
+        found, self._last, self._pending = self._last, None, None
+        if found is not None and found.site == site and staged.sites[-1:] == [site]:
+            staged.own = subtracted(staged.own, found.own)
+            staged.following = subtracted(staged.following, found.following)
+            staged.sites.pop()
+            staged.held.pop()
+
+    def keep(self, vault: str, sites: Sequence[str]) -> None:
+        """Let the staged sites into the vault: those whose shares were taken and confirmed since :meth:`begin`.
+
+        ``vault`` is the vault's name (a digest, hex). Raises :class:`Refused` if ``sites`` are not exactly these, in
+        order.
+        """
+        _, staged = self._staging(vault)
+        self._last = None
+        if list(sites) != staged.sites:
+            raise Refused("the servers disagree on which sites have dealt; run the same command again")
+        self._vaults[vault].add(staged)
+        del self._staged[vault]
+
+    # Questions
+
+    def ask(self, question: Question) -> SignedStatement:
+        """Check a question about a vault, and return this server's signed statement of it; nothing is charged yet.
+
+        ``question`` opens tables of the vault with noise, or selects one of them privately
+        (:class:`~fedsynth.servers.questions.OpenTables`,
+        :class:`~fedsynth.servers.questions.SelectTable`). Raises :class:`Refused` for an invalid
+        question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
+        left.
+        """
+        held = self._held(question.vault)
+        if question.vault in self._staged:
+            raise Refused("sites are still joining this vault; run the same command again")
+        question.check()
+        cells = [int(np.prod(held.layout.shape(clique))) for clique in question.cliques]
+        if isinstance(question, SelectTable):
+            question.tables(cells)
+            question.scale(held.head.unit, held.head.neighbours)
+        digest = digest_of(question)
+        count, spent = self.ledger.spent(question.vault)
+        kept = self.ledger.said(f"statement {question.vault} {question.number}")
+        if kept is not None:
+            known = msgspec.msgpack.decode(kept, type=ServerStatement)
+            if known.question != digest or known.sites != tuple(held.sites) or known.held != self._dealt(held):
+                raise Refused(
+                    f"question {question.number} of this vault differs from the one asked before; start another run"
+                )
+            statement = known
+        else:
+            if question.number != count:
+                raise Refused(
+                    f"question {question.number} of this vault is out of order: {count} were answered so far; start "
+                    "another run"
+                )
+            sites = tuple(held.sites)
+            statement = ServerStatement(
+                question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent)
+            )
+            self._price(question, held, spent)
+        self._asked = question, statement
+        return SignedStatement(statement, self.keys.sign("statement", statement.body))
+
+    def agree(self, statements: Sequence[SignedStatement]) -> None:
+        """Charge the question that was asked last, once, if all three servers signed the same statement of it.
+
+        ``statements`` are what :meth:`ask` returned at servers 0, 1 and 2. Raises :class:`Refused` if these statements
+        differ, are not signed, or are of another question, and if the vault's sites have changed since: if servers held
+        shares of different sites, one record could change a sum of squares by any amount. Raises
+        :class:`BudgetExceeded` if the question costs more than the vault's budget has left, or is one more than the
+        ledger allows.
+        """
+        question, statement = self._current()
+        if len(statements) != SERVERS:
+            raise Refused(
+                "a statement needs the signatures of all three servers; nothing is opened, run the same command again"
+            )
+        for number, (public, one) in enumerate(zip(self.terms.publics, statements, strict=True)):
+            if one.statement.body != statement.body:
+                raise Refused(
+                    f"the statement of server {number + 1} and this server's differ in the question, the sites or the "
+                    "amount spent, and nothing is opened; restore that server's newest ledger, or start another run"
+                )
+            if not server_keys.signed_by(public, one.signature, "statement", statement.body):
+                raise Refused(
+                    f"the statement of server {number + 1} is not signed by it, and nothing is opened; pin the current "
+                    "cards of all three servers"
+                )
+        held = self._held(question.vault)
+        if (
+            statement.sites != tuple(held.sites)
+            or statement.held != self._dealt(held)
+            or question.vault in self._staged
+        ):
+            raise Refused("the vault's sites have changed since the question was asked; run the same command again")
+        price = self._price(question, held, statement.spent)
+        # In this order: a statement that was not charged is agreed to again, a charge without its statement could not
+        # be.
+        self.ledger.first(f"statement {question.vault} {question.number}", msgspec.msgpack.encode(statement))
+        self.ledger.charge(question.vault, question.number, statement.question, price)
+
+    def share(self) -> Words:
+        """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
+
+        These are the tables of the question that was asked last, from the low words of the shares: the share is modulo
+        2^64. Raises :class:`Refused` if :meth:`agree` has not
+        charged it, or if it is a draw.
+        """
+        question, statement = self._agreed()
+        if not isinstance(question, OpenTables):
+            raise Refused("the question agreed to last is a draw, which opens no tables")
+        held = self._held(question.vault)
+        tables = zip(question.cliques, question.times, strict=True)
+        found: Words = np.concatenate(
+            [held.layout.table(held.own, clique)[0] * np.uint64(times) for clique, times in tables]
+        )
+        norms = question.norms(self.terms.schema, held.head.unit, held.head.neighbours)
+        part = noise_part(question.release, norms)
+        if part is not None:
+            found += part.noise(found.size, self.keys.own("noise", statement.body)).view(np.uint64)
+        found += zero_share(self.keys, self.terms.publics, self.terms.position, found.size, statement.body)
+        return found
+
+    def scores(self) -> Wide:
+        """Return this server's additive shares of the candidates' squared distances, for the joint draw only.
+
+        Each candidate is a table, and its distance is from its expected counts. The shares are modulo 2^128, shape (2,
+        candidates), for the candidates of the question that was asked last. Raises :class:`Refused` if :meth:`agree`
+        has not charged it, or if it is not a draw.
+        """
+        question, _ = self._agreed()
+        if not isinstance(question, SelectTable):
+            raise Refused("the question agreed to last opens tables, and is not a draw")
+        held = self._held(question.vault)
+        own = [held.layout.table(held.own, clique) for clique in question.cliques]
+        following = [held.layout.table(held.following, clique) for clique in question.cliques]
+        expected = question.tables([table.shape[1] for table in own])
+        position = self.terms.position
+        return words_of([score(*one, position) for one in zip(own, following, expected, strict=True)])
+
+    def gumbels(self) -> NDArray[np.int64] | None:
+        """Return this server's Gumbel noise (int64, one per candidate) for the joint draw; ``None`` if it adds none.
+
+        The draw is the question that was asked last. The unit is 1 / ``GRAIN`` (1/1024) weighted record (the unit of a
+        utility: a record times the candidate's weight). Servers 0 and 1 each add a full set, so at least one set is
+        unknown to any single server; server 2 adds none, nor does any server to a draw without noise. Raises
+        :class:`Refused` if :meth:`agree` has not charged the question, or if it is not a draw.
+        """
+        question, statement = self._agreed()
+        if not isinstance(question, SelectTable):
+            raise Refused("the question agreed to last opens tables, and is not a draw")
+        head = self._held(question.vault).head
+        scale = question.scale(head.unit, head.neighbours)
+        if scale is None or self.terms.position == SERVERS - 1:
+            return None
+        bits = KeyedBits(self.keys.own("gumbels", statement.body), b"one a candidate")
+        return discrete_gumbel(scale, len(question.cliques), bits)
+
+    def answered(self, reply: bytes) -> bytes:
+        """Store ``reply`` as the answer to the question that was asked last; return the stored answer.
+
+        If that question has an answer already, the earlier one stays and is returned. Raises :class:`Refused` if
+        :meth:`agree` has not charged the question.
+        """
+        question, _ = self._agreed()
+        return self.ledger.first(f"reply {question.vault} {question.number}", reply)
+
+    def replied(self, question: Question) -> bytes | None:
+        """Return the stored answer to a question about a vault, or ``None`` if it was not answered yet.
+
+        Raises :class:`Refused` if another question of the same number was agreed to before.
+        """
+        kept = self.ledger.said(f"statement {question.vault} {question.number}")
+        if kept is None:
+            return None
+        known = msgspec.msgpack.decode(kept, type=ServerStatement)
+        if known.question != digest_of(question):
+            raise Refused(
+                f"question {question.number} of this vault differs from the one asked before; start another run"
+            )
+        return self.ledger.said(f"reply {question.vault} {question.number}")
+
+    # Checks
+
+    def _check(self, head: QuestionHead, deposit: Deposit) -> None:
+        terms = self.terms
+        if head.schema != terms.schema.digest:
+            raise Refused(
+                "the question was asked under another schema than the one that this server agreed to; agree to the "
+                "current terms"
+            )
+        if (
+            head.unit.rows < terms.unit.rows
+            or head.unit.sites < terms.unit.sites
+            or head.neighbours != terms.neighbours
+        ):
+            raise Refused(
+                "the question protects a person with fewer rows or sites than this server agreed to, or has other "
+                "public sizes"
+            )
+        if not deposit.rho and not deposit.epsilon and not terms.exact:
+            raise Refused("this server releases nothing without noise; give --epsilon a finite number")
+
+    def _reserve(self, run: str, vault: str, deposit: Deposit) -> None:
+        """Record what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
+        budget = self.terms.budget
+        price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
+        limit = budget.epsilon if budget.pure else budget.rho
+        if self.ledger.deposit(run, vault, price) > limit * ROUNDING:
+            raise BudgetExceeded(
+                "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
+                "epsilon and delta"
+            )
+
+    def _price(self, question: Question, held: _Vault, spent: float) -> float:
+        """Return the price of a question; raises :class:`BudgetExceeded` if the deposit has less than that left."""
+        deposit = held.deposit
+        price = price_of(question.release, deposit)
+        limit = deposit.epsilon or deposit.rho
+        if limit and not spent + price <= limit * ROUNDING:
+            raise BudgetExceeded(
+                f"this vault has released {spent:.6g} of the deposited {limit:.6g}, and the question costs {price:.6g} "
+                "more; deposit a larger share"
+            )
+        return price
+
+    def _confirmation(self, other: int, vault: str, site: str, secret: bytes, share: Wide, digest: bytes) -> bytes:
+        pair = self.keys.shared(self.terms.publics[other % SERVERS], _CONFIRM, vault, site, digest)
+        content = secret + hashlib.sha256(share.astype("<u8").tobytes()).digest()
+        return hmac.digest(pair, content, "sha256")
+
+    def _dealt(self, held: _Vault) -> str:
+        return hashlib.sha256(b"".join(held.held)).hexdigest()
+
+    def _held(self, vault: str) -> _Vault:
+        if vault not in self._vaults:
+            raise Refused(
+                "this server does not hold the vault; run the same command again, which sends the deposits again"
+            )
+        return self._vaults[vault]
+
+    def _staging(self, vault: str) -> tuple[str, _Vault]:
+        if vault not in self._staged:
+            raise Refused(
+                "no sites are joining this vault; run the same command again, which begins with the deposit's question"
+            )
+        return self._staged[vault]
+
+    def _current(self) -> tuple[Question, ServerStatement]:
+        if self._asked is None:
+            raise Refused("no question was asked before this statement; run the same command again")
+        return self._asked
+
+    def _agreed(self) -> tuple[Question, ServerStatement]:
+        question, statement = self._current()
+        stated = self.ledger.said(f"statement {question.vault} {question.number}")
+        # A statement is stored before its charge, which the ledger may refuse.
+        if stated is None or self.ledger.spent(question.vault)[0] <= question.number:
+            raise Refused(
+                "the three servers have not agreed to this question, so nothing is opened; run the same command again"
+            )
+        return question, statement

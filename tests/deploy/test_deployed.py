@@ -1,0 +1,100 @@
+"""A deployed run in this process: real sites that answer an approved plan alone, and what its statement says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.contract.world import SCHEMA, random_table
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.local import LocalNoise
+from fedsynth.federation.plan import Plan
+from fedsynth.federation.policy import Policy
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods import find_method
+from fedsynth.privacy.account import Account
+from fedsynth.proof.commands import prove_run
+from fedsynth.runs.dry_run import forecast
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.runs.run import run_deployed
+from fedsynth.runs.state import COORDINATOR
+from fedsynth.secure.masking import identity
+
+NAMES = ("east", "north")
+SECRET = bytes(range(32))
+SITE_SECRETS = {name: bytes([at]) * 32 for at, name in enumerate(NAMES)}
+PEERS = {name: identity(secret).hex() for name, secret in SITE_SECRETS.items()}
+DEPLOYMENT = Deployment("r", NAMES, peers=PEERS)
+JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=DEPLOYMENT)
+
+
+def planned(job: Job, trust: Trust) -> Plan:
+    method = job.build_method(SCHEMA)
+    limits = find_method(job.method).limits(method, SCHEMA)
+    return forecast(
+        job.method, method, SCHEMA, job.budget, trust=trust, sites=2, rows=100, repeats=1, limits=limits
+    ).plan
+
+
+def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.MonkeyPatch) -> tuple[Job, InProcess]:
+    """Write the server's folder, and return the job under the plan and the sites that approved it."""
+    patch.chdir(folder)
+    SCHEMA.save(folder / "schema.toml")
+    (folder / COORDINATOR).write_text(SECRET.hex())
+    (folder / COORDINATOR).chmod(0o600)
+    verbs = ("sum", "each", "choose")
+    policy = Policy(
+        budget=job.budget,
+        trusts={trust.name: trust},
+        plans={plan.digest: plan},
+        verbs=verbs,
+        coordinator_sees_exact_counts=trust.name == "trusted",
+    )
+    key = Coordinator(SECRET).public
+    sites = [
+        Site(name, random_table(80, at), policy, Account(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)
+    ]
+    assert job.deployment is not None
+    return replace(job, deployment=replace(job.deployment, plan=plan.digest)), InProcess(sites)
+
+
+@pytest.mark.parametrize("trust", [LocalNoise(), TrustedServer()], ids=["local", "trusted"])
+def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is_at_hand(trust, tmp_path, monkeypatch):
+    job = replace(JOB, trust=trust.name)
+    plan = planned(job, trust)
+    job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
+    plan.save(tmp_path / "plan.toml")
+    outcome = run_deployed(job, tmp_path, sites)
+    assert outcome.statement.exact == plan.guarantee.epsilon == pytest.approx(0.935, abs=0.002)
+    assert outcome.statement.headline.startswith("(0.93")
+    assert not prove_run(outcome.folder).problems
+
+
+def test_without_the_plans_file_the_statement_gives_the_limit(tmp_path, monkeypatch):
+    trust = LocalNoise()
+    job, sites = deployed(tmp_path, JOB, trust, planned(JOB, trust), monkeypatch)
+    assert run_deployed(job, tmp_path, sites).statement.exact is None
+
+
+def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monkeypatch):
+    trust, job = LocalNoise(), replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
+    plan = planned(job, trust)
+    job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
+    plan.save(tmp_path / "plan.toml")
+    assert run_deployed(job, tmp_path, sites).statement.exact is None
+
+
+def test_the_file_of_another_plan_stops_the_run_before_it_asks_anything(tmp_path, monkeypatch):
+    trust = LocalNoise()
+    plan = planned(JOB, trust)
+    job, sites = deployed(tmp_path, JOB, trust, plan, monkeypatch)
+    replace(plan, sites=7).save(tmp_path / "plan.toml")
+    with pytest.raises(FedsynthError, match="put the approved plan there, or take the file away"):
+        run_deployed(job, tmp_path, sites)
+    assert all(not site.account.charges() for site in sites._sites.values())

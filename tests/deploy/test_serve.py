@@ -1,0 +1,72 @@
+"""The command that answers for a site: what it refuses before it has reached anything."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+
+import pytest
+from tests.contract.world import SCHEMA, random_table
+from tests.deploy.flower_world import lay_out
+from typer.testing import CliRunner
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+
+from fedsynth.cli.app import app
+from fedsynth.cli.options import JsonLines
+from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.flower.executor import server_secret
+from fedsynth.errors import FedsynthError
+from fedsynth.privacy.cost import Budget
+
+
+def test_a_secret_that_everybody_can_read_is_not_used(tmp_path):
+    """Those of the group may: the SuperLink and the server's process can be two users."""
+    file = tmp_path / "superexec.secret"
+    with pytest.raises(FedsynthError, match="deploy init"):
+        server_secret(file)
+    file.write_bytes(bytes(32))
+    file.chmod(0o644)
+    with pytest.raises(FedsynthError, match="chmod o-rwx"):
+        server_secret(file)
+    file.chmod(0o640)
+    assert server_secret(file) == bytes(32)
+
+
+def test_two_processes_do_not_answer_with_one_key(tmp_path):
+    root = tmp_path / "federation"
+    lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
+    home = root / "sites" / "north"
+    (home / "ca.crt").write_text(Authority.create().text)
+    with (home / "node-key").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        second = CliRunner().invoke(app, ["site", "serve", str(home)])
+    assert "another `fedsynth site serve`" in str(second.exception)
+
+
+def test_a_site_without_its_files_is_told_which(tmp_path):
+    missing = CliRunner().invoke(app, ["site", "serve", str(tmp_path / "nowhere")])
+    assert missing.exit_code
+    assert "is missing" in str(missing.exception)
+    root = tmp_path / "federation"
+    lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
+    bare = CliRunner().invoke(app, ["site", "serve", str(root / "sites" / "north")])
+    assert bare.exit_code
+    assert "`fedsynth site check` names the file" in str(bare.exception)
+
+
+def test_a_log_in_json_has_a_line_for_each_record_with_its_traceback():
+    try:
+        raise ValueError("line 1\nline 2")
+    except ValueError as error:
+        why = (type(error), error, None)
+        failed = logging.LogRecord("fedsynth.site", logging.ERROR, "", 0, "%s failed", ("south",), why)
+    text = JsonLines().format(failed)
+    assert "\n" not in text
+    content = json.loads(text)
+    assert (content["level"], content["logger"], content["message"]) == ("ERROR", "fedsynth.site", "south failed")
+    assert content["time"].endswith("+00:00")
+    assert "ValueError: line 1\nline 2" in content["traceback"]
+    plain = logging.LogRecord("fedsynth.site", logging.INFO, "", 0, "answered", (), None)
+    assert "traceback" not in json.loads(JsonLines().format(plain))

@@ -1,0 +1,483 @@
+import json
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedsynth.errors import FedsynthError
+from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
+from fedsynth.federation.query import Counts, RecordCount
+from fedsynth.federation.simulate import federate
+from fedsynth.federation.site import Site
+from fedsynth.federation.transport import InProcess, Recorded, records
+from fedsynth.federation.trust import Trust
+from fedsynth.federation.trusted import TrustedServer
+from fedsynth.federation.vault import CandidateScores
+from fedsynth.federation.wire import NO_ROW, Request, write_reply
+from fedsynth.methods.flaim import FLAIM
+from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.gaussian import gaussian_epsilon
+from fedsynth.privacy.release import kind_of
+from fedsynth.proof.extract import AccountExtract, extract, sign_extract
+from fedsynth.proof.prove import prove
+from fedsynth.proof.sheet import ProofSheet
+from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.secure.masking import identity
+from fedsynth.secure.site import SecureSum
+from fedsynth.servers.trust import ThreeServers
+
+SCHEMA = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 100, bins=10)))
+BUDGET = Budget(1.0, 1e-6)
+NAMES = ("east", "north", "south")
+KINDS = {name: kind for kind, name in Recorded.KINDS.items()}
+
+
+@dataclass
+class Run:
+    """A finished run: its files, and the sites with their accounts."""
+
+    folder: Path
+    federation: Federation
+    sites: list[Site]
+
+    @property
+    def transcript(self) -> Path:
+        return self.folder / "transcript"
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.json"
+
+    def extract(self, name: str) -> AccountExtract:
+        site = next(site for site in self.sites if site.name == name)
+        return extract(site.account, site.secret, site.name, self.federation.run, site.coordinator)
+
+    def sheet(self, **options: object) -> ProofSheet:
+        federation = self.federation
+        return prove(self.transcript, self.ledger, SCHEMA, federation.trust, federation.budget, **options)  # type: ignore[arg-type]
+
+    def proved(self) -> ProofSheet:
+        """Return the sheet with every site's extract and its key."""
+        return self.sheet(
+            extracts=[self.extract(site.name) for site in self.sites],
+            identities={site.name: identity(site.secret) for site in self.sites},
+        )
+
+    def change_ledger(self, change) -> None:
+        content = json.loads(self.ledger.read_text())
+        change(content)
+        self.ledger.write_text(json.dumps(content))
+
+
+def frame(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"sex": rng.choice(["f", "m"], rows), "age": rng.integers(0, 100, rows).astype(float)})
+
+
+def start(folder: Path, trust: Trust, budget: Budget, **options) -> Run:
+    sites: list[Site] = []
+
+    def transport(made):
+        sites.extend(made)
+        return InProcess(made)
+
+    tables = {name: frame(30, at) for at, name in enumerate(NAMES)}
+    transcript = folder / "transcript"
+    federation = federate(tables, SCHEMA, budget, trust=trust, transcript=transcript, transport=transport, **options)
+    return Run(folder, federation, sites)
+
+
+def finish(run: Run) -> Run:
+    account = {**run.federation.ledger.to_json(), "statement": run.federation.statement.to_json()}
+    run.ledger.write_text(json.dumps(account))
+    return run
+
+
+def a_run(folder: Path, trust: Trust, budget: Budget = BUDGET, **options) -> Run:
+    """Run a sum, two sums over different sites in one step, and an answer of each site."""
+    run = start(folder, trust, budget, **options)
+    run.federation.sum(Counts.of(2, [(0,), (0, 1)], (1, 2)), 0.5)
+    pair, ages = Counts.of(2, [(0, 1)]), Counts.of(2, [(1,)])
+    run.federation.sums({"east": [pair], "north": [pair, ages], "south": [ages]}, 0.125)
+    run.federation.each(RecordCount(), 0.1)
+    return finish(run)
+
+
+def rewrite(transcript: Path, keep) -> None:
+    """Write a transcript again with the records that are kept, or with others in their place."""
+    kept = [(kind, data) for kind, data in records(transcript) if keep(kind, data)]
+    transcript.unlink()
+    recorded = Recorded(InProcess([]), transcript)
+    for kind, data in kept:
+        recorded._append(KINDS[kind], data)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=lambda trust: trust.name)
+@pytest.mark.parametrize("budget", [BUDGET, Budget(1.0, 0.0), Budget.none()], ids=["rho", "pure", "exact"])
+def test_a_real_run_is_proved(tmp_path, trust, budget):
+    run = a_run(tmp_path, trust, budget)
+    sheet = run.proved()
+    assert sheet.problems == ()
+    assert sheet.confirmed == NAMES
+    assert sheet.notes == ()
+    assert len(sheet.lines) == 4
+    assert sheet.per_site == run.federation.ledger.per_site
+    assert "told by the server" not in sheet.basis
+    assert ("NOT PRIVATE" in sheet.verdict) == budget.exact
+
+
+@pytest.mark.parametrize("public_sizes", [False, True])
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise(), SecureSum()], ids=lambda trust: trust.name)
+def test_a_run_that_protects_persons_is_proved(tmp_path, trust, public_sizes):
+    run = a_run(tmp_path, trust, unit=Unit(3, 2), public_sizes=public_sizes)
+    sheet = run.proved()
+    assert sheet.problems == ()
+    counts = sheet.lines[0]
+    factor = 3 * (2 if trust.pooled else 1)
+    assert counts.norms is not None
+    assert counts.norms.l1 == factor * 3 * (2 if public_sizes else 1)
+    assert counts.times == (1 if trust.pooled else 2)
+    assert counts.tables == (("sex",), ("sex", "age"))
+
+
+def test_the_sheet_can_be_read_and_says_whose_word_it_is(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    sheet = run.sheet()
+    assert sheet.problems == ()
+    assert sheet.basis == "as told by the server"
+    assert "sum counts (2 tables)" in sheet.text
+    assert "85.00%" in sheet.text  # north was in all of them
+    assert "as told by the server" in sheet.text
+    facts = json.loads(json.dumps(sheet.to_json(), allow_nan=False))
+    assert facts["proved"]
+    assert facts["releases"][0]["tables"] == [["sex"], ["sex", "age"]]
+    one = run.sheet(extracts=[run.extract("north")])
+    assert one.basis == "confirmed by the signed accounts of north; as told by the server for east, south"
+    assert "compare it with the identity key" in one.notes[0]
+
+
+def test_a_vault_pays_from_its_deposit(tmp_path):
+    run = start(tmp_path, TrustedServer(), BUDGET)
+    vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5)
+    vault.open(Counts.of(2, [(0,)]), 0.2)
+    distances = CandidateScores(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2))
+    vault.select(distances, 0.3)
+    sheet = finish(run).proved()
+    assert sheet.problems == ()
+    assert [line.entry.paid_by for line in sheet.lines] == ["", "deposit of step 0", "deposit of step 0"]
+
+    def twice(content):
+        content["entries"].append(content["entries"][-1])
+
+    run.change_ledger(twice)
+    assert any("are paid by the deposit of step 0" in problem for problem in run.sheet().problems)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), ThreeServers()], ids=lambda trust: trust.name)
+def test_cohorts_of_a_vault_are_proved(tmp_path, trust):
+    run = start(tmp_path, trust, BUDGET)
+    first, rest = (replace(run.federation, sites=run.federation.sites[part]) for part in (slice(0, 1), slice(1, 3)))
+    vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5, first)
+    vault.open(Counts.of(2, [(0,)]), 0.2)
+    vault.add(rest)
+    vault.select(CandidateScores(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2)), 0.3)
+    sheet = finish(run).proved()
+    assert sheet.problems == ()
+    assert [line.entry.verb for line in sheet.lines] == ["deposit", "deposit", "open", "select"]
+    assert all(cost.rho == pytest.approx(0.5 * BUDGET.rho) for cost in sheet.per_site.values())
+
+    def stranger(content):
+        content["entries"][-1]["sites"] = [*content["entries"][-1]["sites"], "west"]
+
+    run.change_ledger(stranger)
+    assert any("sites that deposited nothing" in problem for problem in run.sheet().problems)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("budget", [BUDGET, Budget(1.0, 0.0)], ids=["rho", "pure"])
+def test_draws_are_proved(tmp_path, budget, steps):
+    run = start(tmp_path, LocalNoise(), budget, public_sizes=True)
+    FLAIM(rounds=2, rate=1.0, steps=steps).fit(run.federation)
+    sheet = finish(run).proved()
+    assert sheet.problems == ()
+    assert {kind_of(line.entry.release) for line in sheet.lines if line.entry.verb == "choose"} == {
+        "exponential" if steps == 1 else "adaptive"
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What does not agree is found
+
+
+def problems(sheet: ProofSheet, *parts: str) -> None:
+    """Require a problem with each of the parts, and a sheet that says that it proves nothing."""
+    for part in parts:
+        assert any(part in problem for problem in sheet.problems), sheet.problems
+    assert sheet.verdict.startswith("NOT PROVED")
+    assert not sheet.to_json()["proved"]
+
+
+def test_another_price_in_the_ledger_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+
+    def cheaper(content):
+        content["entries"][0]["cost"]["rho"] /= 2
+
+    run.change_ledger(cheaper)
+    problems(run.proved(), "step 0 (sum counts): it costs rho")
+
+
+def test_other_totals_in_the_ledger_are_found(tmp_path):
+    run = a_run(tmp_path, TrustedServer())
+
+    def cheaper(content):
+        content["per_site"]["north"]["rho"] /= 2
+        content["spent"]["rho"] /= 2
+
+    run.change_ledger(cheaper)
+    problems(run.proved(), "site north paid", "one person paid at most")
+
+
+def test_other_noise_in_the_ledger_is_found(tmp_path):
+    run = a_run(tmp_path, SecureSum())
+
+    def louder(content):
+        content["entries"][0]["std"] *= 2
+
+    run.change_ledger(louder)
+    problems(run.proved(), "standard deviation")
+
+
+def test_an_entry_that_is_missing_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    run.change_ledger(lambda content: content["entries"].pop())
+    problems(run.proved(), "step 2 (each size) was asked, and the ledger has no entry")
+
+
+def test_a_site_that_is_not_charged_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    run.change_ledger(lambda content: content["entries"][0]["sites"].remove("east"))
+    problems(run.proved(), "east answered, and the ledger does not charge them")
+
+
+def test_a_question_that_is_missing_in_the_transcript_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    last = [data for kind, data in records(run.transcript) if kind == "question"][-1]
+    rewrite(run.transcript, lambda kind, data: data != last)
+    problems(
+        run.proved(),
+        "answered a question that is not in the transcript",
+        "the ledger has step 2 (each size), and the transcript has no such question",
+        "extract of north: it was charged",
+    )
+
+
+def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    last = [data for kind, data in records(run.transcript) if kind == "question"][-1]
+    after = [data for _, data in records(run.transcript)]
+    gone = after[after.index(last) :]
+    rewrite(run.transcript, lambda kind, data: data not in gone)
+
+    def forget(content):
+        entry = content["entries"].pop()
+        for cost in [*content["per_site"].values(), content["spent"]]:
+            cost["rho"] -= entry["cost"]["rho"]
+
+    run.change_ledger(forget)
+    assert run.sheet().problems == ()
+    problems(run.proved(), "extract of east: it was charged", "extract of south: it was charged")
+
+
+def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    kept = list(records(run.transcript))
+    asked = Request.read(next(data for kind, data in kept if kind == "question"))
+    sealed = write_reply(bytes(32), "north", asked.digest, "answered", NO_ROW, bytes(48), sealed=True)
+    recorded = Recorded(InProcess([]), run.transcript)
+    recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
+    problems(run.sheet(), "a transcript must not hold sealed answers")
+
+
+def test_a_released_sum_of_another_size_is_found(tmp_path):
+    run = a_run(tmp_path, TrustedServer())
+    kept = list(records(run.transcript))
+    other = next(data for kind, data in reversed(kept) if kind == "released")
+    at = next(at for at, (kind, _) in enumerate(kept) if kind == "released")
+    kept[at] = ("released", kept[at][1][:32] + other[32:])
+    run.transcript.unlink()
+    recorded = Recorded(InProcess([]), run.transcript)
+    for kind, data in kept:
+        recorded._append(KINDS[kind], data)
+    problems(run.sheet(), "numbers instead of 22")
+
+
+def test_a_released_sum_that_is_not_the_sum_of_the_noisy_answers_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    kept = list(records(run.transcript))
+    at = next(at for at, (kind, _) in enumerate(kept) if kind == "released")
+    changed = bytearray(kept[at][1])
+    changed[-8] ^= 1
+    run.transcript.unlink()
+    recorded = Recorded(InProcess([]), run.transcript)
+    for kind, data in [*kept[:at], ("released", bytes(changed)), *kept[at + 1 :]]:
+        recorded._append(KINDS[kind], data)
+    problems(run.sheet(), "did not release the sum")
+
+
+def test_another_limit_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    sheet = prove(run.transcript, run.ledger, SCHEMA, LocalNoise(), Budget(0.5, 1e-6))
+    problems(sheet, "the ledger was held to", "more than the limit")
+
+
+def test_another_statement_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    run.change_ledger(lambda content: content["statement"].update(unit={"rows": 5, "sites": 1}, neighbours="replace"))
+    problems(run.sheet(), "the statement says unit", "the statement says neighbours")
+
+
+def test_a_statement_about_another_schema_or_trust_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    other = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 120, bins=10)))
+    problems(prove(run.transcript, run.ledger, other, LocalNoise(), BUDGET), "was asked under schema")
+    problems(prove(run.transcript, run.ledger, SCHEMA, TrustedServer(), BUDGET), "trust 'local'")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Extracts
+
+
+def signed_anew(of: Run, name: str, /, **change: object) -> AccountExtract:
+    """Return an extract that the site itself changed."""
+    site = next(site for site in of.sites if site.name == name)
+    return sign_extract(msgspec.structs.replace(of.extract(name), **change), site.secret)
+
+
+def test_an_extract_with_a_charge_less_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    honest = run.extract("north")
+    problems(
+        run.sheet(extracts=[signed_anew(run, "north", charges=honest.charges[1:])]),
+        "extract of north: step 0 (sum counts) was answered by the site, and its account has no charge for it",
+    )
+
+
+def test_an_extract_with_another_price_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    first, *others = run.extract("north").charges
+    dearer = msgspec.structs.replace(first, cost=msgspec.structs.replace(first.cost, rho=0.5))
+    problems(
+        run.sheet(extracts=[signed_anew(run, "north", charges=(dearer, *others))]), "was charged rho 0.5 and costs"
+    )
+
+
+def test_a_wrong_signature_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    honest = run.extract("north")
+    changed = msgspec.structs.replace(honest, charges=honest.charges[1:])
+    problems(run.sheet(extracts=[changed]), "its signature is wrong")
+    unsigned = msgspec.structs.replace(honest, signature="")
+    problems(run.sheet(extracts=[unsigned]), "its signature is wrong")
+
+
+def test_an_extract_by_somebody_else_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    north = next(site for site in run.sites if site.name == "north")
+    forged = extract(north.account, bytes(32), "north", run.federation.run, north.coordinator)
+    assert forged.signed
+    problems(
+        run.sheet(extracts=[forged], identities={"north": identity(north.secret)}),
+        "another key than the site's identity",
+    )
+
+
+def test_extracts_of_other_runs_coordinators_and_times_are_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    problems(run.sheet(extracts=[signed_anew(run, "north", run="another")]), "it is of run 'another'")
+    problems(run.sheet(extracts=[signed_anew(run, "north", row=1)]), "was a backup put back?")
+    problems(run.sheet(extracts=[run.extract("north")] * 2), "2 extracts of site north")
+    other = signed_anew(run, "north", coordinator=bytes(64).hex())
+    problems(run.sheet(extracts=[other, run.extract("south")]), "answer different coordinators", "has no charge for it")
+
+
+def test_an_account_that_did_not_answer_this_run_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    moved = tuple(msgspec.structs.replace(charge, row=charge.row + 1) for charge in run.extract("north").charges)
+    problems(run.sheet(extracts=[signed_anew(run, "north", charges=moved)]), "was answered from audit row 1")
+
+
+def test_an_extract_is_read_from_its_file(tmp_path):
+    run = a_run(tmp_path, LocalNoise(), Budget.none())
+    path = tmp_path / "north.json"
+    path.write_bytes(run.extract("north").to_json())
+    read = AccountExtract.load(path)
+    assert read == run.extract("north")
+    assert read.signed
+    path.write_bytes(b"{}")
+    with pytest.raises(FedsynthError, match="not an account extract"):
+        AccountExtract.load(path)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Released sums in a transcript
+
+
+def test_a_resumed_run_goes_on_with_the_sum_that_was_released(tmp_path):
+    """A site that was lost answers the resumed run; another sum under other noise would be a second release."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    tables = {name: frame(30, at) for at, name in enumerate(NAMES)}
+    query = Counts.of(2, [(0, 1)])
+    begun = start(first, TrustedServer(), BUDGET, seed=1)
+    without = replace(begun.federation, sites=NAMES[:2])
+    sum_of_two = without.sum(query, 0.5)
+    shutil.copy(begun.transcript, second / "transcript")
+    resumed = start(second, TrustedServer(), BUDGET, seed=1)
+    assert set(resumed.federation.sites) == set(tables)
+    again = resumed.federation.sum(query, 0.5)
+    np.testing.assert_array_equal(again.values, sum_of_two.values)
+    assert (again.sites, again.std) == (sum_of_two.sites, sum_of_two.std)
+    assert [kind for kind, _ in records(resumed.transcript)].count("released") == 1
+    assert finish(resumed).sheet().problems == ()
+
+
+def exact_run(folder: Path, trust: Trust, epsilon: float) -> Run:
+    """Run one sum for the whole budget under a plan for which a statement claims an epsilon by exact accounting."""
+    run = start(folder, trust, BUDGET)
+    run.federation = replace(run.federation, plan="ab" * 32, exact=epsilon)
+    run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
+    return finish(run)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise()], ids=["trusted", "local"])
+def test_an_epsilon_by_exact_accounting_is_proved_by_what_was_asked(trust, tmp_path):
+    epsilon = gaussian_epsilon(BUDGET.rho, BUDGET.delta)
+    assert epsilon < 0.96 * BUDGET.epsilon
+    assert not exact_run(tmp_path, trust, epsilon).proved().problems
+
+
+@pytest.mark.parametrize(
+    ("trust", "changes", "asks", "says"),
+    [
+        (LocalNoise(), {"exact": 0.8 * BUDGET.epsilon}, False, "by exact accounting; it is"),
+        (LocalNoise(), {"plan": ""}, False, "under one approved plan"),
+        (LocalNoise(), {}, True, "for Gaussian noise alone"),
+        (SecureSum(), {}, False, "does not hold under the trust 'secure'"),
+    ],
+)
+def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, changes, asks, says, tmp_path):
+    run = start(tmp_path, trust, BUDGET)
+    terms = {"plan": "ab" * 32, "exact": gaussian_epsilon(BUDGET.rho, BUDGET.delta), **changes}
+    run.federation = replace(run.federation, **terms)
+    if asks:
+        FLAIM(rounds=1, rate=1.0, iterations=5, final_iterations=5).fit(run.federation)
+    else:
+        run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
+    assert says in "; ".join(finish(run).proved().problems)

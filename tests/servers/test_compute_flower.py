@@ -1,0 +1,49 @@
+"""Sites that deal to three compute servers over Flower: SuperLink, SuperNodes and servers as real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.deploy.flower_world import RUN, SEED, FlowerWorld, lay_out, spent
+from tests.servers.compute_world import agreement, set_up, small_tables
+
+pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
+pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
+
+from fedsynth.federation.coordinator import Coordinator
+from fedsynth.federation.simulate import _secret
+from fedsynth.privacy.cost import Budget
+from fedsynth.secure.masking import identity
+from fedsynth.servers.host import pin
+
+BUDGET = Budget(1.0, 1e-6)
+
+pytestmark = pytest.mark.deployment
+
+
+def test_sites_deal_over_flower(tmp_path: Path) -> None:
+    frames, schema = small_tables()
+    names = dict(zip(frames, ("north", "south", "east"), strict=True))
+    tables = {names[old]: schema.encode(frame) for old, frame in frames.items()}
+    root = tmp_path / "federation"
+    lay_out(root, tables, schema, "three-servers", "aim", budget=BUDGET, options={"rounds": 2}, deadline=300.0)
+    identities = {name: identity(_secret(SEED, name)) for name in tables}
+    agreed = agreement(Coordinator(_secret(SEED, "coordinator")), schema, identities, BUDGET, questions=5)
+    processes = set_up(tmp_path, [bytes([number]) * 32 for number in range(1, 4)], agreed)
+    for folder in (root, *(root / "sites").iterdir()):
+        pin(folder, processes.cards)
+    world = FlowerWorld(tmp_path, tuple(tables))
+    try:
+        processes.start(0, 1, 2)
+        world.start()
+        world.use(root)
+        assert world.finish(world.submit_job(root)) == "finished:completed"
+    finally:
+        world.stop()
+        processes.stop()
+    assert [len(processes.charged(number)) for number in range(3)] == [5] * 3
+    assert all(found == pytest.approx(BUDGET.rho) for found in spent(root).values())
+    statement = json.loads((root / "runs" / RUN / "ledger.json").read_text())["statement"]
+    assert "no two collude" in str(statement)
