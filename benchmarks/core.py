@@ -21,7 +21,6 @@ import numpy as np
 
 from benchmarks import PAGE
 from fedsynth.bench.page import write_section
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import Policy
@@ -29,6 +28,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Request, decode, encode, open_envelope
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
@@ -103,7 +103,7 @@ def question(folder: Path) -> list[str]:
     rng = np.random.default_rng(0)
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
     rows = Table(schema, tuple(rng.integers(0, BINS, ROWS).astype(np.uint8) for _ in range(COLUMNS)))
-    coordinator = Coordinator(os.urandom(32))
+    coordinator = Keys(os.urandom(32))
     lines = ["| account | CPU ms, median | tenth percentile | target |", "|---|---|---|---|"]
     for where, path in (("a file", folder / "account.sqlite"), ("memory", ":memory:")):
         policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()}, any_plan=True)
@@ -122,7 +122,7 @@ def question(folder: Path) -> list[str]:
 def messages() -> list[str]:
     """Return the table of messages: encoding, and decoding with every check that a receiver makes."""
     schema = Schema(tuple(Categorical(f"c{j}", tuple(range(BINS))) for j in range(COLUMNS)))
-    coordinator = Coordinator(os.urandom(32))
+    coordinator = Keys(os.urandom(32))
     small = Message.of("north", bytes(32), request(schema, 1), coordinator, AuditPosition()).data
     values = PlainAnswer(np.random.default_rng(0).integers(-(2**40), 2**40, LARGE))
     large = encode(values)

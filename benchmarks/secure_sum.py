@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import PAGE
+from fedsynth import keys
 from fedsynth.bench.page import write_section
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -29,7 +30,6 @@ from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
-from fedsynth.secure import masking
 from fedsynth.secure.site import SecureSum
 
 SIDES = (32, 100, 316, 1000)  # values of each of the two columns: 1e3 to 1e6 cells
@@ -78,12 +78,12 @@ class Metered(InProcess):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hide the caches of other sites: verified signatures, and keys agreed on by pairs."""
-        kept = masking._shared, masking._verified
-        masking._shared, masking._verified = self.shared, masking._verify
+        kept = keys._shared, keys._verified
+        keys._shared, keys._verified = self.shared, keys._verify
         try:
             yield
         finally:
-            masking._shared, masking._verified = kept
+            keys._shared, keys._verified = kept
 
     def reset(self) -> None:
         """Set all meters to zero."""

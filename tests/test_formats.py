@@ -24,6 +24,7 @@ from fedsynth.deploy.host.state import open_account, open_site, site_secret
 from fedsynth.deploy.site_backup import back_up_site, restore_site
 from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
+from fedsynth.evaluation.run_files import read_scores, write_scores
 from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
@@ -65,7 +66,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(root / "run" / "transcript", state / "transcript")
     slots = (PlannedQuestion("sum", "counts", "gaussian", 0.02, 1, 3, 2, 100),)
     evaluation = evaluate(EvaluationTables(table(60), table(60, 1)), metrics=("workload-error",))
-    RunFolder(root / "run").write_scores(evaluation)
+    write_scores(RunFolder(root / "run"), evaluation)
     (root / "job.toml").write_text(job.to_file())
     (root / "north.json").write_bytes(
         extract(open_account(site), site_secret(site), "north", "run", site.coordinator).to_json()
@@ -169,7 +170,7 @@ KEPT = {
     ),
     "model": Kept("run/model.fedsynth", newer_model, lambda root: load(root / "run" / "model.fedsynth")),
     "scores.json": Kept(
-        "run/scores.json", swapped(b'"format": 4', b'"format": 7'), lambda root: RunFolder(root / "run").scores()
+        "run/scores.json", swapped(b'"format": 1', b'"format": 7'), lambda root: read_scores(RunFolder(root / "run"))
     ),
     "extract": Kept(
         "north.json", swapped(b'"chain"', b'"chained"'), lambda root: AccountExtract.load(root / "north.json")

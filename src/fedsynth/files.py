@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sqlite3
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -164,3 +165,16 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite database consistently even while other processes write to it; only the owner can read the copy.
+
+    Raises ``FileExistsError`` if ``target`` exists, and :class:`FedsynthError` if SQLite cannot copy.
+    """
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with closing(sqlite3.connect(source, timeout=60)) as held, closing(sqlite3.connect(target)) as copy:
+            held.backup(copy)
+    except sqlite3.Error as error:
+        raise FedsynthError(f"cannot copy {source} ({error}); check for a full disk or a damaged file") from error

@@ -37,8 +37,8 @@ from tests.attacks.world import (
     site,
 )
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import seal
 from fedsynth.federation.query import AnyQuery, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
@@ -56,6 +56,7 @@ from fedsynth.federation.wire import (
     parts_of,
     write_reply,
 )
+from fedsynth.keys import Keys, seal
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, MeasuredTables
 from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.sketch import Sketches
@@ -63,8 +64,6 @@ from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums, Product
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
-from fedsynth.secure import masking
-from fedsynth.secure.masking import identity, identity_seed
 from fedsynth.secure.server import Aggregator
 from fedsynth.secure.site import SecureSum
 
@@ -291,7 +290,7 @@ def check_site(target: Target, data: bytes, seen: Counter[str], asked: dict[str,
     before = target.site.account.spent()
     reply = target.site.answer(data)
     after = target.site.account.spent()
-    head, body = open_reply(reply, target.site.name, identity(target.site.secret))
+    head, body = open_reply(reply, target.site.name, Keys(target.site.secret).identity)
     code = CODES[head.code]
     seen[code] += 1
     if code != "answered":
@@ -410,7 +409,7 @@ def resigned(data: bytes, seed: bytes) -> bytes:
     """Return a changed reply with the signature that the site would have put there."""
     length = int.from_bytes(data[:8], "little")
     head, body = data[8 : 8 + length], data[8 + length + SIGNATURE :]
-    return data[:8] + head + masking.sign(seed, "reply", head, hashlib.sha256(body).digest()) + body
+    return data[:8] + head + keys.sign(seed, "reply", head, hashlib.sha256(body).digest()) + body
 
 
 def mutate_replies(seed: int, number: int) -> Counter[str]:
@@ -422,8 +421,8 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
     seen: Counter[str] = Counter()
     for _ in range(number):
         heard, other = (valid[mutator.below(len(valid))] for _ in range(2))
-        name, own = heard.site.name, identity_seed(heard.site.secret)
-        message = Message(name, identity(heard.site.secret), heard.message, b"", COORDINATOR)
+        name, own = heard.site.name, Keys(heard.site.secret).seed
+        message = Message(name, Keys(heard.site.secret).identity, heard.message, b"", COORDINATOR)
         whole = message.reply(heard.data)
         foreign = bool(mutator.below(2))
         match mutator.below(3):

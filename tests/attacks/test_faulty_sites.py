@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site, table
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, KeysAnswer, PlainAnswer, SharesAnswer
 from fedsynth.federation.federation import Federation
@@ -26,7 +27,6 @@ from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
-from fedsynth.secure import masking
 from fedsynth.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
 from fedsynth.secure.site import SecureSum
 
@@ -72,7 +72,7 @@ def honest(of: Site, message: Message, reply: Reply) -> bytes:
 
 def replied(digest: str, code: Code, *body: bytes, site: str = FAULTY, sealed: bool = False) -> bytes:
     """Return bytes that the faulty site signs."""
-    seed = masking.identity_seed(_secret(SEED, FAULTY))
+    seed = keys.Keys(_secret(SEED, FAULTY)).seed
     return write_reply(seed, site, digest, code, NO_ROW, *body, sealed=sealed)
 
 
@@ -187,8 +187,8 @@ def without_a_key(of: Site, message: Message, reply: Reply) -> bytes:
     if message.request.turn != KEYS:
         return reply.data
     assert isinstance(reply.answer, KeysAnswer)
-    announcement = bytes(masking.KEY_BYTES) + reply.answer.announcement[masking.KEY_BYTES :]
-    seed, terms = masking.identity_seed(of.secret), of.policy.trusts["secure"].terms
+    announcement = bytes(keys.KEY_BYTES) + reply.answer.announcement[keys.KEY_BYTES :]
+    seed, terms = keys.Keys(of.secret).seed, of.policy.trusts["secure"].terms
     return instead(
         message, KeysAnswer(announcement, sign_keys(seed, message.request.question, terms, of.name, announcement))
     )

@@ -35,6 +35,7 @@ from tests.attacks.world import (
     with_head,
 )
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import Answer, Approve, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
@@ -51,15 +52,14 @@ from fedsynth.federation.wire import (
     read_reply,
     write_reply,
 )
+from fedsynth.keys import Keys
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
-from fedsynth.secure import masking
-from fedsynth.secure.masking import identity, identity_seed
 from fedsynth.secure.session import MASKED
 from fedsynth.secure.site import SecureSum
 
 MEGABYTE = 1 << 20
-SIGNING = identity_seed(bytes(32))
+SIGNING = Keys(bytes(32)).seed
 CUT = Counts((Axis(AGE, np.array([10.0, 50.0, 100.0]), np.array([0, 1, 1])),), ((0,),))
 """A question with an array of each kind: cut points, and groups of the cells between them."""
 
@@ -327,10 +327,10 @@ def test_a12_a_reply_brings_no_long_text_to_the_server():
     }
     for extra in ({"reason": "x" * 32 * MEGABYTE}, {"site": "x" * 100_000}, {"code": 7}, {"row": -1}, {"chain": b""}):
         frame = framed(packed({**head, **extra}))
-        signature = masking.sign(SIGNING, "reply", frame, hashlib.sha256().digest())
+        signature = keys.sign(SIGNING, "reply", frame, hashlib.sha256().digest())
         data = len(frame).to_bytes(8, "little") + frame + signature
         with pytest.raises(WireError, match="head"):
-            read_reply(data, asked, "north", identity(bytes(32)), COORDINATOR.unseal)
+            read_reply(data, asked, "north", Keys(bytes(32)).identity, COORDINATOR.unseal)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -477,7 +477,7 @@ def boxes() -> Iterator[tuple[str, bytes]]:
 def test_a12_a_box_that_does_not_open_is_a_lost_reply(what, box):
     """Whatever a site puts into a sealed box, the server has lost that site's answer and nothing else."""
     asked = question(trust="trusted")
-    message = Message.of("north", identity(bytes(32)), asked, COORDINATOR, AuditPosition())
+    message = Message.of("north", Keys(bytes(32)).identity, asked, COORDINATOR, AuditPosition())
     reply = write_reply(SIGNING, "north", asked.digest, "answered", NO_ROW, box, sealed=True)
     assert message.reply(reply).code == "lost", what
 

@@ -30,8 +30,8 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_ROW, SIGNATURE, AuditPosition, ForeignReply, Reply, code_of, write_reply
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
-from fedsynth.secure.masking import identity, identity_seed
 from fedsynth.secure.site import SecureSum
 
 VICTIM = "site-002"
@@ -48,7 +48,7 @@ each_trust = pytest.mark.parametrize("trust", TRUSTS)
 
 def of_another(own: AuditPosition) -> AuditPosition:
     """Return the position of another site, which that site signed."""
-    return AuditPosition.signed(identity_seed(bytes([2]) * 32), "site-1", 50, b"c" * 32)
+    return AuditPosition.signed(Keys(bytes([2]) * 32).seed, "site-1", 50, b"c" * 32)
 
 
 FORGED: dict[str, Callable[[AuditPosition], AuditPosition]] = {
@@ -112,7 +112,7 @@ def test_b08_a_backup_is_noticed_by_what_the_site_signed_and_the_log_has_the_who
     assert read(backed_up, question(step=1), refused).code == "refused"
     assert f"fedsynth site account FOLDER --restored {seen}" in caplog.text
     assert f'"lacking":"{seen}"' in list(backed_up.account.export())[-1]
-    assert AuditPosition.parse(str(seen)).verified("north", identity(asked.secret))
+    assert AuditPosition.parse(str(seen)).verified("north", Keys(asked.secret).identity)
 
 
 def test_b08_a_site_signs_no_refusal_of_what_its_coordinator_did_not_sign():
@@ -200,7 +200,7 @@ def test_b08_no_reply_stands_for_another_one():
         for of in (north, south)
         for step, request in enumerate((first, second))
     }
-    here = Message.of("north", identity(north.secret), first, COORDINATOR, AuditPosition())
+    here = Message.of("north", Keys(north.secret).identity, first, COORDINATOR, AuditPosition())
     assert here.reply(replies["north", 0]).code == "answered"
 
     def parts(data: bytes) -> tuple[bytes, bytes, bytes]:
@@ -222,6 +222,6 @@ def test_b08_no_reply_stands_for_another_one():
         assert (reply.code, reply.answer, reply.seen) == ("lost", None, AuditPosition()), what
         with pytest.raises(ForeignReply):  # which files are passed over for, and waited on
             here.own_reply(data)
-    seed = identity_seed(south.secret)
+    seed = Keys(south.secret).seed
     as_north = write_reply(seed, "north", first.digest, "refused", NO_ROW)
     assert here.reply(as_north).code == "lost"

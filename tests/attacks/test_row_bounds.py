@@ -12,15 +12,15 @@ from tests.attacks.world import DIAGNOSIS, SCHEMA, SEX, ask, counts, question, s
 
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import MOST_ROWS, Counts
+from fedsynth.keys import Keys
 from fedsynth.privacy.release import Deposit
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
-from fedsynth.servers.keys import SERVERS, ServerKeys
 from fedsynth.servers.questions import MOST_RECORDS, ShareLayout, largest_count
-from fedsynth.servers.shares import added, expand, numbers_of, open_share
+from fedsynth.servers.shares import SERVERS, added, expand, numbers_of, open_share
 from fedsynth.servers.trust import ThreeServers
 
-KEYS = [ServerKeys(bytes([number]) * 32) for number in range(SERVERS)]
+KEYS = [Keys(bytes([number]) * 32) for number in range(SERVERS)]
 CHEAP = Deposit(1e-6)
 
 
@@ -74,8 +74,9 @@ def dealt(cell: int, trust: ThreeServers, query: Counts) -> list[int]:
     assert isinstance(answer, DealtShares)
     cells = query.cells(SCHEMA)
     context = (asked.question, "north", trust.terms)
-    first, second = KEYS[0].unseal(answer.keys[0].tobytes(), "0", *context)
-    third = KEYS[2].unseal(answer.keys[2].tobytes(), "2", *context)[0]
+    both = KEYS[0].unseal(answer.keys[0].tobytes(), "0", *context)
+    first, second = both[:32], both[32:]
+    third = KEYS[2].unseal(answer.keys[2].tobytes(), "2", *context)[:32]
     last = open_share(third, answer.body.tobytes(), cells, *context)
     return numbers_of(added(added(expand(first, cells), expand(second, cells)), last))
 

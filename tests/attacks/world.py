@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, create_state, site_secret
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import Event, PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
@@ -28,13 +27,13 @@ from fedsynth.federation.query import AnyQuery, Counts
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope
+from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope, sign_request
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.secure.masking import identity
 from fedsynth.secure.server import Aggregator
 from fedsynth.secure.site import SecureSum
 
@@ -46,7 +45,7 @@ CHEAP = Gaussian(1e-4)
 TARGET = {"sex": "m", "diagnosis": "rare", "age": 97.0}
 """The record that an attacker looks for; nobody else has its diagnosis."""
 
-COORDINATOR = Coordinator(b"c" * 32)
+COORDINATOR = Keys(b"c" * 32)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows
@@ -95,7 +94,7 @@ def site(
 def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> list[Site]:
     """Return sites that know each other's identity keys and accept secure sums only."""
     secrets = {f"site-{k}": bytes([k + 1]) * 32 for k in range(number)}
-    agreed = trust.with_roster({name: identity(secret) for name, secret in secrets.items()})
+    agreed = trust.with_roster({name: Keys(secret).identity for name, secret in secrets.items()})
     return [
         site(
             table(20 + 5 * k, k),
@@ -168,12 +167,14 @@ def counts(*cliques: tuple[int, ...]) -> Counts:
 
 def sealed(request: Request, seen: AuditPosition | None = None) -> bytes:
     """Return the bytes that travel: whatever the body is, the coordinator signs it."""
-    return seal_envelope(COORDINATOR.sign(request.body), seen or AuditPosition(), request.body, request.weights)
+    return seal_envelope(
+        sign_request(COORDINATOR, request.body), seen or AuditPosition(), request.body, request.weights
+    )
 
 
 def read(of: Site, request: Request, data: bytes) -> Reply:
     """Return the reply in bytes that a site signed."""
-    return read_reply(data, request, of.name, identity(of.secret), COORDINATOR.unseal)
+    return read_reply(data, request, of.name, Keys(of.secret).identity, COORDINATOR.unseal)
 
 
 def ask(of: Site, request: Request) -> Reply:
@@ -184,7 +185,7 @@ def ask(of: Site, request: Request) -> Reply:
 def ask_deployed(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
     """Send one message to a deployed site, and return what its transport carries back."""
     (data,) = answer(config, [sealed(request, seen)]).replies
-    return read_reply(data, request, config.name, identity(site_secret(config)), COORDINATOR.unseal)
+    return read_reply(data, request, config.name, Keys(site_secret(config)).identity, COORDINATOR.unseal)
 
 
 def values(reply: Reply) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from tests.evaluation.report_example import LONG, SCRIPT, evaluation, ledger, ru
 from fedsynth.evaluation.evaluate import ReportTitle
 from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.run_files import run_summary
 from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.rows import Table
 from fedsynth.runs.folder import RunFolder
@@ -70,9 +71,9 @@ def test_the_page_of_a_run_with_everything_on_it(tmp_path):
     alarm = score("privacy", "attribute disclosure", 0.9, 0.6, verdict="alarm", details={SCRIPT: (0.9, 0.6)})
     found = evaluation()
     found = type(found)((*found.scores, alarm), found.plot_data, found.rows, found.target, found.notes)
-    run = RunFolder(
-        run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True})
-    ).summary()
+    run = run_summary(
+        RunFolder(run_directory(tmp_path / "run", ledger(40, 30), said={"seeded": True, "schema_draft": True}))
+    )
     assert_sound(look(render_report(found, run), tmp_path), tmp_path)
 
 

@@ -34,9 +34,9 @@ from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out
 from tests.deploy.recomputing import keep_salts
 
 from fedsynth.deploy.flower.control import TABLES
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.wire import Request
+from fedsynth.keys import Keys
 from fedsynth.runs.state import COORDINATOR
 
 DEADLINE = 20.0  # s of a round, shorter than many faults
@@ -526,7 +526,7 @@ def note_replies(outcome: Outcome) -> None:
     transcript = outcome.root / "state" / RUN / "transcript"
     if not transcript.exists():
         return
-    coordinator = Coordinator(bytes.fromhex((outcome.root / COORDINATOR).read_text()))
+    coordinator = Keys(bytes.fromhex((outcome.root / COORDINATOR).read_text()))
     held = list(records(transcript))
     asked = {request.digest: request for request in (Request.read(data) for kind, data in held if kind == "question")}
     lines = []

@@ -29,10 +29,10 @@ from tests.contract.world import SCHEMA
 from fedsynth.deploy.host import checks as doctor
 from fedsynth.deploy.host.checks import PreflightCheck
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy_file import policy_from_toml
+from fedsynth.keys import PUBLIC_BYTES
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -523,7 +523,7 @@ def test_what_a_sites_own_file_names_is_what_is_checked(tmp_path, federation_ca)
             schema = "schema.toml"
             rows_are_persons = true
             [coordinator]
-            key = "{bytes(PUBLIC).hex()}"
+            key = "{bytes(PUBLIC_BYTES).hex()}"
             [flower]
             superlink = "localhost:{port}"
             root_certificates = "{roots}"

@@ -20,7 +20,6 @@ from fedsynth.data.read import PersonLimit, check_table, in_canonical_order, rea
 from fedsynth.data.sources import open_source
 from fedsynth.data.sources.postgres import PostgresTable, parse_address
 from fedsynth.errors import FedsynthError, SchemaError, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import Policy
@@ -29,13 +28,13 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import Records
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Exact
 from fedsynth.rows import Rows, Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Axis
-from fedsynth.secure.masking import identity
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
@@ -221,7 +220,7 @@ class Counted:
 
 @pytest.mark.parametrize("counted", [False, True], ids=["read", "counted"])
 def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, server, counted):
-    account, coordinator = Account(), Coordinator(bytes(32))
+    account, coordinator = Account(), Keys(bytes(32))
 
     def ask(query: Query, step: int = 0) -> Reply:
         policy = Policy(Budget.none(), {"local": LocalNoise()}, exact=True, any_plan=True)
@@ -237,7 +236,7 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
             unit=ONE_ROW,
             neighbours="add-remove",
         )
-        message = Message.of("a", identity(bytes(32)), request, coordinator, AuditPosition())
+        message = Message.of("a", Keys(bytes(32)).identity, request, coordinator, AuditPosition())
         rows = Counted(visits) if counted else read_table(visits, VISITS)
         site = Site("a", rows, policy, account, bytes(32), coordinator.public)
         return message.reply(site.answer(message.data))

@@ -29,13 +29,13 @@ from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import SECRET, make_node_key
 from fedsynth.deploy.roster import Member, Roster, to_text
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import _secret, _seeded, federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.files import write_private
+from fedsynth.keys import Keys
 from fedsynth.methods import Method
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
@@ -44,7 +44,6 @@ from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import with_hidden_groups
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Categorical, Schema
-from fedsynth.secure.masking import identity
 from fedsynth.secure.site import SecureSum
 
 SEED = 3
@@ -75,12 +74,12 @@ def lay_out(
     :func:`seeded_salts`. Without ``min_sites``, one site is enough, or the fewest that a secure sum can end with.
     ``policy`` are other entries of each site's policy.
     """
-    coordinator = Coordinator(_secret(SEED, "coordinator"))
+    coordinator = Keys(_secret(SEED, "coordinator"))
     homes = {name: root / "sites" / name for name in tables}
     for home in homes.values():
         home.mkdir(parents=True)
     members = [
-        Member(name, identity(_secret(SEED, name)).hex(), make_node_key(homes[name] / "node-key"))
+        Member(name, Keys(_secret(SEED, name)).identity.hex(), make_node_key(homes[name] / "node-key"))
         for name in sorted(tables)
     ]
     peers = {one.name: one.identity for one in members}

@@ -20,17 +20,16 @@ from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import is_exposed, load_rows
 from fedsynth.deploy.host.state import answer, create_state, open_account, open_site, site_secret
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
-from fedsynth.secure.masking import identity
 
 pytest.importorskip("adbc_driver_postgresql", reason="the driver of the extra [sql] is not installed")
 pytestmark = pytest.mark.skipif(postgres.binaries() is None, reason="no PostgreSQL server is installed here")
@@ -48,7 +47,7 @@ def people(monkeypatch: pytest.MonkeyPatch, frame: pd.DataFrame) -> Iterator[pos
         yield server
 
 
-COORDINATOR = Coordinator(bytes(32))
+COORDINATOR = Keys(bytes(32))
 KEY = bytes(32)
 
 
@@ -66,7 +65,7 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", identity(site_secret(config)), request, COORDINATOR, AuditPosition())
+    message = Message.of("north", Keys(site_secret(config)).identity, request, COORDINATOR, AuditPosition())
     return message.reply(answer(config, [message.data]).replies[0])
 
 

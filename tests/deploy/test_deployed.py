@@ -9,7 +9,6 @@ import pytest
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy
@@ -17,6 +16,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
+from fedsynth.keys import Keys
 from fedsynth.methods import find_method
 from fedsynth.privacy.account import Account
 from fedsynth.proof.commands import prove_run
@@ -24,12 +24,11 @@ from fedsynth.runs.dry_run import forecast
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.run import run_deployed
 from fedsynth.runs.state import COORDINATOR
-from fedsynth.secure.masking import identity
 
 NAMES = ("east", "north")
 SECRET = bytes(range(32))
 SITE_SECRETS = {name: bytes([at]) * 32 for at, name in enumerate(NAMES)}
-PEERS = {name: identity(secret).hex() for name, secret in SITE_SECRETS.items()}
+PEERS = {name: Keys(secret).identity.hex() for name, secret in SITE_SECRETS.items()}
 DEPLOYMENT = Deployment("r", NAMES, peers=PEERS)
 JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=DEPLOYMENT)
 
@@ -56,7 +55,7 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
         verbs=verbs,
         coordinator_sees_exact_counts=trust.name == "trusted",
     )
-    key = Coordinator(SECRET).public
+    key = Keys(SECRET).public
     sites = [
         Site(name, random_table(80, at), policy, Account(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)
     ]

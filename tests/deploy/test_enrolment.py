@@ -42,12 +42,12 @@ from fedsynth.deploy.roster import (
     to_text,
 )
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator
+from fedsynth.keys import Keys
 from fedsynth.runs.job import Job
 from fedsynth.runs.state import load_coordinator
 
 SITES = ("north", "south", "east")
-OTHER = Coordinator(b"o" * 32)
+OTHER = Keys(b"o" * 32)
 
 
 def run(*arguments: object, answers: str = "") -> tuple[int, str]:

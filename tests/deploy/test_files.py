@@ -54,7 +54,6 @@ from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import answer
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret, _seeded
@@ -74,20 +73,20 @@ from fedsynth.federation.wire import (
     read_reply,
     write_reply,
 )
+from fedsynth.keys import Keys
 from fedsynth.methods import find_method
 from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
-from fedsynth.secure.masking import identity, identity_seed
 
 BUDGET = Budget(2.0, 1e-6)
 TABLES = {
     name: random_table(rows, at) for at, (name, rows) in enumerate({"north": 400, "south": 150, "east": 1}.items())
 }
 TRUSTS: dict[str, dict[str, Any]] = {"local": {}, "trusted": {}, "secure": {"min_honest": 2}}
-COORDINATOR = Coordinator(_secret(SEED, "coordinator"))
-KEYS = {name: identity(_secret(SEED, name)) for name in TABLES}
+COORDINATOR = Keys(_secret(SEED, "coordinator"))
+KEYS = {name: Keys(_secret(SEED, name)).identity for name in TABLES}
 Texts = list[str]
 
 
@@ -148,7 +147,7 @@ def files(exchange: Path) -> list[str]:
     return sorted(str(path.relative_to(exchange)) for path in found)
 
 
-def question(site: str, step: int = 0, coordinator: Coordinator = COORDINATOR, **fields: Any) -> Message:
+def question(site: str, step: int = 0, coordinator: Keys = COORDINATOR, **fields: Any) -> Message:
     """Return a message to a site: how many rows have you?"""
     told: dict[str, Any] = {
         "run": RUN,
@@ -257,7 +256,7 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     assert found.answer is not None
     assert exact not in reply.read_bytes()
     with pytest.raises(FedsynthError, match="encrypted for another key"):
-        read_reply(reply.read_bytes(), message, "north", KEYS["north"], Coordinator(bytes(32)).unseal)
+        read_reply(reply.read_bytes(), message, "north", KEYS["north"], Keys(bytes(32)).unseal)
 
 
 def test_a_message_without_a_reply_stops_the_run_and_says_what_to_carry_where(tmp_path, salts):
@@ -387,7 +386,7 @@ def test_a_deadline_may_be_days(tmp_path, salts):
 
 def said(digest: str, code: Code = "refused", *body: bytes, site: str = "south", by: str = "south") -> bytes:
     """Return a reply that a site signs."""
-    return write_reply(identity_seed(_secret(SEED, by)), site, digest, code, NO_ROW, *body)
+    return write_reply(Keys(_secret(SEED, by)).seed, site, digest, code, NO_ROW, *body)
 
 
 @dataclass
@@ -541,7 +540,7 @@ def test_a_request_of_somebody_else_does_not_stand_for_the_servers_own(scene):
     """Copied from another site, written by another coordinator, cut off, or out of reach: a new one is written."""
     home = scene.exchange / "south" / "requests"
     (home / scene.name.request).unlink()
-    stranger = Coordinator(bytes(32))
+    stranger = Keys(bytes(32))
     for at, (coordinator, site) in enumerate([(stranger, "south"), (COORDINATOR, "north")]):
         name = replace(scene.name, attempt=f"{at:016x}")
         data = write_request(coordinator, fedsynth.__version__, site, name, scene.message.data)
@@ -617,7 +616,7 @@ def test_files_that_are_no_requests_are_left_unanswered_and_do_no_harm(tmp_path,
         replace(first, step=7).request: data[:-1],
         replace(first, step=8).request: data[:40] + bytes(len(data) - 40),
         replace(first, step=9).request: b"",
-        replace(first, step=10).request: write_request(Coordinator(bytes(32)), "0", "north", first, b""),
+        replace(first, step=10).request: write_request(Keys(bytes(32)), "0", "north", first, b""),
     }
     for name, content in foreign.items():
         (home / name).write_bytes(content)
@@ -699,7 +698,7 @@ def test_a_reply_is_written_again_where_it_is_missing_damaged_or_another_ones(tm
 
 def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path, salts):
     _, root, exchange = world(tmp_path)
-    asked(exchange, question("north", coordinator=Coordinator(bytes(32))))
+    asked(exchange, question("north", coordinator=Keys(bytes(32))))
     said: Texts = []
     assert answerer(root, "north", exchange, said).answer_once() == 0
     assert "not signed by the coordinator" in said[0]
@@ -784,7 +783,7 @@ def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
         with pytest.raises(error):
             read(data + b"\0")
     with pytest.raises(WireError, match="not signed"):
-        read_request(request, Coordinator(bytes(32)).public)
+        read_request(request, Keys(bytes(32)).public)
     for site, key in (("north", KEYS["south"]), ("south", KEYS["north"])):
         with pytest.raises(ForeignReply, match="not signed"):
             open_reply(reply, site, key)

@@ -18,6 +18,8 @@ from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of, product, seeded_salts, simulated, spent
 from tests.due import noted_waits, whole
 
+from fedsynth.keys import Keys
+
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
 import httpx
@@ -36,7 +38,6 @@ from fedsynth.deploy.flower.node import reply
 from fedsynth.deploy.flower.server import FlowerTransport
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.ending import is_end, write_acknowledgement, write_end
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.policy_file import trust_named
@@ -60,7 +61,6 @@ from fedsynth.proof.extract import extract
 from fedsynth.runs.ending import PATIENCE, unacknowledged
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
-from fedsynth.secure.masking import identity, identity_seed
 
 BUDGET = Budget(2.0, 1e-6)
 TABLES = {
@@ -277,10 +277,10 @@ def test_large_payloads_travel_in_several_messages_with_the_same_bits(tmp_path, 
     assert product(run(job, root, grid)) == expected
 
 
-COORDINATOR = Coordinator(_secret(SEED, "coordinator"))
+COORDINATOR = Keys(_secret(SEED, "coordinator"))
 
 
-def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fields: Any) -> Asked:
+def question(site: str, step: int, coordinator: Keys = COORDINATOR, **fields: Any) -> Asked:
     told: dict[str, Any] = {
         "run": RUN,
         "step": step,
@@ -292,7 +292,7 @@ def question(site: str, step: int, coordinator: Coordinator = COORDINATOR, **fie
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    key, request = identity(_secret(SEED, site)), Request.of(RecordCount(), **{**told, **fields})
+    key, request = Keys(_secret(SEED, site)).identity, Request.of(RecordCount(), **{**told, **fields})
     return Asked.of(site, key, request, coordinator, AuditPosition())
 
 
@@ -374,7 +374,7 @@ def test_what_is_no_acknowledgement_leaves_the_site_to_be_told_again(tmp_path, c
         parts = list(records.unpack("requests", message.content))
         if not is_end(parts[0]):
             return answer(root / "sites" / "south", message)
-        said = write_acknowledgement(identity_seed(_secret(SEED, "south")), "south", write_end(COORDINATOR, "other"))
+        said = write_acknowledgement(Keys(_secret(SEED, "south")).seed, "south", write_end(COORDINATOR, "other"))
         content = {"nonsense": [bytes(100)], "another end": [said], "nothing": []}[what]
         return Message(records.pack("replies", content), reply_to=message)
 
@@ -427,7 +427,7 @@ def forged(
     def fault(message: Message) -> Message:
         replies = []
         for data in records.unpack("requests", message.content):
-            seed, of = identity_seed(_secret(SEED, by)), digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
+            seed, of = Keys(_secret(SEED, by)).seed, digest or hashlib.sha256(open_envelope(data)[2]).hexdigest()
             body = encode(PlainAnswer(np.zeros(1, dtype=np.int64) if values is None else values))
             replies.append(write_reply(seed, site, of, "answered", NO_ROW, body, **change))
         return Message(records.pack("replies", replies), reply_to=message)
@@ -697,7 +697,7 @@ def test_failures_of_every_kind_look_alike(tmp_path):
 def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path):
     job, root, grid = world(tmp_path)
     transport = to(job, grid)
-    stranger = Coordinator(bytes(32))
+    stranger = Keys(bytes(32))
     (reply,) = transport.exchange([question("north", 0, stranger)])
     assert (reply.code, reply.seen) == ("lost", AuditPosition())
     assert "its coordinator did not sign" in reply.lost

@@ -27,10 +27,10 @@ from fedsynth.deploy.server_backup import back_up_server, restore_server
 from fedsynth.deploy.site_backup import back_up_site, restore_site
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.wire import AuditPosition
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.state import COORDINATOR as SECRET_FILE
-from fedsynth.secure.masking import identity_seed
 
 FORK = multiprocessing.get_context("fork")
 
@@ -163,7 +163,7 @@ def test_a_write_off_that_may_be_of_training_rises_as_announced_too(tmp_path, ca
     limits = {"budget": {"epsilon": 4.0, "delta": 1e-6}, "per_run": {"epsilon": 0.5, "delta": 1e-6}}
     config = deployed(tmp_path / "north", frame(), **limits)
     ask(config, question())
-    lost = str(AuditPosition.signed(identity_seed(site_secret(config)), "north", 9, bytes(32)))
+    lost = str(AuditPosition.signed(Keys(site_secret(config)).seed, "north", 9, bytes(32)))
     assert command("site", "account", config.folder, "--restored", lost, "--json") == 9
     after = json.loads(capsys.readouterr().out)["after"]
     assert command("site", "account", config.folder, "--restored", lost, "--yes") == 0

@@ -42,12 +42,12 @@ from fedsynth.deploy.host.state import (
 )
 from fedsynth.deploy.roster import Member, Roster, to_text
 from fedsynth.errors import FedsynthError, InvalidParameter, SchemaError, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import private_folder
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.account_file import AccountFile, ClockRecord, RunRecord
 from fedsynth.privacy.charge import Charge
@@ -57,10 +57,9 @@ from fedsynth.rows import Table
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.secure.masking import identity, identity_seed
 
 TEMPLATES = Path(flower.__file__).parent / "templates"
-COORDINATOR = Coordinator(bytes(range(32)))
+COORDINATOR = Keys(bytes(range(32)))
 CONTENT: dict[str, dict[str, Any]] = {
     "site": {"name": "north"},
     "source": {"data": "rows.csv", "schema": "schema.toml", "rows_are_persons": True},
@@ -85,7 +84,7 @@ def write(home: Path, **sections: dict[str, Any]) -> Path:
     return home
 
 
-def with_roster(home: Path, coordinator: Coordinator = COORDINATOR, /, **identities: str) -> Path:
+def with_roster(home: Path, coordinator: Keys = COORDINATOR, /, **identities: str) -> Path:
     """Write the roster of these sites beside a site's file, signed by a coordinator."""
     members = tuple(Member(name, key, f"ecdsa-sha2-nistp384 {name}") for name, key in sorted(identities.items()))
     (home / "roster.toml").write_text(to_text(Roster("0" * 64, members).signed(coordinator)))
@@ -128,7 +127,7 @@ def ask(
         unit=ONE_ROW,
         neighbours="add-remove",
     )
-    message = Message.of("north", identity(site_secret(config)), request, COORDINATOR, AuditPosition())
+    message = Message.of("north", Keys(site_secret(config)).identity, request, COORDINATOR, AuditPosition())
     (data,) = answer(config, [message.data]).replies
     return message.reply(data)
 
@@ -293,14 +292,14 @@ def test_spending_outlives_the_process_and_the_same_question_is_free(tmp_path):
 
 def test_a_roster_with_another_key_of_this_very_site_is_refused(tmp_path):
     config = ready_site(tmp_path / "site")
-    own = identity(site_secret(config)).hex()
+    own = Keys(site_secret(config)).identity.hex()
     open_site(load_site_config(with_roster(tmp_path / "site", north=own, south="ab" * 32)))
     with pytest.raises(FedsynthError, match="not this site's own"):
         open_site(load_site_config(with_roster(tmp_path / "site", north="ab" * 32)))
     with pytest.raises(FedsynthError, match="names no site north"):
         load_site_config(with_roster(tmp_path / "site", south="ab" * 32))
     with pytest.raises(FedsynthError, match="not signed by the coordinator"):
-        load_site_config(with_roster(tmp_path / "site", Coordinator(b"x" * 32), north=own))
+        load_site_config(with_roster(tmp_path / "site", Keys(b"x" * 32), north=own))
 
 
 def test_replies_are_due_at_whole_multiples_of_the_interval():
@@ -405,8 +404,8 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
     for k in range(5):
         assert ask(config, f"run-{k}").code == "answered"
     assert len(list(config.copies.glob("*.rows"))) == 1
-    key = identity(site_secret(config))
-    stranger = Message.of("north", key, ask_request("stranger"), Coordinator(KEY), AuditPosition())
+    key = Keys(site_secret(config)).identity
+    stranger = Message.of("north", key, ask_request("stranger"), Keys(KEY), AuditPosition())
     before = sorted(config.copies.iterdir())
     (data,) = answer(config, [stranger.data]).replies
     assert stranger.reply(data).code == "lost"
@@ -802,7 +801,7 @@ def test_a_site_from_nothing_to_ready_and_what_is_wrong_on_the_way(tmp_path):
         site.replace('# plans = "any"', 'plans = "any"').replace("# rows_are_persons", "rows_are_persons")
     )
     rows(home, 50)
-    assert told["identity_key"] == identity(site_secret(load_site_config(home))).hex()
+    assert told["identity_key"] == Keys(site_secret(load_site_config(home))).identity.hex()
     assert (home / "node-key.pub").read_text() == told["node_public_key"] + "\n"
     code, found = check(home)
     assert (code, found["account"][1][:19]) == (0, "spent epsilon = 0 o"), found
@@ -1021,7 +1020,7 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
 def test_a_restored_backup_is_written_off_by_command(ready):
     config = load_site_config(ready)
     assert ask(config, "known").code == "answered"
-    account, seed = open_account(config), identity_seed(site_secret(config))
+    account, seed = open_account(config), Keys(site_secret(config)).seed
     lost = str(AuditPosition.signed(seed, "north", 9, bytes(32)))
     written = ("site", "account", ready, "--restored", lost, "--began", "unknown", "--json")
     assert fedsynth(*written).returncode == 9
@@ -1041,7 +1040,7 @@ def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
     config = load_site_config(ready)
     held = ask(config, "known").seen
     account, before = open_account(config), list(open_account(config).export())
-    whole = str(AuditPosition.signed(identity_seed(site_secret(config)), "north", 9, bytes(32)))
+    whole = str(AuditPosition.signed(Keys(site_secret(config)).seed, "north", 9, bytes(32)))
     for head, says in (
         ("9", "is not the signed head of an audit"),
         (whole[:-1], "is not the signed head of an audit"),
@@ -1049,7 +1048,7 @@ def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
         (whole.replace("9:", "10:", 1), "did not sign this head"),
         (str(AuditPosition.signed(bytes(32), "north", 9, bytes(32))), "did not sign this head"),
         (
-            str(AuditPosition.signed(identity_seed(site_secret(config)), "south", 9, bytes(32))),
+            str(AuditPosition.signed(Keys(site_secret(config)).seed, "south", 9, bytes(32))),
             "did not sign this head",
         ),
         (str(held), "nothing is charged"),
@@ -1116,8 +1115,8 @@ def test_a_site_that_accepts_secure_sums_needs_the_others_keys(tmp_path):
     assert found["roster"].state == "warning"
     config = load_site_config(write(tmp_path / "three", policy=policy))
     create_state(config)
-    peers = {name: identity(name.encode() * 32).hex() for name in ("south", "east")}
-    config = load_site_config(with_roster(config.folder, north=identity(site_secret(config)).hex(), **peers))
+    peers = {name: Keys(name.encode() * 32).identity.hex() for name in ("south", "east")}
+    config = load_site_config(with_roster(config.folder, north=Keys(site_secret(config)).identity.hex(), **peers))
     found = {one.name: one for one in check_site(config)}
     assert found["policy"].state == "ok"
     assert "at least 2 of the 3 sites are honest" in found["policy"].found

@@ -33,6 +33,7 @@ from fedsynth.evaluation.report import (
     title_of,
     worst_details,
 )
+from fedsynth.evaluation.run_files import run_summary
 from fedsynth.evaluation.score import Estimate
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.evaluation.verdicts import with_verdict
@@ -90,7 +91,7 @@ def page(found: Evaluation, run: RunSummary | None = None) -> Page:
 
 
 def facts(folder: Path, book: Ledger | None = None, **job) -> RunSummary:
-    return RunFolder(run_directory(folder / "run", book or ledger(), **job)).summary()
+    return run_summary(RunFolder(run_directory(folder / "run", book or ledger(), **job)))
 
 
 def flat(text: str) -> str:
@@ -435,17 +436,17 @@ def test_an_incomplete_run_directory_is_refused(tmp_path, missing):
     folder = run_directory(tmp_path / "run", ledger())
     (folder / missing).unlink()
     with pytest.raises(FedsynthError, match=missing):
-        RunFolder(folder).summary()
+        run_summary(RunFolder(folder))
 
 
 def test_a_ledger_without_a_statement_is_refused(tmp_path):
     folder = run_directory(tmp_path / "run", ledger())
     (folder / "ledger.json").write_text(json.dumps(ledger().to_json()))
     with pytest.raises(FedsynthError, match="run the job again"):
-        RunFolder(folder).summary()
+        run_summary(RunFolder(folder))
     (folder / "ledger.json").write_text("{}")
     with pytest.raises(FedsynthError, match="has no known format number, but this version of fedsynth reads format 1"):
-        RunFolder(folder).summary()
+        run_summary(RunFolder(folder))
 
 
 def test_without_jinja_the_mend_is_named(monkeypatch):

@@ -10,9 +10,9 @@ from tests.tables import contingency
 
 from fedsynth.cliques import all_marginals, downward_closure, maximal, random_workload, weights
 from fedsynth.errors import Unsupported
-from fedsynth.evaluation.fidelity import likelihood, workload_error
+from fedsynth.evaluation.fidelity import likelihood
 from fedsynth.evaluation.utility import train_synthetic_test_real
-from fedsynth.rows import Table
+from fedsynth.rows import Table, workload_error
 from fedsynth.schema import Categorical, Schema
 
 SCHEMA = Schema((Categorical("a", ("x", "y")), Categorical("b", ("p", "q", "r")), Categorical("c", (0, 1))))

@@ -30,7 +30,6 @@ from tests.federation.world import (
 from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, DataWarning, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.federation import EXACT
 from fedsynth.federation.local import LocalNoise
@@ -41,6 +40,7 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
 from fedsynth.federation.wire import encode
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Categorical, Schema
 from fedsynth.schema.bins import Axis
@@ -550,7 +550,7 @@ def test_sites_answer_their_own_coordinator_and_nobody_else(trust):
     network = Network()
     federation = start(network, trust=trust)
     with pytest.raises(SiteLost):
-        replace(federation, coordinator=Coordinator(b"another".ljust(32))).sum(QUERY, 0.1)
+        replace(federation, coordinator=Keys(b"another".ljust(32))).sum(QUERY, 0.1)
     assert set(network.rho.values()) == {0}
     federation.sum(QUERY, 0.1)
 

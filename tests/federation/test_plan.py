@@ -23,7 +23,6 @@ from tests.public_data import public_data
 import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
 from fedsynth.federation.policy import Policy
@@ -34,6 +33,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.keys import Keys
 from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.account import Account
@@ -44,10 +44,9 @@ from fedsynth.rows import Table
 from fedsynth.runs import dry_run
 from fedsynth.runs.dry_run import DryRunRecord, Forecast, MeasuringTransport
 from fedsynth.schema import Schema
-from fedsynth.secure.masking import identity
 
 BUDGET = Budget(1.0, 1e-6)
-COORDINATOR = Coordinator(bytes(32))
+COORDINATOR = Keys(bytes(32))
 TABLES = Extent(4, 2, 100)
 PLAN = Plan(
     method="oneshot",
@@ -96,7 +95,7 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
         "neighbours": "add-remove",
     }
     request = Request.of(query or RecordCount(), **{**fields, **changes})
-    message = Message.of("a", identity(of.secret), request, COORDINATOR, AuditPosition())
+    message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 

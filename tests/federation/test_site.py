@@ -15,7 +15,6 @@ import pytest
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import BudgetExceeded, DataWarning, FedsynthError, Refused, SchemaError, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
@@ -26,16 +25,16 @@ from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.secure.masking import identity
 
 BUDGET = Budget(1.0, 1e-6)
-COORDINATOR = Coordinator(bytes(32))
+COORDINATOR = Keys(bytes(32))
 ONE = Norms(1.0, 1.0)
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
@@ -61,7 +60,7 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
         "neighbours": "add-remove",
     }
     request = Request.of(query or RecordCount(), **{**fields, **changes})
-    message = Message.of("a", identity(of.secret), request, COORDINATOR, AuditPosition())
+    message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data))
 
 
@@ -132,8 +131,8 @@ def test_a_public_size_counts_the_rows_that_do_not_fit_too():
 def test_questions_that_cannot_be_are_refused_and_not_read():
     asked = site()
     assert ask(asked, Counts.of(9, [(8,)])).code == "refused"
-    request, other = Request.of(RecordCount(), **_fields()), Coordinator(bytes(31) + b"1")
-    stranger = Message.of("a", identity(asked.secret), request, other, AuditPosition())
+    request, other = Request.of(RecordCount(), **_fields()), Keys(bytes(31) + b"1")
+    stranger = Message.of("a", Keys(asked.secret).identity, request, other, AuditPosition())
     reply = stranger.reply(asked.answer(stranger.data))
     assert (reply.code, "its coordinator did not sign" in reply.lost) == ("lost", True)
     assert asked.account.head()[0] == 1  # strangers leave no row

@@ -36,9 +36,9 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_ROW, encode, write_reply
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Budget
-from fedsynth.secure.masking import identity_seed
 from fedsynth.secure.session import AGREE, MASKED, SHARES, UNMASK
 from fedsynth.secure.site import SecureSum
 
@@ -253,7 +253,7 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
         assert isinstance(reply.answer, PlainAnswer)
         numbers = reply.answer.values.copy()
         numbers[0] = 2**61
-        seed = identity_seed(network.doors[message.site].secret)
+        seed = Keys(network.doors[message.site].secret).seed
         return write_reply(seed, message.site, reply.digest, "answered", NO_ROW, encode(PlainAnswer(numbers)))
 
     class Stops(Network):

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.coordinator import Coordinator, seal
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.wire import (
@@ -28,12 +27,13 @@ from fedsynth.federation.wire import (
     read_question,
     read_reply,
     seal_envelope,
+    sign_request,
     write_reply,
 )
+from fedsynth.keys import Keys, seal
 from fedsynth.privacy.cost import Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.schema.bins import Axis
-from fedsynth.secure.masking import identity, identity_seed
 
 HEAD: dict[str, Any] = {
     "run": "run",
@@ -46,7 +46,7 @@ HEAD: dict[str, Any] = {
     "unit": Unit(),
     "neighbours": "add-remove",
 }
-SEED, KEYS = identity_seed(b"a" * 32), {name: identity(name.encode() * 32) for name in "ab"}
+SEED, KEYS = Keys(b"a" * 32).seed, {name: Keys(name.encode() * 32).identity for name in "ab"}
 PUBLIC = KEYS["a"]
 QUERY = Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 1, 1])), Axis(1)), ((0,), (0, 1)), (1, 3))
 
@@ -190,8 +190,8 @@ def test_unknown_kinds_are_refused():
 
 
 def test_an_envelope_and_its_body_come_apart_again():
-    coordinator, asked = Coordinator(bytes(32)), request().at(2, None)
-    signature = coordinator.sign(asked.body)
+    coordinator, asked = Keys(bytes(32)), request().at(2, None)
+    signature = sign_request(coordinator, asked.body)
     last = AuditPosition(7, b"c" * 32, b"s" * 64)
     data = seal_envelope(signature, last, asked.body)
     found, seen, body, _ = open_envelope(data)
@@ -204,7 +204,7 @@ def test_an_envelope_and_its_body_come_apart_again():
 
 
 def test_a_confidential_answer_opens_for_the_coordinator_alone():
-    coordinator, asked = Coordinator(b"k" * 32), request()
+    coordinator, asked = Keys(b"k" * 32), request()
     body = encode(PlainAnswer(np.arange(5)))
     box = b"".join(seal(coordinator.public, b"s" * 32, body, "a", asked.digest))
     assert len(box) == len(body) + 48
@@ -213,7 +213,7 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
     assert isinstance(answer, PlainAnswer)
     np.testing.assert_array_equal(answer.values, np.arange(5))
     with pytest.raises(FedsynthError):
-        read_reply(data, asked, "a", PUBLIC, Coordinator(b"x" * 32).unseal)
+        read_reply(data, asked, "a", PUBLIC, Keys(b"x" * 32).unseal)
     with pytest.raises(FedsynthError):
         coordinator.unseal(box[:-1] + bytes([box[-1] ^ 1]), "a", asked.digest)
     with pytest.raises(FedsynthError):
@@ -225,7 +225,7 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
-    asked, unseal = request(), Coordinator(bytes(32)).unseal
+    asked, unseal = request(), Keys(bytes(32)).unseal
     errors = {code: write_reply(SEED, "a", asked.digest, code, NO_ROW) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():

@@ -19,6 +19,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
 from fedsynth.federation.wire import NO_ROW, Request, write_reply
+from fedsynth.keys import Keys
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
@@ -27,7 +28,6 @@ from fedsynth.proof.extract import AccountExtract, extract, sign_extract
 from fedsynth.proof.prove import prove
 from fedsynth.proof.sheet import ProofSheet
 from fedsynth.schema import Categorical, Numeric, Schema
-from fedsynth.secure.masking import identity
 from fedsynth.secure.site import SecureSum
 from fedsynth.servers.trust import ThreeServers
 
@@ -65,7 +65,7 @@ class Run:
         """Return the sheet with every site's extract and its key."""
         return self.sheet(
             extracts=[self.extract(site.name) for site in self.sites],
-            identities={site.name: identity(site.secret) for site in self.sites},
+            identities={site.name: Keys(site.secret).identity for site in self.sites},
         )
 
     def change_ledger(self, change) -> None:
@@ -392,7 +392,7 @@ def test_an_extract_by_somebody_else_is_found(tmp_path):
     forged = extract(north.account, bytes(32), "north", run.federation.run, north.coordinator)
     assert forged.signed
     problems(
-        run.sheet(extracts=[forged], identities={"north": identity(north.secret)}),
+        run.sheet(extracts=[forged], identities={"north": Keys(north.secret).identity}),
         "another key than the site's identity",
     )
 

@@ -13,11 +13,11 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
 from fedsynth.proof.commands import prove, prove_run
 from fedsynth.proof.extract import extract
 from fedsynth.schema import Categorical, Schema
-from fedsynth.secure.masking import identity
 from fedsynth.secure.site import SecureSum
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")),))
@@ -47,7 +47,7 @@ def write_run(folder, trust):
     SCHEMA.save(folder / "schema.toml")
     account = {**federation.ledger.to_json(), "statement": federation.statement.to_json()}
     (folder / "ledger.json").write_text(json.dumps(account))
-    identities = {site.name: identity(site.secret).hex() for site in sites}
+    identities = {site.name: Keys(site.secret).identity.hex() for site in sites}
     job = {"method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "trust": trust.name, "made": {"identities": identities}}
     (folder / "run.toml").write_text(tomli_w.dumps(job))
     for site in sites:
@@ -62,7 +62,7 @@ def test_a_run_is_proved_from_its_folder(tmp_path, trust):
     arguments = [str(tmp_path / "run")]
     for site in sites:
         arguments += ["--extract", str(tmp_path / f"{site.name}.json")]
-        arguments += ["--identity", f"{site.name}={identity(site.secret).hex()}"]
+        arguments += ["--identity", f"{site.name}={Keys(site.secret).identity.hex()}"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "confirmed by the signed accounts of east, north, south" in result.output

@@ -19,17 +19,16 @@ from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, open_account, site_secret
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.ending import acknowledges, is_end, read_end, write_acknowledgement, write_end
 from fedsynth.federation.simulate import _secret
-from fedsynth.federation.wire import WireError
+from fedsynth.federation.wire import WireError, sign_request
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.ending import unacknowledged
 from fedsynth.runs.job import Job
-from fedsynth.secure.masking import identity, identity_seed
 
 TABLES = {name: random_table(rows, at) for at, (name, rows) in enumerate({"north": 60, "south": 30}.items())}
-OTHER = Coordinator(b"o" * 32)
+OTHER = Keys(b"o" * 32)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -54,7 +53,7 @@ def test_a_run_that_has_ended_is_closed_and_acknowledged(config, caplog):
     end = write_end(COORDINATOR, "run")
     assert list(config.copies.glob("*.rows"))
     reply = tell(config, end)
-    key = identity(site_secret(config))
+    key = Keys(site_secret(config)).identity
     assert acknowledges(reply, end, "north", key)
     account = open_account(config)
     assert account.open_runs() == []
@@ -74,7 +73,7 @@ def test_an_end_among_questions_is_answered_in_its_place(config):
     end, other = write_end(COORDINATOR, "run"), question(run="other")
     first, second, third = answer(config, [sealed(other), end, sealed(other)]).replies
     assert first == third
-    assert acknowledges(second, end, "north", identity(site_secret(config)))
+    assert acknowledges(second, end, "north", Keys(site_secret(config)).identity)
 
 
 def _cut(end: bytes) -> bytes:
@@ -98,7 +97,7 @@ FORGED: dict[str, Callable[[], bytes]] = {
     "longer": lambda: write_end(COORDINATOR, "run") + bytes(5000),
     "a signature for a question": lambda: (
         write_end(COORDINATOR, "run")[:24]
-        + COORDINATOR.sign(write_end(COORDINATOR, "run")[88:])
+        + sign_request(COORDINATOR, write_end(COORDINATOR, "run")[88:])
         + write_end(COORDINATOR, "run")[88:]
     ),
 }
@@ -123,18 +122,18 @@ def test_b09_an_end_that_is_told_again_or_of_an_unknown_run_leaves_no_trace(conf
         assert tell(config, end) == first
     for number in range(20):
         unknown = write_end(COORDINATOR, f"unknown-{number}")
-        assert acknowledges(tell(config, unknown), unknown, "north", identity(site_secret(config)))
+        assert acknowledges(tell(config, unknown), unknown, "north", Keys(site_secret(config)).identity)
     assert config.account.read_bytes() == before
     assert sorted(path.name for path in config.state.iterdir()) == ["account.sqlite", "rows", "table.fedsynth"]
 
 
 def test_an_acknowledgement_is_of_one_end_by_one_site():
-    end, seed, key = write_end(COORDINATOR, "run"), identity_seed(bytes(32)), identity(bytes(32))
+    end, seed, key = write_end(COORDINATOR, "run"), Keys(bytes(32)).seed, Keys(bytes(32)).identity
     said = write_acknowledgement(seed, "north", end)
     assert acknowledges(said, end, "north", key)
     assert not acknowledges(said, end, "south", key)
     assert not acknowledges(said, write_end(COORDINATOR, "other"), "north", key)
-    assert not acknowledges(said, end, "north", identity(bytes(range(32))))
+    assert not acknowledges(said, end, "north", Keys(bytes(range(32))).identity)
     assert not acknowledges(said[:-1], end, "north", key)
     assert not acknowledges(b"", end, "north", key)
     with pytest.raises(WireError):

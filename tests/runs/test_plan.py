@@ -19,14 +19,13 @@ from fedsynth.data.partition import split
 from fedsynth.data.read import read_frame
 from fedsynth.datasets import patients_schema
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.evaluation.fidelity import workload_error
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
 from fedsynth.privacy.cost import Budget
-from fedsynth.rows import Table
+from fedsynth.rows import Table, workload_error
 from fedsynth.runs import plan as module
 from fedsynth.runs.dry_run import likely_rows
 from fedsynth.runs.plan import EPSILONS, SHAPES, PlannedRun, advise, epsilon_for, trial

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.contract.world import SCHEMA
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import Answer, Event, ShareKeys
 from fedsynth.federation.trust import Released
@@ -19,7 +20,6 @@ from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import Gaussian, Release
 from fedsynth.schema import Schema
-from fedsynth.secure import masking
 from fedsynth.secure.server import Aggregator
 from fedsynth.secure.session import UNMASK, Session
 from fedsynth.secure.site import SecureSum, _seeds
@@ -27,7 +27,7 @@ from fedsynth.secure.site import SecureSum, _seeds
 CELLS = 26
 NORMS = Norms(2, 2**0.5)
 RELEASE = Gaussian(0.002)
-QUESTION = masking.digest("a question").hex()
+QUESTION = keys.digest("a question").hex()
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Asked:
 
     @property
     def identity(self) -> bytes:
-        return masking.identity_seed(self.secret)
+        return keys.Keys(self.secret).seed
 
     @property
     def norms(self) -> Norms:
@@ -62,10 +62,10 @@ class Asked:
         return KeyedBits(self.secret, f"{self.name} {self.digest} {self.salt!r} {purpose}".encode())
 
     def key(self, purpose: str) -> bytes:
-        return masking.derive(self.secret, "site key", self.name, self.digest, self.salt, purpose)
+        return keys.derive(self.secret, "site key", self.name, self.digest, self.salt, purpose)
 
     def run_key(self, purpose: str) -> bytes:
-        return masking.derive(self.secret, "run key", self.name, self.run, purpose)
+        return keys.derive(self.secret, "run key", self.name, self.run, purpose)
 
     def first(self, part: str, value: bytes) -> bytes:
         return self.events.setdefault(part, value)
@@ -92,7 +92,7 @@ class Asked:
 def members(number: int, trust: SecureSum | None = None, *, cells: int = CELLS, **of_each: Any) -> list[Asked]:
     """Return sites with the trust that their stewards would agree on: a roster of each other's public keys."""
     secrets = {f"site-{k:03d}": bytes([k]) * 32 for k in range(number)}
-    agreed = (trust or SecureSum()).with_roster({name: masking.identity(secret) for name, secret in secrets.items()})
+    agreed = (trust or SecureSum()).with_roster({name: keys.Keys(secret).identity for name, secret in secrets.items()})
     rng = np.random.default_rng(number)
     return [Asked(name, secret, agreed, rng.integers(0, 40, cells), **of_each) for name, secret in secrets.items()]
 

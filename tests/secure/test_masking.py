@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.secure import masking
@@ -225,53 +226,53 @@ def test_the_mask_is_the_published_cipher():
 
 
 def test_two_agree_and_a_third_does_not():
-    a, b, eve = (masking.derive(SECRET, name) for name in "abe")
-    shared = masking.agree(a, masking.public_key(b), "mask", b"session")
-    assert shared == masking.agree(b, masking.public_key(a), "mask", b"session")
+    a, b, eve = (keys.derive(SECRET, name) for name in "abe")
+    shared = keys.agree(a, keys.public_key(b), "mask", b"session")
+    assert shared == keys.agree(b, keys.public_key(a), "mask", b"session")
     others = {
-        masking.agree(eve, masking.public_key(b), "mask", b"session"),
-        masking.agree(a, masking.public_key(b), "mask", b"another session"),
-        masking.agree(a, masking.public_key(b), "box", b"session"),
+        keys.agree(eve, keys.public_key(b), "mask", b"session"),
+        keys.agree(a, keys.public_key(b), "mask", b"another session"),
+        keys.agree(a, keys.public_key(b), "box", b"session"),
     }
     assert len({shared, *others}) == 4
-    assert masking.usable(masking.public_key(a))
+    assert keys.usable(keys.public_key(a))
     for low in LOW_ORDER:  # the result would be known to all
-        assert not masking.usable(low)
+        assert not keys.usable(low)
         with pytest.raises(Refused, match="is invalid"):
-            masking.agree(a, low, "mask")
+            keys.agree(a, low, "mask")
 
 
 def test_contexts_cannot_run_into_each_other():
-    assert masking.derive(SECRET, "a", "bc") != masking.derive(SECRET, "ab", "c")
-    assert masking.derive(SECRET, "a") != masking.derive(SECRET, "a", "")
+    assert keys.derive(SECRET, "a", "bc") != keys.derive(SECRET, "ab", "c")
+    assert keys.derive(SECRET, "a") != keys.derive(SECRET, "a", "")
 
 
 def test_a_box_opens_only_whole_and_where_it_is_meant_for():
-    key = masking.derive(SECRET, "box")
-    box = masking.seal(key, b"share", "session", "alice", "bob")
-    assert len(box) == 5 + masking.TAG_BYTES
-    assert masking.unseal(key, box, "session", "alice", "bob") == b"share"
+    key = keys.derive(SECRET, "box")
+    box = keys.encrypted(key, b"share", "session", "alice", "bob")
+    assert len(box) == 5 + keys.TAG_BYTES
+    assert keys.decrypted(key, box, "session", "alice", "bob") == b"share"
     wrong = [
         (key, box, ("session", "bob", "alice")),
         (key, box, ("another session", "alice", "bob")),
-        (masking.derive(SECRET, "other"), box, ("session", "alice", "bob")),
+        (keys.derive(SECRET, "other"), box, ("session", "alice", "bob")),
         (key, bytes([box[0] ^ 1]) + box[1:], ("session", "alice", "bob")),
         (key, box[:-1], ("session", "alice", "bob")),
     ]
     for opener, sealed, context in wrong:
         with pytest.raises(Refused, match="changed on its way"):
-            masking.unseal(opener, sealed, *context)
+            keys.decrypted(opener, sealed, *context)
 
 
 def test_signatures_bind_signer_and_message():
-    seed = masking.identity_seed(SECRET)
-    public = masking.identity(SECRET)
-    signature = masking.sign(seed, "keys", b"question", "alice")
-    assert masking.verified(public, signature, "keys", b"question", "alice")
-    assert not masking.verified(public, signature, "keys", b"question", "bob")
-    assert not masking.verified(public, signature, "keys", b"questiona", "lice")
-    assert not masking.verified(masking.identity(bytes(32)), signature, "keys", b"question", "alice")
-    assert not masking.verified(public, bytes(64), "keys", b"question", "alice")
-    assert not masking.verified(b"no key", signature, "keys", b"question", "alice")
-    assert public != masking.identity(bytes(32))
+    seed = keys.Keys(SECRET).seed
+    public = keys.Keys(SECRET).identity
+    signature = keys.sign(seed, "keys", b"question", "alice")
+    assert keys.verified(public, signature, "keys", b"question", "alice")
+    assert not keys.verified(public, signature, "keys", b"question", "bob")
+    assert not keys.verified(public, signature, "keys", b"questiona", "lice")
+    assert not keys.verified(keys.Keys(bytes(32)).identity, signature, "keys", b"question", "alice")
+    assert not keys.verified(public, bytes(64), "keys", b"question", "alice")
+    assert not keys.verified(b"no key", signature, "keys", b"question", "alice")
+    assert public != keys.Keys(bytes(32)).identity
     assert seed not in (SECRET, public)

@@ -24,13 +24,13 @@ from tests.secure.secure_world import (
     released,
 )
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, Event, KeysAnswer, PlainAnswer
 from fedsynth.federation.trust import noise_std
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
-from fedsynth.secure import masking
 from fedsynth.secure.session import (
     AGREE,
     BOX_BYTES,
@@ -191,7 +191,7 @@ def test_a_sum_whose_server_died_resumes_to_the_same_bits(dies_at):
 
 def test_another_question_or_another_salt_has_unrelated_keys_masks_and_noise():
     sites = members(5)
-    others = [anew(sites, digest=masking.digest("another").hex()), anew(sites, salt=b"other salt")]
+    others = [anew(sites, digest=keys.digest("another").hex()), anew(sites, salt=b"other salt")]
     announcements, secrets, masked, noise = [], [], [], []
     for asked in [sites, *others]:
         server, turns = converse(asked)
@@ -349,7 +349,7 @@ def test_a_site_whose_boxes_are_bad_and_that_falls_silent_stops_nobody_before_it
         share = NO_SHARE if boxes == "with shares of another field" else to_bytes(np.arange(9, dtype=np.uint64))
         session = Session.read(sent[SHARES], QUESTION, bad.trust.terms, bad.trust.layout)
         pairs = [session.pair(bad.run_key(KEY), bad.name, peer) for peer in session.members]
-        return boxes_of(answer, as_bytes([masking.seal(pair.seals, 2 * share) for pair in pairs], BOX_BYTES))
+        return boxes_of(answer, as_bytes([keys.encrypted(pair.seals, 2 * share) for pair in pairs], BOX_BYTES))
 
     sent: dict[int, Any] = {}
 
@@ -589,16 +589,16 @@ def test_a_pair_of_sites_agrees_on_keys_once_a_run(monkeypatch):
     """However many sums a run has, and whatever their sessions: X25519 once for each pair, in either direction."""
     sites = members(6, release=Exact(), run=b"a run of its own")
     shared: dict[tuple[bytes, bytes], bytes] = {}
-    monkeypatch.setattr(masking, "_shared", shared)
+    monkeypatch.setattr(keys, "_shared", shared)
     released(sites)
     first = dict(shared)
     assert len(first) == 6 * 7 // 2  # a site's box for itself included
     for question in (b"b", b"c"):
-        assert (released(anew(sites, digest=masking.digest(question).hex())).values == exact(sites)).all()
+        assert (released(anew(sites, digest=keys.digest(question).hex())).values == exact(sites)).all()
     assert shared == first
     released(anew(sites, run=b"another run"))
     assert len(shared) == 2 * len(first)
-    monkeypatch.setattr(masking, "_MOST_SHARED", 3)  # a full store is emptied and filled anew
+    monkeypatch.setattr(keys, "_MOST_SHARED", 3)  # a full store is emptied and filled anew
     assert (released(anew(sites, run=b"a third run")).values == exact(sites)).all()
     assert len(shared) <= 3
 

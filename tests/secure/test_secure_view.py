@@ -23,9 +23,11 @@ from tests.secure.secure_world import (
     members,
 )
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.events import Approve, MaskAnswer, PlainAnswer, ShareKeys, Unmask
 from fedsynth.federation.wire import encode
+from fedsynth.keys import decrypted
 from fedsynth.privacy.release import Exact, Gaussian
 from fedsynth.secure import graph, masking
 from fedsynth.secure.session import (
@@ -43,7 +45,7 @@ from fedsynth.secure.shamir import PRIME, SHARE_BYTES, from_bytes, recover
 from fedsynth.secure.site import KEY, SecureSum, _secret
 
 CELLS = 9_600
-OTHER = masking.digest("another question").hex()
+OTHER = keys.digest("another question").hex()
 
 
 def masked_vectors(sites: Sequence[Asked]) -> dict[str, NDArray[np.uint64]]:
@@ -259,7 +261,7 @@ def test_the_two_secrets_of_a_site_and_the_secrets_of_two_sessions_are_shared_in
         server, turns = converse(asked, SHARES)
         boxes = turns[SHARES]["site-000"][1].boxes
         pairs = [server.session.pair(asked[0].run_key(KEY), "site-000", site.name) for site in asked]
-        plains = [masking.unseal(pair.seals, box.tobytes()) for pair, box in zip(pairs, boxes, strict=True)]
+        plains = [keys.decrypted(pair.seals, box.tobytes()) for pair, box in zip(pairs, boxes, strict=True)]
         shared += [[words(plain[part : part + SHARE_BYTES]) for plain in plains] for part in (0, SHARE_BYTES)]
     for first, second in ((0, 1), (0, 2), (1, 3)):
         moved = np.array([(a + PRIME - b) % PRIME for a, b in zip(shared[first], shared[second], strict=True)])
@@ -275,7 +277,7 @@ def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
     for peer in sites[3:]:
         at = session.members.index(peer.name)
         box = sent[target.name].boxes[at].tobytes()
-        plain = masking.unseal(session.pair(peer.run_key(KEY), peer.name, target.name).unseals, box)
+        plain = keys.decrypted(session.pair(peer.run_key(KEY), peer.name, target.name).unseals, box)
         shares[at + 1] = words(plain[:SHARE_BYTES])
     opened = recover(shares, len(shares), lambda secret: True)
     assert opened is None or opened[0] != _secret(target, session, SELF_MASK)
@@ -284,7 +286,7 @@ def test_shares_of_the_colluders_alone_open_nothing_before_the_unmasking():
         pair = session.pair(sites[3].run_key(KEY), sites[3].name, other)
         for key in (pair.seals, pair.unseals):
             with pytest.raises(Refused, match="changed on its way"):
-                masking.unseal(key, box)
+                keys.decrypted(key, box)
 
 
 # ---------------------------------------------------------------------------------------------- what a site refuses
@@ -310,9 +312,9 @@ def flipped(array: NDArray[Any], *rows: int) -> NDArray[Any]:
 def invented(event: ShareKeys) -> ShareKeys:
     """A sixth site, of the server's making, with keys of its own properly signed by itself."""
     secret = bytes([9]) * 32
-    announcement = masking.public_key(masking.derive(secret, "a")) + bytes(32)
+    announcement = keys.public_key(keys.derive(secret, "a")) + bytes(32)
     terms = members(5)[0].trust.terms
-    signature = masking.sign(masking.identity_seed(secret), "keys", QUESTION, terms, "site-009", announcement)
+    signature = keys.sign(keys.Keys(secret).seed, "keys", QUESTION, terms, "site-009", announcement)
     return ShareKeys(
         (*event.members, "site-009"),
         np.vstack([event.announcements, np.frombuffer(announcement, dtype=np.uint8)]),
@@ -326,7 +328,7 @@ def unusable(event: ShareKeys) -> ShareKeys:
     site = members(5)[4]
     announcements, signatures = event.announcements.copy(), event.signatures.copy()
     announcements[4, :32] = 0
-    signature = masking.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, announcements[4].tobytes())
+    signature = keys.sign(site.identity, "keys", QUESTION, site.trust.terms, site.name, announcements[4].tobytes())
     signatures[4] = np.frombuffer(signature, dtype=np.uint8)
     return structs.replace(event, announcements=announcements, signatures=signatures)
 
@@ -625,9 +627,9 @@ def test_a_coalition_among_many_sites_holds_too_few_shares_of_every_other():
 def other_graph(event: ShareKeys) -> ShareKeys:
     """The neighbours that the site would have among the same members, had another one signed other keys."""
     sites = many()
-    keys = masking.digest("keys of the server's choice") * 2
+    chosen = keys.digest("keys of the server's choice") * 2
     announcements = event.announcements.copy()
-    announcements[79] = np.frombuffer(keys, dtype=np.uint8)
+    announcements[79] = np.frombuffer(chosen, dtype=np.uint8)
     trust = sites[0].trust
     read = structs.replace(event, announcements=announcements)
     neighbours = Session.read(read, QUESTION, trust.terms, trust.layout).neighbours("site-000")
@@ -744,7 +746,7 @@ def test_sites_that_are_shown_different_members_have_different_graphs_and_no_box
         row = first.neighbours("site-000").index(at)
         pair = second.pair(peer.run_key(KEY), peer.name, "site-000")
         with pytest.raises(Refused, match="changed on its way"):
-            masking.unseal(pair.unseals, boxes[0][row].tobytes())
+            decrypted(pair.unseals, boxes[0][row].tobytes())
 
 
 def test_two_sets_of_survivors_among_many_sites_cannot_both_be_signed():

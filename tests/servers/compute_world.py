@@ -20,11 +20,11 @@ from tests.ports import kept_ports
 
 from fedsynth import Budget, Categorical, Schema, federate
 from fedsynth.deploy.roster import Member, Roster, Terms
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.trust import SimulationTerms
 from fedsynth.files import private_folder, write_private
+from fedsynth.keys import Keys
 from fedsynth.rows import Table
 from fedsynth.servers.host import SECRET, AgreedTerms, agree, make, open_ledger, pin
 from fedsynth.servers.links import ServerCard, card_of
@@ -109,7 +109,7 @@ def set_up(home: Path, secrets: list[bytes], agreed: AgreedTerms) -> Processes:
 
 
 def agreement(
-    coordinator: Coordinator,
+    coordinator: Keys,
     schema: Schema,
     sites: Mapping[str, bytes],
     budget: Budget,
@@ -137,7 +137,7 @@ class Deployed(ThreeServers):
     """The trust whose three servers are processes: they are started when a federation is built with it."""
 
     start: Callable[[list[bytes], AgreedTerms], Processes] | None = None
-    coordinator: Coordinator | None = None
+    coordinator: Keys | None = None
     questions: int = 64
 
     def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
@@ -176,7 +176,7 @@ def deployed(
         return made[0]
 
     def build() -> Federation:
-        trust = Deployed(start=start, coordinator=Coordinator(_secret(seed, "coordinator")), questions=questions)
+        trust = Deployed(start=start, coordinator=Keys(_secret(seed, "coordinator")), questions=questions)
         federation = federate(tables, schema, budget, trust=trust, seed=seed, **more)
         connections.append(servers_of(federation))
         return federation

@@ -9,13 +9,13 @@ import pytest
 from tests.deploy.flower_world import RUN, SEED, FlowerWorld, lay_out, spent
 from tests.servers.compute_world import agreement, set_up, small_tables
 
+from fedsynth.keys import Keys
+
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.simulate import _secret
 from fedsynth.privacy.cost import Budget
-from fedsynth.secure.masking import identity
 from fedsynth.servers.host import pin
 
 BUDGET = Budget(1.0, 1e-6)
@@ -29,8 +29,8 @@ def test_sites_deal_over_flower(tmp_path: Path) -> None:
     tables = {names[old]: schema.encode(frame) for old, frame in frames.items()}
     root = tmp_path / "federation"
     lay_out(root, tables, schema, "three-servers", "aim", budget=BUDGET, options={"rounds": 2}, deadline=300.0)
-    identities = {name: identity(_secret(SEED, name)) for name in tables}
-    agreed = agreement(Coordinator(_secret(SEED, "coordinator")), schema, identities, BUDGET, questions=5)
+    identities = {name: Keys(_secret(SEED, name)).identity for name in tables}
+    agreed = agreement(Keys(_secret(SEED, "coordinator")), schema, identities, BUDGET, questions=5)
     processes = set_up(tmp_path, [bytes([number]) * 32 for number in range(1, 4)], agreed)
     for folder in (root, *(root / "sites").iterdir()):
         pin(folder, processes.cards)

@@ -22,11 +22,11 @@ from tests.servers.compute_world import Processes, agreement, deployed, ideal, s
 
 from fedsynth import AIM, Budget
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import encode
+from fedsynth.keys import Keys
 from fedsynth.privacy.release import Exponential, Gaussian
 from fedsynth.servers.calls import (
     Agree,
@@ -282,7 +282,7 @@ def test_no_more_questions_than_a_server_agreed_to_and_other_sites_at_one_server
 
 
 def test_a_ledger_that_was_lost_is_not_made_anew(tmp_path):
-    agreed = agreement(Coordinator(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
+    agreed = agreement(Keys(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
     set_up(tmp_path, [bytes([number]) * 32 for number in range(3)], agreed)
     folder = tmp_path / "server-0"
     agree(folder, agreed)
@@ -294,7 +294,7 @@ def test_a_ledger_that_was_lost_is_not_made_anew(tmp_path):
 
 
 def test_terms_are_accepted_again_after_an_interruption_while_the_ledger_was_made(tmp_path):
-    agreed = agreement(Coordinator(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
+    agreed = agreement(Keys(bytes(32)), SCHEMA, {"site-0": bytes(32)}, BUDGET)
     set_up(tmp_path, [bytes([number]) * 32 for number in range(3)], agreed)
     folder = tmp_path / "server-0"
     for name in (TERMS, LEDGER):
@@ -329,7 +329,7 @@ def test_a_deal_that_differs_between_servers_leaves_its_site_out_everywhere(tmp_
 def test_who_has_no_key_is_not_answered(world):
     _, _, processes = world
     card = processes.cards[0]
-    stranger = RemoteServers(processes.cards, Coordinator(bytes(32)), timeout=20)
+    stranger = RemoteServers(processes.cards, Keys(bytes(32)), timeout=20)
     with pytest.raises(SiteLost, match=r"no answer from server 1 .*server 2 .*server 3 "):
         stranger.keep("0" * 64, ())
     stranger.close()

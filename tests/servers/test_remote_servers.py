@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedsynth.errors import SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import DealtShares
+from fedsynth.keys import Keys
 from fedsynth.privacy.release import Exact
 from fedsynth.servers.calls import (
     Agree,
@@ -26,9 +26,9 @@ from fedsynth.servers.calls import (
     Failure,
     Take,
 )
-from fedsynth.servers.keys import SERVERS
 from fedsynth.servers.questions import OpenTables, ServerStatement, SignedStatement
 from fedsynth.servers.remote import RemoteServers
+from fedsynth.servers.shares import SERVERS
 
 VAULT = "0" * 64
 LOST = Failure("lost", "server 3 ended the connection")
@@ -40,7 +40,7 @@ class Scripted(RemoteServers):
     """Three servers that answer each kind of call as written: one result for all, or one for each."""
 
     def __init__(self, **replies: list[AnyResult | tuple[AnyResult, ...]]) -> None:
-        super().__init__((), Coordinator(bytes(32)))
+        super().__init__((), Keys(bytes(32)))
         self.replies = replies
         self.called: list[str] = []
 

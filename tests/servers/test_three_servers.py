@@ -16,18 +16,18 @@ from scipy import stats
 from tests.contract.world import SCHEMA, random_table
 from tests.servers.three_servers_world import COORDINATOR, DEPOSIT, QUERY, Secrets, World, draw_of, open_of
 
+from fedsynth import keys
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Counts
+from fedsynth.federation.wire import sign_request
+from fedsynth.keys import Keys, seal
 from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace
 from fedsynth.rows import concatenate
 from fedsynth.schema.bins import Axis
-from fedsynth.secure import masking
 from fedsynth.servers import server as servers_file
 from fedsynth.servers.ideal import IdealServers, drawn, utilities
-from fedsynth.servers.keys import SERVERS, ServerKeys, check_publics, seal
 from fedsynth.servers.ledger_file import ServerLedgerFile
 from fedsynth.servers.questions import (
     GRAIN,
@@ -43,7 +43,9 @@ from fedsynth.servers.questions import (
 from fedsynth.servers.server import part_for
 from fedsynth.servers.shares import (
     MODULUS,
+    SERVERS,
     added,
+    check_publics,
     expand,
     held,
     last_share,
@@ -121,7 +123,7 @@ def test_roots_are_those_of_integers_and_large_ones_count_as_a_constant(numbers)
 
 def test_zero_shares_add_up_to_nothing_and_are_uniform():
     world = World()
-    keys = [ServerKeys(secret) for secret in world.secrets]
+    keys = [Keys(secret) for secret in world.secrets]
     shares = [zero_share(keys[at], world.publics, at, 20_000, b"context") for at in range(SERVERS)]
     assert not total(shares).any()
     for share in shares:
@@ -174,9 +176,9 @@ def test_what_a_server_sends_on_is_uniform_too():
 
 
 def test_boxes_open_for_their_server_and_context_alone():
-    keys = [ServerKeys(bytes([at]) * 32) for at in range(SERVERS)]
-    box = seal(keys[1].public, b"s" * 32, b"a" * 32, b"b" * 32, "1", "question")
-    assert keys[1].unseal(box, "1", "question") == (b"a" * 32, b"b" * 32)
+    keys = [Keys(bytes([at]) * 32) for at in range(SERVERS)]
+    box = b"".join(seal(keys[1].public, b"s" * 32, b"a" * 32 + b"b" * 32, "1", "question"))
+    assert keys[1].unseal(box, "1", "question") == b"a" * 32 + b"b" * 32
     for other, context in ((keys[0], ("1", "question")), (keys[1], ("2", "question")), (keys[1], ("1", "another"))):
         with pytest.raises(Refused):
             other.unseal(box, *context)
@@ -243,7 +245,7 @@ def test_two_servers_that_hold_different_shares_drop_the_site_everywhere(pair):
     boxes = one.keys.copy()
     boxes[pair] = other.keys[pair]
     signed = (*(box.tobytes() for box in boxes), one.digest)
-    signature = masking.sign(Secrets("a").identity, servers_file._DEAL, vault, "a", world.terms, *signed)
+    signature = keys.sign(Secrets("a").identity, servers_file._DEAL, vault, "a", world.terms, *signed)
     lied = changed(one, keys=boxes, signature=signature)
     assert not world.ideal.take(vault, "a", lied)
     assert world.ideal.take(vault, "b", world.dealt("b", values, vault))
@@ -321,9 +323,9 @@ def test_a_cheap_question_in_a_vaults_name_does_not_hide_its_price(run):
     cheap = world.request(release=Deposit(epsilon=0.001), step=1, run=run)
     for server in world.ideal.servers:
         with pytest.raises(Refused, match="does not hold the vault"):
-            server.begin(dear.question, cheap.body, COORDINATOR.sign(cheap.body))
+            server.begin(dear.question, cheap.body, sign_request(COORDINATOR, cheap.body))
         with pytest.raises(BudgetExceeded, match="of this run"):
-            server.begin(dear.question, dear.body, COORDINATOR.sign(dear.body))
+            server.begin(dear.question, dear.body, sign_request(COORDINATOR, dear.body))
 
 
 def test_the_prices_of_a_run_are_of_one_kind():
@@ -366,7 +368,7 @@ def test_a_server_refuses_deposits_beyond_its_terms(change, says):
 def test_a_server_refuses_what_another_coordinator_asks():
     world = World()
     request = world.request()
-    request.signature = Coordinator(b"another coordinator's own secret").sign(request.body)
+    request.signature = sign_request(Keys(b"another coordinator's own secret"), request.body)
     with pytest.raises(Refused, match="not signed by the coordinator"):
         world.begin(request)
     assert COORDINATOR.public  # the right one is pinned
@@ -520,7 +522,7 @@ def test_nothing_leaves_unless_three_rosters_agree(spoil):
     others = {"sites": ("a", "b"), "inputs": "1" * 64, "question": "2" * 64, "spent": 0.5, "held": "3" * 64}
     if spoil in others:
         lied = msgspec.structs.replace(statements[1].statement, **{spoil: others[spoil]})
-        signature = ServerKeys(world.secrets[1]).sign("statement", lied.body)
+        signature = Keys(world.secrets[1]).sign("statement", lied.body)
         statements[1] = msgspec.structs.replace(statements[1], statement=lied, signature=signature)
     elif spoil == "signature":
         statements[1] = msgspec.structs.replace(statements[1], signature=statements[0].signature)

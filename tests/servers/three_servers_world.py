@@ -10,21 +10,20 @@ from functools import cached_property
 import numpy as np
 from tests.contract.world import SCHEMA, random_table
 
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.wire import Request
+from fedsynth.federation.wire import Request, sign_request
+from fedsynth.keys import Keys, derive
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema.bins import Integers
-from fedsynth.secure.masking import derive, identity, identity_seed
 from fedsynth.servers.ideal import IdealServers
-from fedsynth.servers.keys import SERVERS, ServerKeys
 from fedsynth.servers.questions import OpenTables, SelectTable
 from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
+from fedsynth.servers.shares import SERVERS
 
-COORDINATOR = Coordinator(b"the coordinator's secret of test")
+COORDINATOR = Keys(b"the coordinator's secret of test")
 QUERY = Counts.of(4, [(0, 1), (1, 2, 3)])
 DEPOSIT = Deposit(rho=1.0)
 
@@ -44,7 +43,7 @@ class Secrets:
     @property
     def identity(self) -> bytes:
         """Seed of the site's signing key."""
-        return identity_seed(self.secret)
+        return Keys(self.secret).seed
 
     def key(self, purpose: str) -> bytes:
         """Return 32 bytes for one purpose."""
@@ -72,7 +71,7 @@ class World:
     @cached_property
     def publics(self) -> tuple[bytes, ...]:
         """The servers' public keys."""
-        return tuple(ServerKeys(secret).public for secret in self.secrets)
+        return tuple(Keys(secret).public for secret in self.secrets)
 
     @cached_property
     def ideal(self) -> IdealServers:
@@ -82,7 +81,7 @@ class World:
 
     def server(self, position: int) -> ComputeParty:
         """Return one server, over its own ledger."""
-        sites = {name: identity(Secrets(name).secret) for name in self.names}
+        sites = {name: Keys(Secrets(name).secret).identity for name in self.names}
         terms = ServerTerms(
             position,
             self.publics,
@@ -111,7 +110,7 @@ class World:
             unit=self.unit,
             neighbours=self.neighbours,
         )
-        request.signature = COORDINATOR.sign(request.body)
+        request.signature = sign_request(COORDINATOR, request.body)
         return request
 
     def dealt(self, name: str, values: Integers, question: str, salt: bytes = b"") -> DealtShares:

@@ -11,12 +11,11 @@ import hashlib
 import os
 import secrets
 import shutil
-import sqlite3
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -128,19 +127,6 @@ def unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupCon
         shutil.rmtree(partial, ignore_errors=True)
         if made and not any(beside.iterdir()):
             beside.rmdir()
-
-
-def copy_database(source: Path, target: Path) -> None:
-    """Copy an SQLite database consistently even while other processes write to it; only the owner can read the copy.
-
-    Raises ``FileExistsError`` if ``target`` exists, and :class:`FedsynthError` if SQLite cannot copy.
-    """
-    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    try:
-        with closing(sqlite3.connect(source, timeout=60)) as held, closing(sqlite3.connect(target)) as copy:
-            held.backup(copy)
-    except sqlite3.Error as error:
-        raise FedsynthError(f"cannot copy {source} ({error}); check for a full disk or a damaged file") from error
 
 
 def set_aside(paths: Iterable[Path]) -> list[Path]:

@@ -31,8 +31,8 @@ from fedsynth.deploy.roster import Acceptance, Admission, Invitation, JoinReques
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import parse_toml, private_folder, write_private, write_whole
+from fedsynth.keys import Keys
 from fedsynth.schema import Schema
-from fedsynth.secure.masking import identity
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -100,7 +100,7 @@ def join(invitation: Invitation, folder: Path, files: Mapping[str, str]) -> tupl
         invitation.site,
         terms.digest,
         fedsynth.__version__,
-        identity(secret).hex(),
+        Keys(secret).identity.hex(),
         make_node_key(config.key),
         _signing_request(config),
     ).sign(secret)
@@ -132,7 +132,7 @@ def check_admission(admission: Admission, folder: Path, *, replace: bool = False
             "coordinator"
         )
     own = next((one for one in roster.members if one.name == config.name), None)
-    if own is None or own.identity != identity(site_secret(config)).hex():
+    if own is None or own.identity != Keys(site_secret(config)).identity.hex():
         raise FedsynthError(
             f"the roster does not hold this site's own identity key under {config.name}: somebody put another one in "
             "its place, or admitted another request; call the coordinator, and use nothing of it"

@@ -24,10 +24,9 @@ import tomli_w
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator, signed_by
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.files import load_toml
-from fedsynth.secure.masking import identity, identity_seed, sign, verified
+from fedsynth.keys import Keys, sign, verified
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -62,7 +61,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network, the intended run.
 
     ``superlink`` is the address HOST:PORT of the Flower server that sites connect to, ``coordinator`` both public keys
-    (hexadecimal, :attr:`Coordinator.public <fedsynth.federation.coordinator.Coordinator.public>`), ``authority`` the
+    (hexadecimal, :attr:`Keys.public <fedsynth.keys.Keys.public>`), ``authority`` the
     certificate (PEM) of the authority that signs all other certificates, and ``schema`` the agreed schema (TOML).
 
     The others describe the intended run, and a site's policy is drafted from them: the name of the ``method``, the
@@ -137,7 +136,7 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
 
     def sign(self, secret: bytes) -> JoinRequest:
         """Return a copy signed with the identity key made from the site's ``secret`` (32 bytes)."""
-        return msgspec.structs.replace(self, signature=sign(identity_seed(secret), "join request", self._body).hex())
+        return msgspec.structs.replace(self, signature=sign(Keys(secret).seed, "join request", self._body).hex())
 
     @property
     def signed(self) -> bool:
@@ -255,9 +254,9 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Fingerprint of the roster (:func:`fingerprint`), which all sites compare with each other."""
         return fingerprint("roster", self.digest.encode())
 
-    def signed(self, coordinator: Coordinator) -> SignedRoster:
+    def signed(self, coordinator: Keys) -> SignedRoster:
         """Return the roster with the signature of ``coordinator``; no site has signed it yet."""
-        return SignedRoster(self, coordinator.sign(self.digest.encode(), _ROSTER).hex())
+        return SignedRoster(self, coordinator.sign(_ROSTER, self.digest).hex())
 
 
 class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -276,7 +275,7 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         ``coordinator`` are its public keys (64 bytes), which the caller knows from the invitation.
         """
-        if not signed_by(coordinator, bytes.fromhex(self.signature), self.roster.digest.encode(), _ROSTER):
+        if not verified(coordinator, bytes.fromhex(self.signature), _ROSTER, self.roster.digest):
             raise FedsynthError(
                 "the roster is not signed by the coordinator of this federation, or was changed; ask the coordinator "
                 "for it again, and compare fingerprints"
@@ -344,9 +343,9 @@ class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
         Raises :class:`FedsynthError` if the roster lists another identity key for the site.
         """
-        if roster.identities.get(site) != identity(secret):
+        if roster.identities.get(site) != Keys(secret).identity:
             raise FedsynthError(f"the key of {site} in the roster is not this site's own; ask the coordinator why")
-        return cls(site, roster.digest, sign(identity_seed(secret), "roster", roster.digest).hex())
+        return cls(site, roster.digest, sign(Keys(secret).seed, "roster", roster.digest).hex())
 
 
 _KINDS = {

@@ -9,7 +9,6 @@ import fedsynth
 from fedsynth.deploy.backup import (
     FORMAT,
     BackupContents,
-    copy_database,
     put,
     refuse_existing,
     timestamp,
@@ -17,6 +16,7 @@ from fedsynth.deploy.backup import (
     write_backup,
 )
 from fedsynth.errors import FedsynthError
+from fedsynth.files import copy_database
 from fedsynth.runs.state import load_coordinator
 
 KIND = "server"

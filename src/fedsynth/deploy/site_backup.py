@@ -31,8 +31,8 @@ from fedsynth.deploy.host.state import open_account, site_secret
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.files import load_toml
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
-from fedsynth.secure.masking import identity
 
 KIND = "site"
 _ACCOUNT, _ROWS = "account.sqlite", "rows"  # names in the backup of what [site] state holds
@@ -136,7 +136,7 @@ def lost_row(config: SiteConfig, account: Account, head: str) -> int:
     this site did not sign, and for a row that the account has or has charged for: then nothing is lost.
     """
     found = AuditPosition.parse(head)
-    if not found.verified(config.name, identity(site_secret(config, account))):
+    if not found.verified(config.name, Keys(site_secret(config, account)).identity):
         raise InvalidParameter(
             f"--restored {head[:40]}...: {config.name} did not sign this head of its audit, so nothing is charged for "
             "it; copy it whole from this site's log or from the server's state/seen.json"

@@ -214,6 +214,7 @@ def evaluate(
     from fedsynth.data.sources.files import is_csv
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.run_files import write_report, write_scores
     from fedsynth.evaluation.score import EvaluationTables
     from fedsynth.evaluation.suites import SUITES
     from fedsynth.privacy.cost import Budget, Unit
@@ -255,8 +256,8 @@ def evaluate(
             progress=progress,
         )
     evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, _today()))
-    folder.write_scores(evaluation)
-    _tell(evaluation, folder.write_report(evaluation), json_)
+    write_scores(folder, evaluation)
+    _tell(evaluation, write_report(folder, evaluation), json_)
 
 
 def report(
@@ -292,20 +293,21 @@ def report(
       fedsynth report run --target readmitted --sensitive ward \
         --known age,sex,nights
     """
+    from fedsynth.evaluation.run_files import read_scores, write_report, write_scores
     from fedsynth.runs.folder import RunFolder
 
     run = RunFolder(run_dir)
     if run.scores_file.is_file() and not fresh and not (target or sensitive or known):
-        evaluation = run.scores()
+        evaluation = read_scores(run)
         if title or owner:
             evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
-            run.write_scores(evaluation)
+            write_scores(run, evaluation)
     elif run.is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(run, progress, target, sensitive, _split(known))
         before = _head_of(run)
         evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
-        run.write_scores(evaluation)
+        write_scores(run, evaluation)
     elif run.scores_file.is_file():
         raise errors.Unsupported(
             f"{run_dir} holds the scores of a table and not the run that made it, so nothing can be measured again "
@@ -316,7 +318,7 @@ def report(
             f"{run_dir} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
             "`fedsynth evaluate` wrote"
         )
-    _tell(evaluation, run.write_report(evaluation), json_)
+    _tell(evaluation, write_report(run, evaluation), json_)
 
 
 def compare(
@@ -581,9 +583,10 @@ def measure_run(
     """
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
+    from fedsynth.evaluation.run_files import run_summary
     from fedsynth.privacy.cost import Unit
 
-    summary = run.summary()
+    summary = run_summary(run)
     found = measure(
         _evidence(run.rows(), run.synthetic()),
         target=target or run.job.target,
@@ -601,9 +604,10 @@ def measure_run(
 def _head_of(run: RunFolder) -> ReportTitle:
     """Return the title block of the scores in a folder; an empty one if there are none that this version can read."""
     from fedsynth.evaluation.evaluate import ReportTitle
+    from fedsynth.evaluation.run_files import read_scores
 
     with contextlib.suppress(FileNotFoundError, errors.FedsynthError):
-        return run.scores().about
+        return read_scores(run).about
     return ReportTitle()
 
 
@@ -646,12 +650,13 @@ def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
     ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
     :func:`measure_run`.
     """
+    from fedsynth.evaluation.run_files import write_report, write_scores
     from fedsynth.runs.folder import RunFolder
 
     run = RunFolder(folder)
     evaluation = measure_run(run, progress)
-    run.write_scores(evaluation)
-    return run.write_report(evaluation), evaluation
+    write_scores(run, evaluation)
+    return write_report(run, evaluation), evaluation
 
 
 # The metrics that a simulation computes at once.

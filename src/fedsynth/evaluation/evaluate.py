@@ -33,7 +33,7 @@ from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import with_verdict
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
-from fedsynth.rows import Table
+from fedsynth.rows import Table, workload_error
 from fedsynth.schema.misfits import with_lines
 
 _PAIRS = 300  # pairs of columns in a pair score
@@ -460,7 +460,7 @@ def _correlation_difference(real: Table, other: Table, columns: Sequence[int]) -
 
 
 def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...]]) -> Details:
-    errors = fidelity.workload_error(real, other, tuple(workload)).per_clique
+    errors = workload_error(real, other, tuple(workload)).per_clique
     return {" × ".join(real.schema.names[column] for column in clique): error for clique, error in errors.items()}
 
 

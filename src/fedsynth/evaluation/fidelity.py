@@ -5,60 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.cliques import Clique, Workload
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.evaluation.score import Summary
 from fedsynth.rows import Table
 from fedsynth.schema import Datetime
-
-
-@dataclass(frozen=True)
-class WorkloadError:
-    """L1 distances between two tables' normalised marginals, 0 to 2: the result of :func:`workload_error`.
-
-    ``mean`` is the mean over the workload, the marginals to compare; ``per_clique`` maps each clique (the column
-    positions of a marginal) to its distance.
-    """
-
-    mean: float
-    per_clique: dict[Clique, float]
-
-
-def workload_error(real: Table, synthetic: Table, workload: Workload) -> WorkloadError:
-    """Return the mean over ``workload`` of the L1 distance between the tables' normalised marginals.
-
-    A workload is a list of marginals, each given by a tuple of column positions; numbers count by their bins in the
-    schema. The "workload error" of FLAIM's tables (arXiv 2310.06447), without the factor 1/2 of total variation. Raises
-    :class:`Unsupported` for an empty table or workload.
-    """
-    if not len(real) or not len(synthetic) or not workload:
-        raise Unsupported("a workload error needs rows on both sides and at least one marginal")
-    per_clique = {
-        clique: l1_distance(real.flat_codes(clique), synthetic.flat_codes(clique), math.prod(real.schema.shape(clique)))
-        for clique in workload
-    }
-    return WorkloadError(float(np.mean(list(per_clique.values()))), per_clique)
-
-
-def l1_distance(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]], cells: int) -> float:
-    """Return the L1 distance of two samples' frequencies over the ``cells`` cells of a contingency table: 0 to 2.
-
-    ``one`` and ``other`` hold, for each row of a sample, the index of the cell that counts the row (0 to
-    ``cells - 1``), shape ``(rows,)``; each sample has at least one row. If there are many more cells than rows, only
-    the cells that occur are visited.
-    """
-    rows = len(one) + len(other)
-    if cells > 4 * rows:
-        _, which = np.unique(np.concatenate([one, other]), return_inverse=True)
-        one, other, cells = which[: len(one)], which[len(one) :], rows
-    shares = (np.bincount(sample, minlength=cells) / len(sample) for sample in (one, other))
-    return float(np.abs(np.subtract(*shares)).sum())
 
 
 @dataclass(frozen=True)

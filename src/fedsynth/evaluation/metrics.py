@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from fedsynth import rows
 from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
@@ -172,10 +173,10 @@ def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) 
     """Return the mean L1 distance of a run's synthetic marginals to those of the training rows, 0 to 2.
 
     The marginals are those of ``run.workload``; with an ``order``, at most ``count`` random marginals of that many
-    columns replace them. See :func:`fedsynth.evaluation.fidelity.workload_error`.
+    columns replace them. See :func:`fedsynth.rows.workload_error`.
     """
     workload = run.workload if order is None else random_workload(len(run.real.schema.sizes), order, count, 123)
-    return fidelity.workload_error(run.real, run.synthetic, workload).mean
+    return rows.workload_error(run.real, run.synthetic, workload).mean
 
 
 def likelihood(run: FinishedRun, floor: float = 1e-30) -> Mapping[str, float]:

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fedsynth.evaluation.dependence import association
 from fedsynth.evaluation.features import is_numeric
-from fedsynth.evaluation.fidelity import l1_distance
-from fedsynth.rows import Table
+from fedsynth.rows import Table, l1_distance
 
 Pairs = Sequence[tuple[int, int]]
 _BINS = 10  # of a number beside a category, as in SDMetrics

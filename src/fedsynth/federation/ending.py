@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from fedsynth.federation.coordinator import PUBLIC, Coordinator, signed_by
+from fedsynth import keys
 from fedsynth.federation.events import Digest
 from fedsynth.federation.wire import SIGNATURE, Name, WireError, decode, encode
-from fedsynth.secure import masking
+from fedsynth.keys import PUBLIC_BYTES, Keys, verified
 
 LARGEST = 4096
 """Most bytes of an end or of an acknowledgement."""
@@ -31,7 +31,7 @@ class RunEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     run: Name
-    coordinator: Annotated[bytes, msgspec.Meta(min_length=PUBLIC, max_length=PUBLIC)]
+    coordinator: Annotated[bytes, msgspec.Meta(min_length=PUBLIC_BYTES, max_length=PUBLIC_BYTES)]
 
 
 class RunEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,10 +41,10 @@ class RunEnded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     end: Digest
 
 
-def write_end(coordinator: Coordinator, run: str) -> bytes:
+def write_end(coordinator: Keys, run: str) -> bytes:
     """Return the message, the same for all sites, by which ``coordinator`` tells that ``run`` has ended."""
     body = encode(RunEnd(run, coordinator.public))
-    return _END + coordinator.sign(body, _END) + body
+    return _END + coordinator.sign(_END, body) + body
 
 
 def is_end(data: bytes) -> bool:
@@ -59,7 +59,7 @@ def read_end(data: bytes, coordinator: bytes) -> RunEnd:
     raised unless it signed the message.
     """
     signature, body = _parts(_END, data)
-    if not signed_by(coordinator, signature, body, _END):
+    if not verified(coordinator, signature, _END, body):
         raise WireError("the end of a run is incomplete, or not signed by the coordinator that this site answers")
     content: RunEnd = decode(body, RunEnd)
     if content.coordinator != coordinator:
@@ -70,7 +70,7 @@ def read_end(data: bytes, coordinator: bytes) -> RunEnd:
 def write_acknowledgement(identity: bytes, site: str, end: bytes) -> bytes:
     """Return the acknowledgement of the message ``end`` by ``site``; ``identity`` is the seed of its identity key."""
     body = encode(RunEnded(site, hashlib.sha256(end).digest()))
-    return _ENDED + masking.sign(identity, _ENDED, body) + body
+    return _ENDED + keys.sign(identity, _ENDED, body) + body
 
 
 def acknowledges(data: bytes, end: bytes, site: str, key: bytes) -> bool:
@@ -85,7 +85,7 @@ def acknowledges(data: bytes, end: bytes, site: str, key: bytes) -> bool:
         return False
     if (content.site, content.end) != (site, hashlib.sha256(end).digest()):
         return False
-    return masking.verified(key, signature, _ENDED, body)
+    return keys.verified(key, signature, _ENDED, body)
 
 
 def _parts(magic: bytes, data: bytes) -> tuple[bytes, bytes]:

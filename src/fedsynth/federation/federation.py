@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import (
     MOST_ROWS,
@@ -38,7 +37,8 @@ from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
 from fedsynth.federation.vault import Vault, VaultTerms
-from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode
+from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode, sign_request
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
@@ -196,7 +196,7 @@ class Federation:
     rng: np.random.Generator
     run: str
     secret: bytes
-    coordinator: Coordinator
+    coordinator: Keys
     identities: Mapping[str, bytes]
     unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
@@ -554,7 +554,7 @@ class Federation:
         """Hand the answers of ``sites`` to a vault, and return the sites whose answers it accepted."""
         query = request.query
         assert isinstance(query, Query)
-        request.signature = self.coordinator.sign(request.body)
+        request.signature = sign_request(self.coordinator, request.body)
         vault.begin(request)
         answered = []
         for _, reply in self._exchange([(site, request) for site in sites]):

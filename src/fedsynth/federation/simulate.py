@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported, listed
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.federation import Federation, Progress, ignore_progress, record_nothing
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
@@ -29,6 +28,7 @@ from fedsynth.federation.transport import InProcess, Recorded, Transport, was_be
 from fedsynth.federation.trust import SimulationTerms, Trust
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
+from fedsynth.keys import Keys
 from fedsynth.persons import identify, keep_rows, keep_sites
 from fedsynth.privacy.account import Account, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
@@ -36,7 +36,6 @@ from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import Misfits, with_lines
-from fedsynth.secure.masking import identity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,9 +114,9 @@ def federate(
     source = _source(transcript, encoded) if seed is None else seed
     run = _secret(source, "name of the run").hex()[:32] if seed is None else f"simulation-{seed}"
     secrets = {name: _secret(source, name) for name in encoded}
-    identities = {name: identity(secret) for name, secret in secrets.items()}
+    identities = {name: Keys(secret).identity for name, secret in secrets.items()}
     trust = trust.with_roster(identities)
-    coordinator = Coordinator(_secret(source, "coordinator"))
+    coordinator = Keys(_secret(source, "coordinator"))
     neighbours: Neighbours = "replace" if public_sizes else "add-remove"
     terms = SimulationTerms(schema, budget, unit, neighbours, coordinator.public)
     trust = trust.in_process(lambda name: _secret(source, f"trust {name}"), terms)

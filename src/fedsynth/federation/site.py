@@ -27,8 +27,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth import keys
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported, is_fault, reason_of
-from fedsynth.federation.coordinator import seal, signed_by
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import (
@@ -55,9 +55,11 @@ from fedsynth.federation.wire import (
     Request,
     WireError,
     encode,
+    is_signed,
     open_envelope,
     write_reply,
 )
+from fedsynth.keys import seal
 from fedsynth.privacy.account import LARGEST_KEPT, Account
 from fedsynth.privacy.charge import Charge, OpenedQuestion
 from fedsynth.privacy.cost import Norms, ProtectedChange, protect
@@ -65,7 +67,6 @@ from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechani
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
-from fedsynth.secure import masking
 
 STORED_BESIDE = 6144
 """Most bytes that a site stores for a question beside its answers: salt, terms, audit rows, hashes and heads."""
@@ -156,11 +157,11 @@ class Site:
 
     @cached_property
     def _seed(self) -> bytes:
-        return masking.identity_seed(self.secret)
+        return keys.Keys(self.secret).seed
 
     @cached_property
     def _identity(self) -> bytes:
-        return masking.identity(self.secret)
+        return keys.Keys(self.secret).identity
 
     def seconds(self, data: bytes) -> float:
         """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
@@ -533,7 +534,7 @@ def authenticated(data: bytes, coordinator: bytes) -> Envelope:
     ``coordinator`` (64 bytes) holds the coordinator's public keys.
     """
     found = open_envelope(data)
-    if not signed_by(coordinator, found.signature, bytes(found.body)):
+    if not is_signed(found.body, found.signature, coordinator):
         raise WireError(
             "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
         )

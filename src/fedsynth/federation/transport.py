@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import (
@@ -27,8 +26,10 @@ from fedsynth.federation.wire import (
     WireError,
     read_reply,
     seal_envelope,
+    sign_request,
 )
 from fedsynth.files import writing
+from fedsynth.keys import Keys
 
 _HEAD = struct.Struct(">BQI")
 
@@ -45,17 +46,17 @@ class Message:
     identity: bytes
     request: Request
     data: bytes
-    coordinator: Coordinator
+    coordinator: Keys
 
     @classmethod
-    def of(cls, site: str, identity: bytes, request: Request, coordinator: Coordinator, seen: AuditPosition) -> Message:
+    def of(cls, site: str, identity: bytes, request: Request, coordinator: Keys, seen: AuditPosition) -> Message:
         """Return the message to the site of this name; the coordinator signs ``request`` unless it is signed already.
 
         ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
         knows; it is sent along.
         """
         if request.signature is None:
-            request.signature = coordinator.sign(request.body)
+            request.signature = sign_request(coordinator, request.body)
         data = seal_envelope(request.signature, seen, request.body, request.weights)
         return cls(site, identity, request, data, coordinator)
 

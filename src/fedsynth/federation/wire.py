@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
@@ -372,15 +373,13 @@ class AuditPosition:
 
         Row 0 stands for none and is not signed.
         """
-        from fedsynth.secure import masking  # it imports cryptography, which queries need not
 
-        return cls(row, chain, masking.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
+        return cls(row, chain, keys.sign(seed, *cls(row, chain)._parts(site))) if row else cls()
 
     def verified(self, site: str, identity: bytes) -> bool:
         """Whether ``site``, the owner of the public key ``identity`` (32 bytes), signed this position."""
-        from fedsynth.secure import masking
 
-        return masking.verified(identity, self.signature, *self._parts(site))
+        return keys.verified(identity, self.signature, *self._parts(site))
 
     def _parts(self, site: str) -> tuple[str | bytes, ...]:
         return "audit position", site, self.row.to_bytes(8), self.chain
@@ -496,6 +495,16 @@ class Reply:
 Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
+def sign_request(coordinator: keys.Keys, body: bytes) -> bytes:
+    """Return the coordinator's signature (64 bytes) of a request's ``body`` (:attr:`Request.body`)."""
+    return coordinator.sign("request", hashlib.sha256(body).digest())
+
+
+def is_signed(body: bytes | memoryview, signature: bytes, coordinator: bytes) -> bool:
+    """Whether the owner of the public keys ``coordinator`` (64 bytes) signed a request's ``body``."""
+    return keys.verified(coordinator, signature, "request", hashlib.sha256(body).digest())
+
+
 def write_reply(
     seed: bytes, site: str, message: str, code: Code, last: tuple[int, bytes], *body: bytes, sealed: bool = False
 ) -> bytes:
@@ -505,16 +514,15 @@ def write_reply(
     (:data:`NO_MESSAGE` for bytes that are none of the coordinator's), and ``last`` the number and the chain value of
     the last row of the site's audit log (:data:`NO_ROW` for none). ``code`` is ``answered`` or the reason why there is
     no answer. ``body`` is the encoded answer, in any number of parts; none for another code. ``sealed`` says that
-    ``body`` is a box, an answer encrypted by :func:`~fedsynth.federation.coordinator.seal`.
+    ``body`` is a box, an answer encrypted by :func:`~fedsynth.keys.seal`.
     """
-    from fedsynth.secure import masking
 
     seen = AuditPosition.signed(seed, site, *last)
     told = ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, seen.signature, sealed)
     head, digest = encode(told), hashlib.sha256()
     for part in body:
         digest.update(part)
-    signature = masking.sign(seed, "reply", head, digest.digest())
+    signature = keys.sign(seed, "reply", head, digest.digest())
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, signature, *body])
 
 
@@ -525,14 +533,13 @@ def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> t
     of a run whose sites' keys the reader does not have. Raises :class:`ForeignReply` for incomplete bytes, and for a
     reply that this site did not sign.
     """
-    from fedsynth.secure import masking
 
     try:
         head, signed, signature, body = _reply_parts(data)
     except WireError as error:
         raise ForeignReply(str(error)) from error
     told = ("reply", bytes(signed), hashlib.sha256(body).digest())
-    if head.site != site or not (identity is None or masking.verified(identity, signature, *told)):
+    if head.site != site or not (identity is None or keys.verified(identity, signature, *told)):
         raise ForeignReply(
             f"the reply is not signed by the identity key of {site}: it was changed on its way, or the site has "
             "another key than the roster"
@@ -545,7 +552,7 @@ def read_reply(data: bytes, request: Request, site: str, identity: bytes | None,
 
     ``identity`` is the site's public identity key (:func:`open_reply`), with which the reply must be signed.
     ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Coordinator.unseal
-    <fedsynth.federation.coordinator.Coordinator.unseal>`); its errors are passed on. Raises :class:`WireError` for an
+    <fedsynth.keys.Coordinator.unseal>`); its errors are passed on. Raises :class:`WireError` for an
     answer that the site signed but that is invalid.
     """
     head, body = open_reply(data, site, identity)

@@ -23,9 +23,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.archive import pack, unpack
-from fedsynth.deep.diffusion import TabularDiffusion
-from fedsynth.deep.gan import TabularGAN
-from fedsynth.deep.vae import TabularVAE
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
@@ -37,6 +34,7 @@ from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
+from fedsynth.plugins import named
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of
@@ -169,12 +167,13 @@ _MODELS: tuple[type[Model], ...] = (
     GradualRows,
     Copula,
     BayesianNetwork,
-    TabularVAE,
-    TabularGAN,
-    TabularDiffusion,
 )
 _AXES: tuple[type[ModelAxis], ...] = (Bins, AdaptiveBins, OneAxis, TwoAxes)
-MODELS = {model.kind: model for model in _MODELS}
+MODELS = {model.kind: f"{model.__module__}:{model.__name__}" for model in _MODELS} | {
+    "vae": "fedsynth.deep.vae:TabularVAE",
+    "gan": "fedsynth.deep.gan:TabularGAN",
+    "diffusion": "fedsynth.deep.diffusion:TabularDiffusion",
+}  # imported when a file holds one
 AXES = {axis.kind: axis for axis in _AXES}
 
 
@@ -455,7 +454,7 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
     for name, array in arrays.items():
         owner, _, own = name.partition(".")
         parts.setdefault(owner, {})[own] = array
-    model = MODELS[head.kind].from_arrays(head.model, parts.get("model", {}))
+    model = named(MODELS[head.kind]).from_arrays(head.model, parts.get("model", {}))
     axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)

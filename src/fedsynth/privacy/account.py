@@ -38,8 +38,8 @@ from typing import Any
 
 import msgspec
 
-from fedsynth.deploy.backup import copy_database
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
+from fedsynth.files import copy_database
 from fedsynth.privacy.account_file import (
     AccountFile,
     ClockRecord,

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import msgspec
 
 from fedsynth.files import load_json
+from fedsynth.keys import Keys, sign, verified
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Cost, Neighbours, Unit
-from fedsynth.secure.masking import identity, identity_seed, sign, verified
 
 _CONTEXT = "account extract"
 _Key = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
@@ -122,6 +122,6 @@ def extract(account: Account, secret: bytes, site: str, run: str, coordinator: b
 
 def sign_extract(content: AccountExtract, secret: bytes) -> AccountExtract:
     """Return an extract with the identity and the signature of the site that has this ``secret`` (32 bytes)."""
-    content = msgspec.structs.replace(content, identity=identity(secret).hex())
-    signature = sign(identity_seed(secret), _CONTEXT, content.signed_bytes)
+    content = msgspec.structs.replace(content, identity=Keys(secret).identity.hex())
+    signature = sign(Keys(secret).seed, _CONTEXT, content.signed_bytes)
     return msgspec.structs.replace(content, signature=signature.hex())

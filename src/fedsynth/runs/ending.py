@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.ending import acknowledges, write_end
 from fedsynth.federation.transport import Transport
 from fedsynth.files import load_json, write_private
+from fedsynth.keys import Keys
 
 FORMAT = 1  # of the file
 PATIENCE = 15.0  # s for which acknowledgements are waited for
@@ -78,7 +78,7 @@ def unacknowledged(folder: Path) -> dict[str, tuple[str, ...]]:
 def tell_ends(
     folder: Path,
     transport: Transport,
-    coordinator: Coordinator,
+    coordinator: Keys,
     keys: Mapping[str, bytes],
     *,
     patience: float = PATIENCE,

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import hmac
-import io
 import json
 import logging
 import os
 import platform
 import shutil
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +25,7 @@ from fedsynth.data.sources.files import is_csv
 from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.resolution import SmallGroups
 from fedsynth.federation.trust import Trust
-from fedsynth.files import load_object, load_toml, read_text, refuse_format, write_private, write_whole
+from fedsynth.files import load_toml, write_private, write_whole
 from fedsynth.privacy.ledger import LedgerFile
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -36,15 +33,12 @@ from fedsynth.schema import Schema
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedsynth.evaluation.evaluate import Evaluation
-    from fedsynth.evaluation.summary import RunSummary
     from fedsynth.federation.federation import Federation
     from fedsynth.files import Records
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.rows import Table
     from fedsynth.runs.split import Split
 
-SCORES_FORMAT = 4  # of scores.json
 _log = logging.getLogger(__name__)
 
 
@@ -178,21 +172,6 @@ class RunFolder:
             )
         return trust.with_roster(roster)
 
-    def summary(self) -> RunSummary:
-        """Return what a report says about the run itself: its job, its guarantee, its costs and its number of rows.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if one of the files that it needs is missing.
-        """
-        from fedsynth.data.read import column_names, read_frame
-        from fedsynth.evaluation.summary import RunSummary
-
-        self.require(self.run_file, self.ledger_file, self.table_file)
-        ledger, said = self.ledger, tomllib.loads(self.job.to_toml())
-        kind = written_kind(self.table_file)
-        rows = len(read_frame(self.table_file, column_names(self.table_file, records=kind)[:1], records=kind))
-        text, hidden = read_text(self.run_file), self.hidden()
-        return RunSummary(self.path.resolve().name, said, self.made, ledger, rows, text, hidden)
-
     def hidden(self) -> SmallGroups | None:
         """Return which groups of rows noise hides, as the info of the run's model says; ``None`` if nothing says it.
 
@@ -260,22 +239,6 @@ class RunFolder:
 
         return load(self.model_file)
 
-    def scores(self) -> Evaluation:
-        """Return the evaluation in ``scores.json``.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` for a file of other content or of another version, and
-        ``OSError`` if it is missing.
-        """
-        from fedsynth.evaluation.evaluate import Evaluation
-
-        mend = "measure again with `fedsynth report --fresh`, or `fedsynth evaluate --force` if it has no run.toml"
-        try:
-            content = load_object(self.scores_file, "scores of fedsynth")
-            refuse_format(content.pop("format", None), SCORES_FORMAT, str(self.scores_file), mend)
-            return Evaluation.from_json(content)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise FedsynthError(f"{self.scores_file} holds no scores of this version; {mend}") from error
-
     # -----------------------------------------------------------------------------------------------------------------
     # Writing
 
@@ -325,34 +288,6 @@ class RunFolder:
         """
         write_private(self.rows_key, key.hex())
         return _keyed(key, rows)
-
-    def write_scores(self, evaluation: Evaluation) -> None:
-        """Write ``scores.json`` (everything) and ``scores.csv`` (a line per score); make the directory if needed."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        content = {"format": SCORES_FORMAT, **evaluation.to_json()}
-        write_whole(self.scores_file, json.dumps(content, indent=1, allow_nan=False))
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        sides = ("synthetic", "reference")
-        numbers = [f"{side}{part}" for side in sides for part in ("", "_low", "_high")]
-        writer.writerow(["family", "name", *numbers, "best", "verdict", "bound", "p_value", "reference_is", "note"])
-        for score in evaluation.scores:
-            bands = [(side.value, side.low, side.high) for side in (score.synthetic, score.reference)]
-            values = [value for band in bands for value in band]
-            ends = [score.best, score.verdict, score.bound, score.p_value, score.reference_is, score.note]
-            writer.writerow([score.family, score.name, *values, *ends])
-        write_whole(self.path / "scores.csv", text.getvalue())
-
-    def write_report(self, evaluation: Evaluation) -> Path:
-        """Write ``report.html`` from an evaluation, with the run's costs if a run wrote the directory; return its path.
-
-        Raises :class:`~fedsynth.errors.FedsynthError` if a run wrote the directory and its ledger is missing or
-        damaged, or its synthetic rows are missing; its other files are not needed.
-        """
-        from fedsynth.evaluation.report import render_report
-
-        write_whole(self.page, render_report(evaluation, self.summary() if self.is_run else None))
-        return self.page
 
 
 @contextmanager

@@ -22,11 +22,11 @@ from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
+from fedsynth.keys import KEY_BYTES
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
-from fedsynth.secure.masking import KEY_BYTES
 
 DEMO_DATA = "demo:rand-hie"
 FORMATS = ("csv", "parquet")

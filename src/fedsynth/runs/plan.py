@@ -31,7 +31,7 @@ from fedsynth.methods import Method
 from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Ledger
-from fedsynth.rows import Table
+from fedsynth.rows import Table, workload_error
 from fedsynth.runs.dry_run import MARGIN, ForecastRange, likely_rows
 from fedsynth.schema import Schema
 
@@ -320,8 +320,6 @@ def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
 
 
 def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, seed: int) -> PlannedTrial:
-    from fedsynth.evaluation.fidelity import workload_error
-
     rng = np.random.default_rng(seed)
     sites = split(table, planned.sites, planned.dealing(), rng)
     federation = federate(

@@ -12,17 +12,17 @@ from typing import Annotated
 import msgspec
 
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.coordinator import KEY, Coordinator
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import load_json, private_folder, write_private
+from fedsynth.keys import KEY_BYTES, Keys
 
 FORMAT = 1  # of run.json
 SEEN_FORMAT = 2  # of seen.json
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 
 
-def load_coordinator(folder: Path) -> Coordinator:
+def load_coordinator(folder: Path) -> Keys:
     """Load the coordinator's secret from a federation's folder: the key that signs requests and opens sealed answers.
 
     The secret is never created here, since sites answer only the coordinator whose key they got when they joined.
@@ -40,9 +40,9 @@ def load_coordinator(folder: Path) -> Coordinator:
         secret = bytes.fromhex(file.read_text(encoding="ascii"))
     except ValueError:
         secret = b""
-    if len(secret) != KEY:
+    if len(secret) != KEY_BYTES:
         raise FedsynthError(f"{file} holds no coordinator's secret; restore it from the backup")
-    return Coordinator(secret)
+    return Keys(secret)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth import keys
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.events import (
     Answer,
@@ -151,9 +152,9 @@ class Aggregator:
                 rows = len(self.session.neighbours(site))
                 if not (
                     are_bytes(answer.boxes, rows, BOX_BYTES)
-                    and are_bytes(answer.seeds, rows, masking.KEY_BYTES)
-                    and are_bytes(answer.commitments, rows, masking.KEY_BYTES)
-                    and are_bytes(answer.secrets, 2, masking.KEY_BYTES)
+                    and are_bytes(answer.seeds, rows, keys.KEY_BYTES)
+                    and are_bytes(answer.commitments, rows, keys.KEY_BYTES)
+                    and are_bytes(answer.secrets, 2, keys.KEY_BYTES)
                 ):
                     raise self._bad(site)
                 self.boxes[site] = answer
@@ -173,7 +174,7 @@ class Aggregator:
                 share, kept = self._noise()
                 if not (
                     are_bytes(answer.shares, len(held), SHARE_BYTES)
-                    and are_bytes(answer.pairs, len(out), masking.KEY_BYTES)
+                    and are_bytes(answer.pairs, len(out), keys.KEY_BYTES)
                     and are_bytes(answer.noise, len(share.parts) - kept, SEED_BYTES)
                 ):
                     raise self._bad(site)
@@ -293,7 +294,7 @@ class Aggregator:
         self.survivors = sorted(site for site, size in self.cells.items() if size == cells)
         if not self._enough(self.survivors):
             return {}
-        self._signed = masking.digest(*self.survivors)
+        self._signed = keys.digest(*self.survivors)
         self._inside = set(self.session.places(self.survivors))
         event = Approve(self.session.digest, self.session.places(self.survivors))
         return dict.fromkeys(self.survivors, event)
@@ -303,7 +304,7 @@ class Aggregator:
         if not self._enough(signers):
             return {}
         shown = signers[: self.quorum(len(self.session.members))]
-        approvals = as_bytes([self.approvals[signer].approval for signer in shown], masking.SIGNATURE_BYTES)
+        approvals = as_bytes([self.approvals[signer].approval for signer in shown], keys.SIGNATURE_BYTES)
         return dict.fromkeys(signers, Unmask(self.session.digest, self.session.places(shown), approvals))
 
     def _finish(self) -> Mapping[str, Event]:
@@ -414,7 +415,7 @@ class Aggregator:
 
 
 def _row(committed: bytes, row: int) -> bytes:
-    return committed[masking.KEY_BYTES * row : masking.KEY_BYTES * (row + 1)]
+    return committed[keys.KEY_BYTES * row : keys.KEY_BYTES * (row + 1)]
 
 
 def _rows(places: Sequence[int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedsynth import keys
 from fedsynth.errors import Refused
 from fedsynth.federation.events import (
     ApprovalAnswer,
@@ -70,8 +71,8 @@ class PairSecrets(NamedTuple):
     unseals: bytes
 
 
-ANNOUNCEMENT_BYTES = 2 * masking.KEY_BYTES
-BOX_BYTES = 2 * SHARE_BYTES + masking.TAG_BYTES
+ANNOUNCEMENT_BYTES = 2 * keys.KEY_BYTES
+BOX_BYTES = 2 * SHARE_BYTES + keys.TAG_BYTES
 
 
 def commitment(secret: bytes, purpose: str) -> bytes:
@@ -81,7 +82,7 @@ def commitment(secret: bytes, purpose: str) -> bytes:
     masks' seeds (:data:`MASK_SECRET`), one pairwise mask (:data:`PAIR_SEED`), or to tell sessions apart
     (:data:`FRESH`). The protocol of Bonawitz et al. (2017) has no such commitments.
     """
-    return masking.digest(purpose, secret)
+    return keys.digest(purpose, secret)
 
 
 def sign_keys(identity: bytes, question: str, terms: str, site: str, announcement: bytes) -> bytes:
@@ -92,7 +93,7 @@ def sign_keys(identity: bytes, question: str, terms: str, site: str, announcemen
     its name, and ``announcement`` what it announces: its X25519 key of the run and a commitment (the hash of a secret),
     64 bytes together.
     """
-    return masking.sign(identity, "keys", question, terms, site, announcement)
+    return keys.sign(identity, "keys", question, terms, site, announcement)
 
 
 def check_keys(
@@ -106,12 +107,12 @@ def check_keys(
     """
     if site not in identities:
         raise Refused(f"{site!r} is not in the roster; add it to the roster, or run without it")
-    if not masking.verified(identities[site], signature, "keys", question, terms, site, announcement):
+    if not keys.verified(identities[site], signature, "keys", question, terms, site, announcement):
         raise Refused(
             f"the keys of {site!r} are not signed by its identity in the roster under the terms {terms!r}; compare "
             "rosters and terms"
         )
-    if not masking.usable(announcement[: masking.KEY_BYTES]):
+    if not keys.usable(announcement[: keys.KEY_BYTES]):
         raise Refused(f"the public key of {site!r} is invalid; start the run again without that site")
 
 
@@ -167,12 +168,12 @@ class Session:
         """
         neighbours = self.neighbours(site)
         signed = [signatures[self.members[at]] for at in neighbours]
-        return ShareKeys(self.members, self.announcements, as_bytes(signed, masking.SIGNATURE_BYTES), neighbours)
+        return ShareKeys(self.members, self.announcements, as_bytes(signed, keys.SIGNATURE_BYTES), neighbours)
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 (32 bytes) of the question, the terms, and all members' names and keys, which identifies the sum."""
-        return masking.digest("session", self.question, self.terms, *self.members, self._announcements)
+        return keys.digest("session", self.question, self.terms, *self.members, self._announcements)
 
     def verify(self, event: ShareKeys, site: str, identities: Mapping[str, bytes]) -> None:
         """Raise :class:`Refused` unless the ``event`` that starts the session is one that ``site`` may take part in.
@@ -189,8 +190,8 @@ class Session:
             raise Refused(
                 "the neighbours are not those that the members' keys give this site; install the same fedsynth version"
             )
-        if not are_bytes(event.signatures, len(neighbours), masking.SIGNATURE_BYTES):
-            raise Refused(f"the signatures of {len(neighbours)} sites must have {masking.SIGNATURE_BYTES} bytes each")
+        if not are_bytes(event.signatures, len(neighbours), keys.SIGNATURE_BYTES):
+            raise Refused(f"the signatures of {len(neighbours)} sites must have {keys.SIGNATURE_BYTES} bytes each")
         for at, signature in zip(neighbours, event.signatures, strict=True):
             member = self.members[at]
             check_keys(identities, self.question, self.terms, member, self.announcement(member), signature.tobytes())
@@ -239,12 +240,12 @@ class Session:
         other and of those of every other sum of the run. Raises :class:`Refused` if the other's public key is invalid.
         """
         first, second = (owner, other) if owner < other else (other, owner)
-        public = self.announcement(other)[: masking.KEY_BYTES]
-        keys = masking.agree(private, public, "pair", self.digest, first, second, keys=3)
+        public = self.announcement(other)[: keys.KEY_BYTES]
+        agreed = keys.agree(private, public, "pair", self.digest, first, second, keys=3)
         seed, one, two = (
-            keys[: masking.KEY_BYTES],
-            keys[masking.KEY_BYTES : -masking.KEY_BYTES],
-            keys[-masking.KEY_BYTES :],
+            agreed[: keys.KEY_BYTES],
+            agreed[keys.KEY_BYTES : -keys.KEY_BYTES],
+            agreed[-keys.KEY_BYTES :],
         )
         return PairSecrets(seed, one, two) if owner == first else PairSecrets(seed, two, one)
 
@@ -254,7 +255,7 @@ class Session:
         The self-mask is the one that no other site subtracts. ``secret`` (32 bytes) is what the site has split among
         its neighbours so that the server can remove this mask from a total.
         """
-        return masking.derive(secret, "self mask", self.digest)
+        return keys.derive(secret, "self mask", self.digest)
 
     def crypt_seeds(self, secret: bytes, seeds: Bytes, *, encrypt: bool) -> Bytes:
         """Encrypt the seeds of a site's pairwise masks under its mask secret, or decrypt them if ``encrypt`` is false.
@@ -265,7 +266,7 @@ class Session:
         neighbours.
         """
         words = seeds.reshape(-1).copy().view("<u8")
-        masking.mask(words, masking.derive(secret, "seeds", self.digest), add=encrypt)
+        masking.mask(words, keys.derive(secret, "seeds", self.digest), add=encrypt)
         return words.view(np.uint8).reshape(seeds.shape)
 
     def approve(self, identity: bytes, survivors: Sequence[str]) -> bytes:
@@ -273,12 +274,12 @@ class Session:
 
         ``identity`` is the seed of the site's signing key.
         """
-        return masking.sign(identity, "survivors", self.digest, masking.digest(*survivors))
+        return keys.sign(identity, "survivors", self.digest, keys.digest(*survivors))
 
     def approved(self, public: bytes, approval: bytes, survivors: bytes) -> bool:
         """Whether ``approval`` is the signature of a list of survivors (:meth:`approve`) by the owner of ``public``.
 
         ``public`` is an identity key; ``survivors`` is the digest of the names
-        (:func:`~fedsynth.secure.masking.digest`).
+        (:func:`~fedsynth.secure.keys.digest`).
         """
-        return masking.verified(public, approval, "survivors", self.digest, survivors)
+        return keys.verified(public, approval, "survivors", self.digest, survivors)

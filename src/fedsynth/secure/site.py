@@ -60,6 +60,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from fedsynth import keys
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.events import (
     Answer,
@@ -141,7 +142,7 @@ class SecureSum:
         runs on a sparse graph (:meth:`layout`), that is made for so many failures, or for a twentieth of the members if
         ``None``: where more sites fail, the sum may fail too.
     roster
-        Every site's name and public identity key (:func:`~fedsynth.secure.masking.identity`). A
+        Every site's name and public identity key (:func:`~fedsynth.keys.identity`). A
         simulation fills it in; a deployed site's policy holds its own copy.
     """
 
@@ -347,16 +348,16 @@ class SecureSum:
         private = site.run_key(KEY)
         pairs = [session.pair(private, site.name, session.members[at]) for at in neighbours]
         plains = [b"".join(map(to_bytes, shares)) for shares in zip(*shared, strict=True)]
-        boxes = [masking.seal(pair.seals, plain) for pair, plain in zip(pairs, plains, strict=True)]
-        seeds = as_bytes([pair.seed for pair in pairs], masking.KEY_BYTES)
+        boxes = [keys.encrypted(pair.seals, plain) for pair, plain in zip(pairs, plains, strict=True)]
+        seeds = as_bytes([pair.seed for pair in pairs], keys.KEY_BYTES)
         commitments = [commitment(pair.seed, PAIR_SEED) for pair in pairs]
         return BoxesAnswer(
             as_bytes(boxes, BOX_BYTES),
             session.crypt_seeds(_secret(site, session, MASK_SECRET), seeds, encrypt=True),
-            as_bytes(commitments, masking.KEY_BYTES),
+            as_bytes(commitments, keys.KEY_BYTES),
             as_bytes(
                 [commitment(_secret(site, session, purpose), purpose) for purpose in (SELF_MASK, MASK_SECRET)],
-                masking.KEY_BYTES,
+                keys.KEY_BYTES,
             ),
         )
 
@@ -390,7 +391,7 @@ class SecureSum:
             pair, plain = session.pair(private, site.name, sender), 2 * NO_SHARE
             with contextlib.suppress(Refused):
                 key = pair.seals if sender == site.name else pair.unseals
-                plain = masking.unseal(key, boxes[start : start + BOX_BYTES])
+                plain = keys.decrypted(key, boxes[start : start + BOX_BYTES])
                 good += 1
             opened[sender] = _Held(plain[:SHARE_BYTES], plain[SHARE_BYTES:], pair.seed)
         _require(good, len(neighbours), session.layout.threshold)
@@ -445,18 +446,18 @@ class SecureSum:
         return SharesAnswer(
             _secret(site, session, SELF_MASK),
             as_bytes(shares, SHARE_BYTES),
-            as_bytes(pairs, masking.KEY_BYTES),
+            as_bytes(pairs, keys.KEY_BYTES),
             as_bytes(excess, SEED_BYTES),
         )
 
     def _check_approvals(self, session: Session, event: Unmask, survivors: Sequence[str]) -> None:
         """Refuse unless enough different survivors signed exactly this set of survivors."""
         signers, required = session.at(event.signers, "signers"), self.quorum(len(session.members))
-        if not are_bytes(event.approvals, len(signers), masking.SIGNATURE_BYTES):
-            raise Refused(f"the approvals of {len(signers)} sites must have {masking.SIGNATURE_BYTES} bytes each")
+        if not are_bytes(event.approvals, len(signers), keys.SIGNATURE_BYTES):
+            raise Refused(f"the approvals of {len(signers)} sites must have {keys.SIGNATURE_BYTES} bytes each")
         if len(signers) < required or not set(signers) <= set(survivors):
             raise Refused(f"{len(signers)} sites agreed on who is in the sum, and {required} must; start the run again")
-        signed = masking.digest(*survivors)
+        signed = keys.digest(*survivors)
         for signer, approval in zip(signers, event.approvals, strict=True):
             if not session.approved(self.roster[signer], approval.tobytes(), signed):
                 raise Refused(
@@ -467,7 +468,7 @@ class SecureSum:
 
 def _announcement(site: SiteTurn) -> bytes:
     """Return this site's public key of the run, and a commitment that differs between sessions with different salts."""
-    return masking.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
+    return keys.public_key(site.run_key(KEY)) + commitment(site.key(FRESH), FRESH)
 
 
 def _secret(site: SiteTurn, session: Session, purpose: str) -> bytes:

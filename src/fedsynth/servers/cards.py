@@ -12,8 +12,8 @@ import tomli_w
 from fedsynth.deploy.roster import fingerprint
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, write_whole
-from fedsynth.servers.keys import SERVERS, check_publics
 from fedsynth.servers.links import ServerCard
+from fedsynth.servers.shares import SERVERS, check_publics
 
 _Kind = TypeVar("_Kind", ServerCard, "ServerCards")
 

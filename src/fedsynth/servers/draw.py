@@ -58,9 +58,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.servers.keys import SERVERS
 from fedsynth.servers.questions import GRAIN, MOST_CANDIDATES, MOST_PENALTY, MOST_WEIGHT
-from fedsynth.servers.shares import LARGEST_SQUARE
+from fedsynth.servers.shares import LARGEST_SQUARE, SERVERS
 
 NOISY = (0, 1)
 """The two parties that add Gumbel numbers."""

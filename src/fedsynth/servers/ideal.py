@@ -20,10 +20,9 @@ from fedsynth.errors import Refused, SiteLost
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.wire import encode
 from fedsynth.schema.bins import Integers
-from fedsynth.servers.keys import SERVERS
 from fedsynth.servers.questions import GRAIN, OpenTables, Question, SelectTable
 from fedsynth.servers.server import ComputeParty, part_for
-from fedsynth.servers.shares import Wide, roots, total
+from fedsynth.servers.shares import SERVERS, Wide, roots, total
 
 DRAW_BYTES = 97e3
 """Bytes that a server sends to the two others for one candidate of a draw among three parties, as measured."""

@@ -34,9 +34,9 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError
 from fedsynth.files import write_private
-from fedsynth.secure import masking
+from fedsynth.keys import KEY_BYTES, Keys
 from fedsynth.servers.draw import DrawFailed
-from fedsynth.servers.keys import SERVERS, ServerKeys
+from fedsynth.servers.shares import SERVERS
 
 _LENGTH = struct.Struct("<I")
 _CHUNK = 2**16
@@ -69,7 +69,7 @@ class ServerCard(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=T
             raise FedsynthError(
                 f"the certificate of the server at {self.address} cannot be read ({error}); get its card again"
             ) from error
-        if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != self.keys[: masking.KEY_BYTES]:
+        if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != self.keys[:KEY_BYTES]:
             raise FedsynthError(
                 f"the certificate of the server at {self.address} does not hold its identity key; get its card again"
             )
@@ -90,18 +90,18 @@ def card_of(secret: bytes, address: str) -> ServerCard:
 
     ``address`` is the HOST:PORT at which it listens. The same arguments give the same card each time.
     """
-    return ServerCard(address, ServerKeys(secret).public.hex(), _certificate(secret))
+    return ServerCard(address, Keys(secret).public.hex(), _certificate(secret))
 
 
 def _certificate(secret: bytes) -> str:
     key = _signing(secret)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, masking.identity(secret).hex())])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, Keys(secret).identity.hex())])
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
-        .serial_number(int.from_bytes(hashlib.sha256(masking.identity(secret)).digest()[:16]))
+        .serial_number(int.from_bytes(hashlib.sha256(Keys(secret).identity).digest()[:16]))
         .not_valid_before(datetime.datetime(2020, 1, 1))
         .not_valid_after(datetime.datetime(9999, 12, 31, 23, 59, 59))  # pinned: no date makes it another one
         .sign(key, None)
@@ -110,7 +110,7 @@ def _certificate(secret: bytes) -> str:
 
 
 def _signing(secret: bytes) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(masking.identity_seed(secret))
+    return Ed25519PrivateKey.from_private_bytes(Keys(secret).seed)
 
 
 def _context(purpose: int, cards: Sequence[ServerCard], own: bytes | None) -> ssl.SSLContext:

@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, is_fault, reason_of
-from fedsynth.federation.coordinator import signed_by
 from fedsynth.federation.wire import WireError, decode, encode
+from fedsynth.keys import verified
 from fedsynth.servers.calls import (
     Agree,
     Answered,
@@ -50,7 +50,7 @@ from fedsynth.servers.questions import Question, SelectTable
 from fedsynth.servers.server import ComputeParty
 
 CHALLENGE = 32
-PURPOSE = b"fedsynth compute server challenge 1"
+PURPOSE = "compute server challenge"
 IDLE = 24 * 3600.0
 """Longest time in seconds between two calls of a coordinator on one connection, which then ends."""
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class ComputeServer:
             challenge = os.urandom(CHALLENGE)
             send(client, challenge)
             said = challenge + self.server.keys.public
-            if not signed_by(self.server.terms.coordinator, receive(client, most=64), said, PURPOSE):
+            if not verified(self.server.terms.coordinator, receive(client, most=64), PURPOSE, said):
                 raise Refused("the client does not hold the key of the coordinator that this server answers")
             client.settimeout(IDLE)
             while True:

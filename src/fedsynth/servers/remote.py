@@ -19,10 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
-from fedsynth.federation.coordinator import Coordinator
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import WireError, decode, encode
+from fedsynth.keys import Keys
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.calls import (
     Agree,
@@ -43,12 +43,11 @@ from fedsynth.servers.calls import (
     Take,
 )
 from fedsynth.servers.cards import SERVERS_FILE, load_cards
-from fedsynth.servers.keys import SERVERS
 from fedsynth.servers.links import ServerCard, connect, receive, send
 from fedsynth.servers.process import CHALLENGE, IDLE, PURPOSE
 from fedsynth.servers.questions import OpenTables, Question, SelectTable
 from fedsynth.servers.server import part_for
-from fedsynth.servers.shares import total
+from fedsynth.servers.shares import SERVERS, total
 from fedsynth.servers.trust import ThreeServers
 
 _Result = TypeVar("_Result", bound=Call)
@@ -79,7 +78,7 @@ class RemoteServers:
     """
 
     cards: Sequence[ServerCard]
-    coordinator: Coordinator
+    coordinator: Keys
     timeout: float = 900.0
     traffic: tuple[BytesMoved, BytesMoved, BytesMoved] = field(
         default_factory=lambda: (BytesMoved(), BytesMoved(), BytesMoved())
@@ -212,7 +211,7 @@ class RemoteServers:
         card = self.cards[number]
         connection = connect(card, None, self.timeout)
         challenge = receive(connection, most=CHALLENGE)
-        send(connection, self.coordinator.sign(challenge + card.keys, PURPOSE))
+        send(connection, self.coordinator.sign(PURPOSE, challenge + card.keys))
         self._connections[number], self._used[number] = connection, time.monotonic()
         return connection
 
@@ -232,7 +231,7 @@ class RemoteServers:
 
 
 @contextmanager
-def connected(trust: Trust, folder: Path, coordinator: Coordinator) -> Iterator[Trust]:
+def connected(trust: Trust, folder: Path, coordinator: Keys) -> Iterator[Trust]:
     """A context manager (for a ``with`` block) that yields ``trust``, connected to the compute servers if it uses them.
 
     If ``trust`` is :class:`ThreeServers`, a copy with connections (its ``servers``) is yielded, for a run within the

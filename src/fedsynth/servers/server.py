@@ -29,18 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused
-from fedsynth.federation.coordinator import signed_by as asked_by
 from fedsynth.federation.events import Bytes, DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.wire import QuestionHead, Request, encode
+from fedsynth.federation.wire import QuestionHead, Request, encode, is_signed
+from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
+from fedsynth.keys import digest as keyed_digest
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
-from fedsynth.secure import masking
-from fedsynth.servers import keys as server_keys
-from fedsynth.servers.keys import BOX, SERVERS, ServerKeys, check_publics
 from fedsynth.servers.questions import (
     OpenTables,
     Question,
@@ -55,9 +53,11 @@ from fedsynth.servers.questions import (
     price_of,
 )
 from fedsynth.servers.shares import (
+    SERVERS,
     Wide,
     Words,
     added,
+    check_publics,
     expand,
     last_share,
     open_share,
@@ -68,6 +68,8 @@ from fedsynth.servers.shares import (
     zero_share,
 )
 
+BOX = 3 * KEY_BYTES + TAG_BYTES
+"""Length of a box in bytes: the sender's public key for this box, and two sealed secrets of 32 bytes."""
 _CONFIRM = b"both hold this share"
 _DEAL = "a deal to three servers"
 
@@ -89,14 +91,12 @@ def deal(
     shares = [secrets.key(f"share {number}") for number in range(SERVERS)]
     context = (digest, site, terms)
     boxes = [
-        server_keys.seal(
-            public, secrets.key(f"box {server}"), shares[server], shares[(server + 1) % SERVERS], str(server), *context
-        )
-        for server, public in enumerate(publics)
+        b"".join(seal(public, secrets.key(f"box {at}"), shares[at] + shares[(at + 1) % SERVERS], str(at), *context))
+        for at, public in enumerate(publics)
     ]
     body = seal_share(shares[2], last_share(values, shares[0], shares[1]), *context)
     digest_of_body = hashlib.sha256(body).digest()
-    signature = masking.sign(secrets.identity, _DEAL, *context, *boxes, digest_of_body)
+    signature = sign(secrets.identity, _DEAL, *context, *boxes, digest_of_body)
     return DealtShares(_array(*boxes).reshape(SERVERS, BOX), digest_of_body, signature, _array(body))
 
 
@@ -321,7 +321,7 @@ class ComputeParty:
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` if the secret belongs to another server."""
-        self.keys = ServerKeys(self.secret)
+        self.keys = Keys(self.secret)
         if self.terms.publics[self.terms.position] != self.keys.public:
             raise InvalidParameter("the server's secret does not belong to its public key; correct the position")
 
@@ -338,7 +338,7 @@ class ComputeParty:
         in more than its number in the run, :class:`BudgetExceeded` if the vaults of the run exceed the budget in the
         terms, and another :class:`~fedsynth.errors.FedsynthError` for a malformed question or query.
         """
-        if not asked_by(self.terms.coordinator, signature, body):
+        if not is_signed(body, signature, self.terms.coordinator):
             raise Refused(
                 "the question is not signed by the coordinator in this server's terms; check that both belong to one "
                 "federation"
@@ -391,15 +391,16 @@ class ComputeParty:
             )
         context = (question, site, self.terms.trust)
         signed = (*(box.tobytes() for box in dealt.keys), dealt.digest)
-        if not masking.verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
+        if not verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
             raise Refused(f"the shares sent as {site}'s are not signed by {site}, or belong to another question")
-        digest = masking.digest(*signed)
+        digest = keyed_digest(*signed)
         if self.ledger.first(f"deal {vault} {site}", digest) != digest:
             raise Refused(f"{site} dealt other shares to this vault before; start another run")
         at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
         if at and hashlib.sha256(body).digest() != dealt.digest:
             raise Refused(f"the share of {site} was changed on its way to this server; run the same command again")
-        secrets = self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context)
+        opened = self.keys.unseal(dealt.keys[at].tobytes(), str(at), *context)
+        secrets = opened[:KEY_BYTES], opened[KEY_BYTES:]
         own, following = (
             open_share(secret, body, cells, *context) if number == SERVERS - 1 else expand(secret, cells)
             for secret, number in zip(secrets, (at, (at + 1) % SERVERS), strict=True)
@@ -519,7 +520,7 @@ class ComputeParty:
                     f"the statement of server {number + 1} and this server's differ in the question, the sites or the "
                     "amount spent, and nothing is opened; restore that server's newest ledger, or start another run"
                 )
-            if not server_keys.signed_by(public, one.signature, "statement", statement.body):
+            if not verified(public, one.signature, "statement", statement.body):
                 raise Refused(
                     f"the statement of server {number + 1} is not signed by it, and nothing is opened; pin the current "
                     "cards of all three servers"

@@ -18,12 +18,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Refused
+from fedsynth.errors import InvalidParameter, Refused
+from fedsynth.keys import PUBLIC_BYTES, Keys, decrypted, encrypted
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.schema.bins import Integers
-from fedsynth.secure import masking
-from fedsynth.servers.keys import SERVERS, ServerKeys
 
+SERVERS = 3
 Words = NDArray[np.uint64]
 """Integers modulo 2^64."""
 Wide = NDArray[np.uint64]
@@ -35,6 +35,17 @@ LARGEST_SQUARE = 2**51 - 1
 """Squared distances of a draw above this number count as this number."""
 _SHARE = b"a share for three servers"
 _ZERO = b"a share of zero"
+
+
+def check_publics(publics: tuple[bytes, ...]) -> None:
+    """Raise :class:`InvalidParameter` unless ``publics`` are the keys of three different servers, 64 bytes each."""
+    if len(publics) != SERVERS or any(len(public) != PUBLIC_BYTES for public in publics):
+        raise InvalidParameter(f"three public keys of {PUBLIC_BYTES} bytes are needed; pin all three servers' cards")
+    if len(set(publics)) < SERVERS:
+        raise InvalidParameter(
+            "two of the three servers have the same key, so that one of them could read everything; pin three "
+            "different servers"
+        )
 
 
 def widened(values: Integers) -> Wide:
@@ -115,7 +126,7 @@ def seal_share(key: bytes, share: Wide, *context: str | bytes) -> bytes:
     ``key`` (32 secret bytes) must be used for this share alone. ``context`` names question, site and terms; it is
     authenticated and must be given again to :func:`open_share`.
     """
-    return masking.seal(key, share.astype("<u8").tobytes(), "third share", *context)
+    return encrypted(key, share.astype("<u8").tobytes(), "third share", *context)
 
 
 def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wide:
@@ -123,7 +134,7 @@ def open_share(key: bytes, body: bytes, cells: int, *context: str | bytes) -> Wi
 
     Raises :class:`Refused` if ``body`` was changed or does not have ``cells`` cells.
     """
-    plain = masking.unseal(key, body, "third share", *context)
+    plain = decrypted(key, body, "third share", *context)
     if len(plain) != 16 * cells:
         raise Refused(
             f"the site dealt a share of {len(plain) // 16} cells, not {cells}; install the same fedsynth everywhere"
@@ -154,7 +165,7 @@ def score(own: Wide, following: Wide, expected: Integers, server: int) -> int:
     return product(own, added(own, added(following, following)))
 
 
-def zero_share(keys: ServerKeys, publics: Sequence[bytes], server: int, cells: int, context: bytes) -> Words:
+def zero_share(keys: Keys, publics: Sequence[bytes], server: int, cells: int, context: bytes) -> Words:
     """Return a server's share of zero: the three shares for one context add up to 0, and any two of them are uniform.
 
     Added to what a server sends, it hides everything but the sum over servers. Each pair of servers has one

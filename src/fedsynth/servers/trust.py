@@ -13,13 +13,14 @@ from fedsynth.errors import Refused, Unsupported
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 from fedsynth.schema.bins import Integers
-from fedsynth.servers.keys import SERVERS, ServerKeys, check_publics
 from fedsynth.servers.questions import MOST_RECORDS, check_deposit, largest_count
 from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
+from fedsynth.servers.shares import SERVERS, check_publics
 from fedsynth.servers.vault import Servers, SharedVault
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class ThreeServers:
         from fedsynth.servers.ideal import IdealServers
 
         secrets = [secret(f"server {number}") for number in range(SERVERS)]
-        pinned = replace(self, publics=tuple(ServerKeys(one).public for one in secrets))
+        pinned = replace(self, publics=tuple(Keys(one).public for one in secrets))
 
         def server(position: int) -> ComputeParty:
             agreed = ServerTerms(

@@ -23,9 +23,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fedsynth.federation.coordinator import Coordinator, signed_by
 from fedsynth.federation.events import Bytes
 from fedsynth.federation.wire import SIGNATURE, Request, WireError, decode, encode
+from fedsynth.keys import Keys, verified
 
 OVERHEAD = 4096
 """Largest number of bytes by which a file exceeds the message in it."""
@@ -130,7 +130,7 @@ def run_of(file: str) -> str:
 # Contents
 
 
-def write_request(coordinator: Coordinator, version: str, site: str, name: MessageName, message: bytes) -> bytes:
+def write_request(coordinator: Keys, version: str, site: str, name: MessageName, message: bytes) -> bytes:
     """Return the bytes of a request file.
 
     ``coordinator`` has the key that signs it; ``version`` is the server's version of fedsynth, ``site`` the site's
@@ -138,7 +138,7 @@ def write_request(coordinator: Coordinator, version: str, site: str, name: Messa
     (:func:`~fedsynth.federation.wire.seal_envelope`).
     """
     body = encode(RequestFile(version, site, str(name), np.frombuffer(message, dtype=np.uint8)))
-    signature = coordinator.sign(_REQUEST + body)
+    signature = coordinator.sign(_REQUEST, hashlib.sha256(body).digest())
     checksum = hashlib.sha256(signature + body).digest()
     return b"".join([_FRAME.pack(_REQUEST, len(signature) + len(body), checksum), signature, body])
 
@@ -156,7 +156,7 @@ def read_request(data: bytes, coordinator: bytes) -> RequestFile:
     if magic != _REQUEST or len(content) != length or hashlib.sha256(content).digest() != checksum:
         raise Unfinished("it is incomplete, or not a file of this version; it is read again later")
     signature, body = content[:SIGNATURE], content[SIGNATURE:]
-    if not signed_by(coordinator, signature, _REQUEST + body):
+    if not verified(coordinator, signature, _REQUEST, hashlib.sha256(body).digest()):
         raise WireError("it is not signed by the coordinator that site.toml names")
     found: RequestFile = decode(body, RequestFile)
     return found

@@ -26,7 +26,7 @@ from fedsynth.deploy.host.state import IdleRuns, TimedReplies, answer, end_of_ru
 from fedsynth.errors import FedsynthError, explained, is_fault
 from fedsynth.federation.ending import LARGEST, acknowledges, read_end
 from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
-from fedsynth.secure.masking import identity
+from fedsynth.keys import Keys
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
 POLL = 1.0  # s between two searches for requests
@@ -111,7 +111,7 @@ class FileAnswerer:
 
     def _answer_all(self) -> int:
         config = load_site_config(self._folder)
-        key = identity(site_secret(config))
+        key = Keys(site_secret(config)).identity
         replies = self._replies(config)
         self._end_runs(config, key)
         answered, unwritten = 0, ""

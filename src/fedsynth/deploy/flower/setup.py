@@ -15,9 +15,9 @@ from fedsynth.deploy.flower.services import server_services
 from fedsynth.deploy.inviting import AUTHORITY, terms_of
 from fedsynth.deploy.roster import Invitation, Terms, to_text
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.federation.coordinator import KEY, Coordinator
 from fedsynth.federation.names import parse_address
 from fedsynth.files import private_folder, write_private
+from fedsynth.keys import KEY_BYTES, Keys
 from fedsynth.methods import find_method
 from fedsynth.runs.job import Job
 from fedsynth.runs.state import COORDINATOR
@@ -41,7 +41,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
         raise Unsupported("the job has no [deployment], so it names no sites; give --sites")
     job.build_method(schema)
     job.build_trust()
-    coordinator, authority = Coordinator(os.urandom(KEY)), Authority.create()
+    coordinator, authority = Keys(os.urandom(KEY_BYTES)), Authority.create()
     kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in find_method(job.method).queries}
     terms = terms_of(job, schema.to_toml(), coordinator.public, authority.text, f"{host}:{port}", kinds)
     server, server_key = authority.issue_with_key("server", "server", host)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedsynth.deploy.roster import SignedRoster, load
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.coordinator import PUBLIC
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import load_toml, refuse_format
+from fedsynth.keys import PUBLIC_BYTES
 
 if TYPE_CHECKING:
     from fedsynth.rows import Source
@@ -210,9 +210,9 @@ def _coordinator(file: Path, text: str) -> bytes:
         key = bytes.fromhex(text)
     except ValueError:
         key = b""
-    if len(key) != PUBLIC:
+    if len(key) != PUBLIC_BYTES:
         raise FedsynthError(
-            f"{file}: [coordinator] key must be the coordinator's public key, {2 * PUBLIC} hexadecimal digits; "
+            f"{file}: [coordinator] key must be the coordinator's public key, {2 * PUBLIC_BYTES} hexadecimal digits; "
             "`fedsynth site join` writes it there"
         )
     return key

@@ -28,9 +28,9 @@ from fedsynth.federation.site import Site, authenticated
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
+from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.schema import Schema
-from fedsynth.secure.masking import identity, identity_seed
 
 SECRET = "site"  # name of the site's secret in the account's file
 _SWEEP = 3600.0  # s between two searches for idle runs
@@ -195,7 +195,7 @@ def end_of_run(config: SiteConfig, data: bytes) -> bytes:
         account = open_account(config)
         if account.pinned(run) is not None and (questions := close_run(config, account, run, "coordinator")):
             _log.info("site %s: run %s has ended after %d questions and is closed", config.name, run, questions)
-        return write_acknowledgement(identity_seed(site_secret(config, account)), config.name, data)
+        return write_acknowledgement(Keys(site_secret(config, account)).seed, config.name, data)
     except Exception as error:
         _log.warning("site %s: the end of a run has no effect: %s", config.name, error)
         return b""
@@ -257,7 +257,7 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
     code: Code = "refused" if refused else "failed"
     try:
         account = open_account(config)
-        seed = identity_seed(site_secret(config, account))
+        seed = Keys(site_secret(config, account)).seed
     except Exception as error:
         said = reason_of(error)
         _log.error(
@@ -289,7 +289,7 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
     """
     if not config.peers:
         return config.policy
-    if config.peers[config.name] != identity(secret):
+    if config.peers[config.name] != Keys(secret).identity:
         raise FedsynthError(
             f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
             "or this folder has another site's account; ask the coordinator"

@@ -1,0 +1,242 @@
+"""Keys: one secret, and what is derived from it to sign, to open sealed boxes and to share secrets with others.
+
+Each site, the coordinator and each compute server has a secret of its own (:class:`Keys`), and the public keys of those
+that it deals with in its own files: whoever carries the messages can neither forge one nor read what is sealed.
+
+Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-SHA256, ChaCha20-Poly1305.
+Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
+    prefixed by their lengths, so that no two contexts share their bytes.
+Rule 3: a derived key serves one box or one mask only, so nonces and counters start at zero.
+Rule 4: a secret that two parties agree on never leaves them: every use is derived from it for one purpose (rule 2), so
+    that what is opened for one purpose says nothing of another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedsynth.errors import InvalidParameter, Refused
+
+KEY_BYTES = 32
+PUBLIC_BYTES = 2 * KEY_BYTES
+SIGNATURE_BYTES = 64
+TAG_BYTES = 16
+_SALT = b"fedsynth keys 1"
+_NONCE = bytes(12)
+# Cache of agreed secrets: keys last for a run, so a pair agrees once for all sums of the run. Both ends of a pair share
+# an entry, and only the owner of one of the private keys looks it up.
+_shared: dict[tuple[bytes, bytes], bytes] = {}
+_MOST_SHARED = 2**18
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One party's keys
+
+
+@dataclass(frozen=True)
+class Keys:
+    """One party's keys, all derived from its own ``secret``: at least 32 random bytes, which never leave it."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidParameter` for a secret of fewer than 32 bytes."""
+        if len(self.secret) < KEY_BYTES:
+            raise InvalidParameter("a party's secret needs 32 random bytes; take them from os.urandom(32)")
+
+    @cached_property
+    def seed(self) -> bytes:
+        """Seed (32 bytes) of the Ed25519 key that the party signs with, for :func:`sign`."""
+        return derive(self.secret, "identity")
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Public key (Ed25519, 32 bytes) with which others verify the party's signatures."""
+        return _signing(self.seed).public_key().public_bytes_raw()
+
+    @cached_property
+    def public(self) -> bytes:
+        """Both public keys (64 bytes): :attr:`identity`, and an X25519 key to seal boxes for the party."""
+        return self.identity + public_key(self._private)
+
+    def sign(self, *message: str | bytes) -> bytes:
+        """Return the party's signature (Ed25519, 64 bytes) of ``message``, in any number of parts.
+
+        The first part names what is signed: a signature for one purpose is not valid for another.
+        """
+        return sign(self.seed, *message)
+
+    def shared(self, public: bytes, *use: str | bytes) -> bytes:
+        """Return 32 bytes that only this party and the one with the keys ``public`` (64 bytes) know, for one ``use``.
+
+        Raises :class:`Refused` for a key with which everybody would know them.
+        """
+        return agree(self._private, public[KEY_BYTES:], *use)
+
+    def own(self, *use: str | bytes) -> bytes:
+        """Return 32 bytes that only this party knows, for the one ``use`` that is named."""
+        return derive(self.secret, *use)
+
+    def unseal(self, box: bytes | memoryview, *context: str | bytes) -> bytes:
+        """Return the content of a ``box`` that :func:`seal` made for this party with the same ``context``.
+
+        Raises :class:`Refused` for a box that was changed, or made for other keys or in another context.
+        """
+        sender, sealed = bytes(box[:KEY_BYTES]), memoryview(box)[KEY_BYTES:]
+        try:
+            between = _private(self._private)[0].exchange(X25519PublicKey.from_public_bytes(sender))
+        except ValueError as error:  # an invalid key, or a point of low order
+            raise _not_ours() from error
+        return decrypted(derive(between, "box", sender, *context), sealed, *context)
+
+    @cached_property
+    def _private(self) -> bytes:
+        return derive(self.secret, "agreement")
+
+
+def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
+    """Whether ``signature`` is that of the same parts of ``message`` by the owner of the keys ``public``.
+
+    ``public`` are both keys of a party (:attr:`Keys.public`) or the first alone (:attr:`Keys.identity`); a malformed
+    key or signature gives false.
+    """
+    return _verified(public[:KEY_BYTES], signature, _SALT + _join(message))
+
+
+def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tuple[bytes, bytes]:
+    """Encrypt ``plain`` for the party with the keys ``public`` (64 bytes) alone; return the two parts of a box.
+
+    ``seed`` (32 secret bytes, used for this box alone) gives a one-time key pair. The parts are its public key (32
+    bytes) and the encrypted content, :data:`TAG_BYTES` bytes longer than ``plain``; in this order they make up the box
+    that :meth:`Keys.unseal` opens, with the same ``context``. They are not joined, to avoid copying a large content.
+    """
+    private, sender = _private(seed)
+    between = private.exchange(X25519PublicKey.from_public_bytes(public[KEY_BYTES:]))
+    return sender, encrypted(derive(between, "box", sender, *context), plain, *context)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Single operations, for protocols with keys of one run
+
+
+def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) derived from the secret ``key`` for one use (HKDF-SHA256, RFC 5869).
+
+    ``context`` names the use in any number of parts, such as a purpose and the digest of a secure sum: another context
+    gives independent bytes.
+    """
+    return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
+
+
+def digest(*context: str | bytes) -> bytes:
+    """Return the SHA-256 (32 bytes) of the parts of ``context``, each prefixed by its length so that none can merge."""
+    return hashlib.sha256(_SALT + _join(context)).digest()
+
+
+def sign(seed: bytes, *message: str | bytes) -> bytes:
+    """Return the Ed25519 signature (64 bytes) of ``message``, in any number of parts, by the owner of ``seed``.
+
+    ``seed`` is that of a signing key (:attr:`Keys.seed`).
+    """
+    return _signing(seed).sign(_SALT + _join(message))
+
+
+_signing = lru_cache(maxsize=2**11)(Ed25519PrivateKey.from_private_bytes)
+
+
+def _verify(public: bytes, signature: bytes, message: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):  # ValueError: the bytes are not a key
+        return False
+    return True
+
+
+_verified: Callable[[bytes, bytes, bytes], bool] = lru_cache(maxsize=2**12)(_verify)  # once for all sites of a process
+
+
+def public_key(private: bytes) -> bytes:
+    """Return the public key (X25519, 32 bytes) of the key pair whose 32 secret bytes are ``private``."""
+    return _private(private)[1]
+
+
+def agree(private: bytes, public: bytes, *context: str | bytes, keys: int = 1) -> bytes:
+    """Return 32 bytes (times ``keys``) that only the owners of two key pairs can compute (X25519, then :func:`derive`).
+
+    ``private`` is the secret key of one owner and ``public`` the public key of the other, 32 bytes each. ``context``
+    names the use, as in :func:`derive`. Raises :class:`Refused` for a public key with which everybody would know the
+    result.
+    """
+    opened, own = _private(private)
+    pair = (own, public) if own < public else (public, own)
+    shared = _shared.get(pair)
+    if shared is None:
+        try:
+            shared = opened.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:  # a point of low order: everybody would know what is shared
+            raise Refused("the public key of another site is invalid; start the run again without that site") from error
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        _shared[pair] = shared
+    return derive(shared, *context, keys=keys)
+
+
+@lru_cache(maxsize=2**11)
+def _private(private: bytes) -> tuple[X25519PrivateKey, bytes]:
+    opened = X25519PrivateKey.from_private_bytes(private)
+    return opened, opened.public_key().public_bytes_raw()
+
+
+@lru_cache(maxsize=2**14)
+def usable(public: bytes) -> bool:
+    """Whether a public key (X25519) works in :func:`agree`; a point of low order works with no private key."""
+    try:
+        X25519PrivateKey.from_private_bytes(bytes(KEY_BYTES)).exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+def encrypted(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
+    """Encrypt and authenticate ``plain`` (ChaCha20-Poly1305); the result is :data:`TAG_BYTES` bytes longer.
+
+    ``key`` (32 bytes) must serve this use alone. ``context`` is authenticated with it and must be given again to
+    decrypt it.
+    """
+    return ChaCha20Poly1305(key).encrypt(_NONCE, plain, _join(context))
+
+
+def decrypted(key: bytes, box: bytes | memoryview, *context: str | bytes) -> bytes:
+    """Return what :func:`encrypted` was given, with the same ``key`` and ``context``.
+
+    Raises :class:`Refused` for bytes that were changed, or made with another key or context.
+    """
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
+    except InvalidTag as error:
+        raise _not_ours() from error
+
+
+def _not_ours() -> Refused:
+    return Refused(
+        "a sealed message was changed on its way, or is for another key or run; compare the keys that both sides have "
+        "on file, and start another run"
+    )
+
+
+def _join(context: tuple[str | bytes, ...]) -> bytes:
+    parts: list[bytes] = []
+    for part in context:
+        data = part.encode() if isinstance(part, str) else part
+        parts += (len(data).to_bytes(8), data)
+    return b"".join(parts)
