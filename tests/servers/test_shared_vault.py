@@ -15,6 +15,7 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsuppor
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
+from fedsynth.federation.trust import Assisted
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores, Vault
 from fedsynth.methods import find_method
@@ -27,7 +28,7 @@ from fedsynth.methods.privsyn import PrivSyn
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.rows import concatenate
 from fedsynth.runs.dry_run import forecast
-from fedsynth.servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers, traffic_of
+from fedsynth.servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers
 from fedsynth.servers.trust import ThreeServers
 from fedsynth.servers.vault import SharedVault
 
@@ -96,7 +97,8 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
     assert [entry.paid_by for entry in entries] == ["", *["deposit of step 0"] * 2]
     assert entries[1].std == pytest.approx(vault.std(0.3))
     assert federation.ledger.share_spent == pytest.approx(0.8)
-    moved = traffic_of(federation.trust)
+    assert isinstance(federation.trust, Assisted)
+    moved = federation.trust.traffic
     assert moved.sent > 0
     assert moved.draw_seconds == pytest.approx(2 * DRAW_SECONDS)
     merged = replace_axes(QUERY)

@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -61,16 +63,14 @@ from fedsynth.cli.options import (
     say,
     score_table,
 )
-from fedsynth.deploy.commands import deploy, enrol, keep, operate
-from fedsynth.evaluation import commands as judge
 from fedsynth.files import load_object, write_whole
+from fedsynth.plugins import named
 from fedsynth.privacy.device import computing_on
-from fedsynth.proof import commands as prove
-from fedsynth.servers import commands as compute
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
 
+FEATURES = ("evaluation", "bench", "deploy", "servers", "proof")  # folders, each with commands of its own
 typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
 
 
@@ -121,31 +121,11 @@ schema_app = typer.Typer(
     suggest_commands=False,
 )
 app.add_typer(schema_app, name="schema")
-app.add_typer(deploy.deploy_app, name="deploy")
-app.add_typer(deploy.site_app, name="site")
-app.add_typer(compute.compute_app, name="compute-server")
-deploy.deploy_app.command("admit")(enrol.deploy_admit)
-deploy.deploy_app.command("try")(enrol.deploy_try)
-deploy.deploy_app.command("serve")(operate.deploy_serve)
-deploy.deploy_app.command("run")(operate.deploy_run)
-deploy.deploy_app.command("status")(operate.deploy_status)
-deploy.deploy_app.command("watch")(operate.deploy_watch)
-deploy.deploy_app.command("stop")(operate.deploy_stop)
-deploy.deploy_app.command("purge")(operate.deploy_purge)
-deploy.site_app.command("join")(enrol.site_join)
-deploy.deploy_app.command("backup")(keep.deploy_backup)
-deploy.deploy_app.command("restore")(keep.deploy_restore)
-deploy.site_app.command("backup")(keep.site_backup)
-deploy.site_app.command("restore")(keep.site_restore)
-app.command()(judge.evaluate)
-app.command()(judge.report)
-app.command()(judge.compare)
-app.command()(judge.bench)
 app.command()(plan.plan)
 app.command()(plan.advise)
-app.command()(plan.doctor)
-app.command()(plan.audit)
-app.command()(prove.prove)
+for _feature in FEATURES:
+    if find_spec(f"fedsynth.{_feature}"):
+        import_module(f"fedsynth.{_feature}.commands").register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -368,7 +348,7 @@ def simulate(
         outcome = run_simulated(job, out, force=force, progress=progress)
         evaluation, unmeasured = None, ""
         try:
-            evaluation = judge.first_look(outcome, job.target, progress)
+            evaluation = named("fedsynth.evaluation.commands:first_look")(outcome, job.target, progress)
         except errors.Unsupported as error:  # the run is complete, only its scores are missing
             unmeasured = str(error)
     _report(job, outcome, out, json_, evaluation, unmeasured=unmeasured)
@@ -418,7 +398,7 @@ def demo(out: OutFolder = Path("fedsynth-demo"), force: Force = False, json_: Js
     )
     with progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
-        page, evaluation = judge.report_run(out, progress)
+        page, evaluation = named("fedsynth.evaluation.commands:report_run")(out, progress)
     _report(job, outcome, out, json_, evaluation, page)
 
 
@@ -680,7 +660,10 @@ def _report(
     unmeasured: str = "",
 ) -> None:
     """Print the result of a simulation: files, privacy cost, statement and scores."""
-    scores = [one for one in evaluation.scores if one.metric in judge.FIRST] if evaluation is not None else []
+    scores = []
+    if evaluation is not None:
+        first = named("fedsynth.evaluation.commands:FIRST")
+        scores = [one for one in evaluation.scores if one.metric in first]
     warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
         facts = {

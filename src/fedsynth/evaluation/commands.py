@@ -1,12 +1,9 @@
-"""The commands that score a table or a method: ``fedsynth evaluate``, ``report``, ``compare``, ``bench``."""
+"""The commands ``fedsynth evaluate`` and ``report``, and what a simulation measures at once."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import json
-import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,35 +14,20 @@ import typer
 
 from fedsynth import errors
 from fedsynth.cli.options import (
-    ComparedHoldout,
-    CompareSeed,
-    CompareTarget,
-    ComparisonFile,
-    DataFile,
-    Delta,
     EvaluateTarget,
-    ExactEpsilon,
     FileKind,
-    Force,
     Json,
-    MaybeSchema,
-    MethodName,
     SchemaFile,
     ScoreSeed,
     ScoreTarget,
-    Set,
     StatedDelta,
     StatedEpsilon,
     StatedRowsPerPerson,
     StatedSitesPerPerson,
-    TablePartition,
-    TrustName,
-    TrustSet,
     progress_bar,
     say,
     score_table,
 )
-from fedsynth.files import read_text, write_whole
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -321,254 +303,6 @@ def report(
     _tell(evaluation, write_report(run, evaluation), json_)
 
 
-def compare(
-    data: DataFile,
-    epsilon: ExactEpsilon,
-    delta: Delta,
-    method: MethodName = "auto",
-    records: FileKind = None,
-    schema: MaybeSchema = None,
-    sites: Annotated[int, typer.Option("--sites", min=2, help="Number of sites over which the rows are split.")] = 5,
-    partition: TablePartition = "iid",
-    trust: TrustName = "trusted",
-    trust_set: TrustSet = None,
-    target: CompareTarget = "",
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats", min=2, help="How often everything is run, each time with another random split and other noise."
-        ),
-    ] = 5,
-    holdout: ComparedHoldout = 0.2,
-    test: Annotated[
-        str,
-        typer.Option(
-            "--test",
-            help="Significance test (two-sided t-test) of the differences: welch (unequal variances), student (equal "
-            "variances) or paired (by random split).",
-        ),
-    ] = "welch",
-    set_: Set = None,
-    seed: CompareSeed = 0,
-    out: ComparisonFile = None,
-    force: Force = False,
-    json_: Json = False,
-) -> None:
-    r"""Compare federated, pooled and local runs of a method.
-
-    A federated run has the rows split over the sites; a pooled run has all rows at one site; a local run has the rows
-    of one site only (mean over the sites). All three run on the same random splits, and significant differences between
-    their scores are marked. --trust is that of the federated runs; the others, of one site each, run with trust
-    trusted. Rows are held out and split one by one: if a person has several, the scores are of persons who are known
-    in part. For those of unseen persons, use `fedsynth simulate --person` and `fedsynth report`.
-
-    Examples:
-
-      fedsynth compare --data patients.csv --target readmitted \
-        --method oneshot --sites 5 --partition label-skew:0.5 \
-        --epsilon 1 --delta 1e-6 --repeats 5
-
-      fedsynth compare --data patients.csv --target readmitted \
-        --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
-        --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
-    """
-    import msgspec
-
-    from fedsynth.bench import grid as benches
-    from fedsynth.bench import spec as specs
-    from fedsynth.data.sources import open_source
-    from fedsynth.evaluation.comparison import TESTS, compared
-    from fedsynth.federation.names import TRUSTS
-    from fedsynth.methods import find_method
-    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
-
-    if test not in TESTS:
-        raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
-    if not 0 < holdout < 1:
-        raise click.UsageError("a comparison needs held-out rows: give a --holdout above 0 and below 1.")
-    if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
-        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
-    if out is not None and out.exists() and not force:
-        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
-    if partition.startswith("synthfs"):
-        raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
-    # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
-    options = dict(parse_option(text) for text in set_ or ())
-    numbers = dict(parse_option(text) for text in trust_set or ())
-    job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
-    job.build_method()
-    job.build_trust()
-    budget_of(epsilon, delta)
-    declared = find_method(method)
-    if not declared.runs_under(trust):
-        able = [name for name in TRUSTS if declared.runs_under(name)]
-        raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
-    if data == DEMO_DATA and records:
-        raise click.UsageError("--records is the kind of a CSV file, and the demo table is none; leave it out.")
-    local = Path(data) if data == DEMO_DATA else open_source(data, records=records).file
-    if local is None:
-        raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
-    file = data if data == DEMO_DATA else str(local.resolve(strict=True))
-    spec = specs.Spec(
-        datasets={
-            "data": specs.Dataset(
-                file=file,
-                records=records or msgspec.UNSET,
-                target=target,
-                schema="" if schema is None else str(schema.resolve()),
-                split=specs.SplitEntry(test_share=holdout),
-            )
-        },
-        methods={method: specs.MethodEntry(options=options)},
-        metrics={
-            "likeness": specs.MetricEntry(),
-            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
-        },
-        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
-        noise_seed=("seed", "arm"),
-        defaults=specs.GridEntry(
-            epsilon="none" if epsilon == math.inf else epsilon,
-            delta=delta,
-            partition=partition,
-            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
-            sites=sites,
-        ),
-        grid=(
-            specs.GridEntry(methods=method, arm=("federated", "pooled", "local")),
-            specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
-            *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
-        ),
-    )
-    found: dict[str, dict[int, dict[str, float]]] = {}
-    every = specs.cases(spec)
-    with progress_bar(json_) as progress:
-        for number, case in enumerate(every):
-            figures = benches.measure(case, Path())
-            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
-            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
-            progress("runs", number + 1, len(every))
-    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
-    cost = "NOT PRIVATE" if not declared.private or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
-    setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
-    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
-    if out is not None:
-        write_whole(out, json.dumps(comparison.to_json(), indent=1))
-    say(json_, comparison.to_json(), str(comparison))
-
-
-def bench(
-    spec: Annotated[
-        Path,
-        typer.Argument(help="File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of "
-            "each finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            envvar="FEDSYNTH_DATA",
-            help="Folder of the data files; default: the folder of the specification.",
-        ),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            help="Markdown page into which the tables are written too: in place of everything between its comments "
-            "<!-- begin NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in "
-            "the specification. Without --page, the tables are in --out only.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs",
-            min=0,
-            help="Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.",
-        ),
-    ] = 1,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            help="Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. "
-            "dataset=adult,method=flaim; repeat it to admit further values. Default: all runs.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds",
-            min=1,
-            help="Number of seeds to run each combination of the other settings with, the first ones of the "
-            "specification; default: all.",
-        ),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the runs that would be made, and make none.")] = False,
-    json_: Json = False,
-) -> None:
-    r"""Run a grid of experiments and write tables and plots.
-
-    The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
-    combination of one of each is one run (a cell of the grid). The same command resumes a stopped grid: it skips the
-    runs in results.csv, except those that a change of the specification or of their data file affects (a change of a
-    schema file is not noticed). Nothing is private: scores come from real rows, the noise from seeds. Exit codes: 0 all
-    runs finished, 8 some failed; they are made again next time.
-
-    Examples:
-
-      fedsynth bench benchmarks/flaim_table2.toml --data-dir data \
-        --jobs 2 --page docs/benchmarks.md
-
-      fedsynth bench benchmarks/flaim_table2.toml \
-        --only dataset=magic,method=oneshot --seeds 2 --out trial
-
-      fedsynth bench benchmarks/flaim_table2.toml --list
-    """
-    from fedsynth.bench import grid as benches
-    from fedsynth.bench import spec as specs
-    from fedsynth.bench.page import write_pages, write_section
-
-    sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
-    described = specs.read_spec(read_text(spec))
-    every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
-    todo = [case for case in every if specs.admitted(case.cell, wanted)]
-    if not todo:
-        raise errors.InvalidParameter("--only matches no cell of the specification; --list prints all cells")
-    if page is not None and not described.section:
-        raise errors.InvalidParameter('--page needs section = "..." in the specification, the marker of its place')
-    if list_:
-        facts = {"cells": [str(case.cell) for case in todo]}
-        say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
-        return
-    folder = (data_dir or spec.parent).resolve()
-    place = Path("bench-results") / spec.stem if out is None else out
-    try:
-        with progress_bar(json_) as progress:
-            held, failed = benches.run_grid(todo, folder, place, jobs, progress)
-    except KeyboardInterrupt:
-        print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)
-        raise typer.Exit(130) from None
-    text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
-    if page is not None:
-        write_section(page, described.section, described.title, text)
-    if failed:
-        listed = "\n".join(f"  {cell}: {why}" for cell, why in failed.items())
-        raise errors.FedsynthError(
-            f"{len(failed)} of {len(todo)} cells failed; the others are in {place}. The same command runs the failed "
-            f"ones again:\n{listed}"
-        )
-    ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
-    say(json_, ran, f"{len(todo)} cells, {held} of them finished before. Open {place / 'page.html'}")
-
-
 def measure_run(
     run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
 ) -> Evaluation:
@@ -700,3 +434,9 @@ def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
 
 def _split(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this feature."""
+    app.command()(evaluate)
+    app.command()(report)

@@ -8,8 +8,10 @@ message to each site, and the site's answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -24,6 +26,7 @@ from fedsynth.schema.bins import Integers
 if TYPE_CHECKING:
     from fedsynth.federation.query import Query
     from fedsynth.federation.vault import Vault, VaultTerms
+    from fedsynth.keys import Keys
     from fedsynth.privacy.cost import Budget, Neighbours, Unit
     from fedsynth.schema import Schema
 
@@ -267,6 +270,46 @@ class Trust(Protocol):
         A vault holds sums of exact tables, and releases only noisy results of them
         (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
         protected (:class:`~fedsynth.federation.vault.VaultTerms`).
+        """
+
+
+@dataclass
+class Traffic:
+    """What three compute servers in one process would have sent and computed if each were a machine of its own.
+
+    ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
+    ``among`` bytes from one server for another: in draws, and what the coordinator passes on. ``draw_seconds`` is the
+    estimated CPU time of one server in all draws (private selections).
+    """
+
+    down: int = 0
+    up: int = 0
+    among: int = 0
+    draw_seconds: float = 0.0
+
+    @property
+    def sent(self) -> int:
+        """Bytes that all three servers sent together."""
+        return self.up + self.among
+
+
+@runtime_checkable
+class Assisted(Protocol):
+    """A trust model in which further parties than the sites and the server take part, such as three compute servers."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What these parties sent and computed so far if they are in this process; otherwise zeros."""
+
+    def pinned(self, folder: Path) -> Trust:
+        """Return a copy with the parties' public keys, as a site's ``folder`` has them."""
+
+    def connected(self, folder: Path, coordinator: Keys) -> AbstractContextManager[Trust]:
+        """A context manager (for a ``with`` block) that yields a copy with connections to the parties, for one run.
+
+        Each connection is opened at the first call, and all are closed at the block's end. Addresses, keys and
+        certificates come from the coordinator's ``folder``; ``coordinator`` are its keys. Raises
+        :class:`FedsynthError` if they are missing or invalid.
         """
 
 

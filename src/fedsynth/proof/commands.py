@@ -101,3 +101,8 @@ def _identity(text: str) -> tuple[str, bytes]:
             f"--identity {text}: expected NAME=KEY, with the 64 hexadecimal digits of the site's key."
         )
     return name, public
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this feature."""
+    app.command()(prove)

@@ -31,13 +31,12 @@ from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, 
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Assisted, Traffic, Trust
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.ledger import Entry
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
-from fedsynth.servers.ideal import Traffic, traffic_of
 
 SETTLED = 1.05  # a range with a ratio up to this counts as one number
 MARGIN = 0.25  # part of the spread over dry runs that is added at either end of a range
@@ -202,7 +201,7 @@ class DryRunRecord:
     ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta;
     ``resolution`` says what stands out from their noise.
     ``servers`` is the traffic of the compute servers under the trust model of three servers
-    (:class:`~fedsynth.servers.ideal.Traffic`), zero under others. :meth:`close` sets ``asked``,
+    (:class:`~fedsynth.federation.trust.Traffic`), zero under others. :meth:`close` sets ``asked``,
     ``entries``, ``epsilon`` and ``servers``, :func:`dry_run` the resolution.
     """
 
@@ -244,7 +243,7 @@ class DryRunRecord:
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
-        self.servers = traffic_of(federation.trust)
+        self.servers = federation.trust.traffic if isinstance(federation.trust, Assisted) else Traffic()
 
     def per_site(self, weight: Callable[[ExchangeSize], int]) -> list[float]:
         """Return, for each site in the order of ``asked``, the sum of ``weight`` over its messages.

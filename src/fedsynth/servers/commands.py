@@ -232,3 +232,8 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
     lines = [f"{row.at}  vault {row.vault[:12]}  question {row.number:3d}  {row.price:.6g}" for row in rows]
     lines.append(f"{len(rows)} questions, {sum(row.price for row in rows):.6g} in all; the audit is intact")
     say(json_, {"audit": [msgspec.to_builtins(row) for row in rows]}, "\n".join(lines))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this feature."""
+    app.add_typer(compute_app, name="compute-server")

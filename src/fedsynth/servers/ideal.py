@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import Refused, SiteLost
 from fedsynth.federation.events import DealtShares
+from fedsynth.federation.trust import Traffic
 from fedsynth.federation.wire import encode
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.questions import GRAIN, OpenTables, Question, SelectTable
@@ -28,26 +29,6 @@ DRAW_BYTES = 97e3
 """Bytes that a server sends to the two others for one candidate of a draw among three parties, as measured."""
 DRAW_SECONDS = 3.1 / 161
 """CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
-
-
-@dataclass
-class Traffic:
-    """What three compute servers in one process would have sent and computed if each were a machine of its own.
-
-    ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes from one server for another: in draws, and what the coordinator passes on. ``draw_seconds`` is the
-    estimated CPU time of one server in all draws (private selections).
-    """
-
-    down: int = 0
-    up: int = 0
-    among: int = 0
-    draw_seconds: float = 0.0
-
-    @property
-    def sent(self) -> int:
-        """Bytes that all three servers sent together."""
-        return self.up + self.among
 
 
 @dataclass(eq=False)
@@ -174,16 +155,6 @@ class IdealServers:
                 f"{names} of three does not answer, and without it nothing is opened or charged; restart it and run "
                 "the same command again: questions that were answered are not charged again"
             )
-
-
-def traffic_of(trust: object) -> Traffic:
-    """Return what the three servers of a trust model sent and computed if they are in this process; otherwise, zeros.
-
-    ``trust`` is any trust model; only :class:`~fedsynth.servers.trust.ThreeServers` has such
-    servers, in a simulation.
-    """
-    servers = getattr(trust, "servers", None)
-    return servers.traffic if isinstance(servers, IdealServers) else Traffic()
 
 
 def utilities(distances: Integers, question: SelectTable) -> Integers:

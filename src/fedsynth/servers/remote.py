@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.events import DealtShares
-from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import WireError, decode, encode
 from fedsynth.keys import Keys
 from fedsynth.schema.bins import Integers
@@ -42,13 +39,11 @@ from fedsynth.servers.calls import (
     Recall,
     Take,
 )
-from fedsynth.servers.cards import SERVERS_FILE, load_cards
 from fedsynth.servers.links import ServerCard, connect, receive, send
 from fedsynth.servers.process import CHALLENGE, IDLE, PURPOSE
 from fedsynth.servers.questions import OpenTables, Question, SelectTable
 from fedsynth.servers.server import part_for
 from fedsynth.servers.shares import SERVERS, total
-from fedsynth.servers.trust import ThreeServers
 
 _Result = TypeVar("_Result", bound=Call)
 
@@ -228,26 +223,6 @@ class RemoteServers:
                 if isinstance(one, Failure) and one.code == code:
                     raise kind(f"server {number + 1}: {one.reason or 'it failed; its operator reads why in its log'}")
         raise FedsynthError("the servers' answers are not of the expected kind; install the same fedsynth everywhere")
-
-
-@contextmanager
-def connected(trust: Trust, folder: Path, coordinator: Keys) -> Iterator[Trust]:
-    """A context manager (for a ``with`` block) that yields ``trust``, connected to the compute servers if it uses them.
-
-    If ``trust`` is :class:`ThreeServers`, a copy with connections (its ``servers``) is yielded, for a run within the
-    block: each is opened at the first call, and all are closed at the block's end. The servers' addresses, keys and
-    certificates come from the file ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it is
-    missing or invalid), and ``coordinator`` holds the coordinator's keys. Any other trust model is yielded unchanged.
-    """
-    if not isinstance(trust, ThreeServers):
-        yield trust
-        return
-    cards = load_cards(folder / SERVERS_FILE)
-    servers = RemoteServers(cards, coordinator)
-    try:
-        yield replace(trust, publics=tuple(card.keys for card in cards), servers=servers)
-    finally:
-        servers.close()
 
 
 def _lost(what: str) -> SiteLost:

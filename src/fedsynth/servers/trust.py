@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,7 +14,7 @@ import numpy as np
 from fedsynth.errors import Refused, Unsupported
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
-from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn
+from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn, Traffic
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -112,6 +114,35 @@ class ThreeServers:
             return ComputeParty(agreed, secrets[position], MemoryLedger())
 
         return replace(pinned, servers=IdealServers((server(0), server(1), server(2))))
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the three servers sent and computed so far if they are in this process; otherwise zeros."""
+        return getattr(self.servers, "traffic", None) or Traffic()
+
+    def pinned(self, folder: Path) -> ThreeServers:
+        """Return a copy with the servers' public keys, from the file ``servers.toml`` in a site's ``folder``."""
+        from fedsynth.servers.cards import SERVERS_FILE, load_cards
+
+        return replace(self, publics=tuple(card.keys for card in load_cards(folder / SERVERS_FILE)))
+
+    @contextmanager
+    def connected(self, folder: Path, coordinator: Keys) -> Iterator[ThreeServers]:
+        """A context manager (for a ``with`` block) that yields a copy with connections to the servers, for one run.
+
+        Each is opened at the first call, and all are closed at the block's end. The servers' addresses, keys and
+        certificates come from the file ``servers.toml`` in the coordinator's ``folder`` (:class:`FedsynthError` if it
+        is missing or invalid); ``coordinator`` are the coordinator's keys.
+        """
+        from fedsynth.servers.cards import SERVERS_FILE, load_cards
+        from fedsynth.servers.remote import RemoteServers
+
+        cards = load_cards(folder / SERVERS_FILE)
+        servers = RemoteServers(cards, coordinator)
+        try:
+            yield replace(self, publics=tuple(card.keys for card in cards), servers=servers)
+        finally:
+            servers.close()
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Raise :class:`Refused`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""

@@ -25,7 +25,7 @@ from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, authenticated
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Assisted, Trust
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.keys import Keys
@@ -299,12 +299,5 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
 
 
 def _pinned(config: SiteConfig, trust: Trust) -> Trust:
-    """Return the trust model, for three servers with the keys of the compute servers that the site has pinned."""
-    if trust.name != "three-servers":
-        return trust
-    from fedsynth.servers.cards import SERVERS_FILE, load_cards
-    from fedsynth.servers.trust import ThreeServers
-
-    assert isinstance(trust, ThreeServers)
-    cards = load_cards(config.folder / SERVERS_FILE)
-    return dataclasses.replace(trust, publics=tuple(card.keys for card in cards))
+    """Return the trust model with the keys of further parties, such as compute servers, that the site has pinned."""
+    return trust.pinned(config.folder) if isinstance(trust, Assisted) else trust

@@ -1,0 +1,184 @@
+"""The commands that check a machine and an account: ``fedsynth doctor`` and ``audit``."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from fedsynth.cli.options import (
+    AuditedSite,
+    CheckedSite,
+    CheckedSuperLink,
+    Json,
+    check_text,
+    say,
+)
+
+if TYPE_CHECKING:
+    from fedsynth.privacy.audit import AuditResult
+
+
+def doctor(
+    site: CheckedSite = None,
+    superlink: CheckedSuperLink = "",
+    root_certificates: Annotated[
+        Path | None,
+        typer.Option(
+            "--root-certificates",
+            help="Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate "
+            "of the server is verified. Default: that of --site, else the certificates of the system.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            help="Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check "
+            "that it is writable, has space and is on a local disk. Default: that of --site; without either, not "
+            "checked.",
+        ),
+    ] = None,
+    private: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--private",
+            help="File, such as a key, to check that only its owner, you, can read it; repeat it for several files.",
+        ),
+    ] = None,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bind",
+            help="HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is "
+            "free; repeat it for several.",
+        ),
+    ] = None,
+    flwr: Annotated[
+        str,
+        typer.Option(
+            "--flwr",
+            help="Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the "
+            "same on this machine. Default: the version that this fedsynth needs.",
+        ),
+    ] = "",
+    json_: Json = False,
+) -> None:
+    r"""Check that this machine can join a federation.
+
+    Checks versions, clock, certificates, ports, proxies, files, disk space and random numbers; each failure comes with
+    its fix. Changes nothing and reads no secret. Exit codes: 0 no failure, 8 something would keep the machine from
+    taking part.
+
+    Examples:
+
+      fedsynth doctor --superlink fed.example.org:443 \
+        --root-certificates ca.crt
+
+      fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
+    """
+    from fedsynth.deploy.host.checks import examine
+
+    guarded = {f"private file {one.name}": one for one in private or ()}
+    if site is not None:
+        from fedsynth.deploy.host.config import load_site_config
+
+        config = load_site_config(site)
+        superlink = superlink or config.superlink
+        root_certificates = root_certificates or config.root_certificates
+        state = state or config.state
+        guarded = {
+            "account and secret": config.account,
+            "node key": config.key,
+            "state folder": config.state,
+            **guarded,
+        }
+    checks = examine(
+        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
+    )
+    bad = [one for one in checks if one.state == "failure"]
+    facts = {"fit": not bad, "checks": [one.to_json() for one in checks]}
+    say(json_, facts, f"{check_text(checks)}\n\n{len(checks)} checks, {len(bad)} failures")
+    if bad:
+        raise typer.Exit(8)
+
+
+def audit(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="File of audit rows that --export wrote (JSON lines); leave it out with --site."),
+    ] = None,
+    site: AuditedSite = None,
+    noted: Annotated[
+        str,
+        typer.Option(
+            "--noted",
+            help="Head (last hash, 64 hex digits) that this command or `fedsynth site account` printed earlier. If the "
+            "chain of audit rows no longer contains it, rows were removed or rewritten. Without it, that is not "
+            "checked.",
+        ),
+    ] = "",
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            help="File to write the audit rows of --site to (JSON lines), so that others can verify them; replaced if "
+            "it exists. Without it, nothing is written.",
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Verify a site's record of its charges and refusals.
+
+    The record, called the site's account, has an audit row for each question that was charged to the site's budget,
+    and rows for refused questions (many in one hour share a row), closed runs and restored backups. The rows form a
+    hash chain: every row must follow from the one before it. A chain alone cannot show that
+    its last rows were cut off or that all of it was rewritten. So write down the head (last hash) that this command
+    prints from time to time, and pass it as --noted later; the coordinator also remembers the last row that it saw of
+    each site. Exit codes: 0 intact, 8 something is wrong.
+
+    Examples:
+
+      fedsynth audit --site /etc/fedsynth
+
+      fedsynth audit --site /etc/fedsynth --export audit.jsonl
+
+      fedsynth audit audit.jsonl --noted 5f0c...
+    """
+    from fedsynth.privacy.audit import verify_export
+
+    if (file is None) == (site is None) or (export is not None and site is None):
+        raise click.UsageError(
+            "pass either FILE, a file of exported audit rows, or --site FOLDER; --export is optional and needs --site."
+        )
+    if site is not None:
+        found = _audited(site, noted, export)
+    else:
+        assert file is not None
+        found = verify_export(file, noted)
+    wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
+    if noted and not found.noted_at:
+        wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
+    facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
+    said = wrong or [f"{found.rows} rows, each follows from the one before it"]
+    if noted and found.noted_at:
+        said.append(f"the head given by --noted is row {found.noted_at}; {found.rows - found.noted_at} rows follow it")
+    said += [f"exported to {export}"] if export is not None else []
+    say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
+    if wrong:
+        raise typer.Exit(8)
+
+
+def _audited(site: Path, noted: str, export: Path | None) -> AuditResult:
+    """Verify a site's account, export its audit rows if ``export`` is a path, and return the findings."""
+    from fedsynth.deploy.host.config import load_site_config
+    from fedsynth.deploy.host.state import open_account
+    from fedsynth.files import write_private
+
+    account = open_account(load_site_config(site))
+    if export is not None:
+        write_private(export, "".join(f"{row}\n" for row in account.export()))
+    return account.verify(noted)
