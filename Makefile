@@ -10,11 +10,12 @@ TESTING := $(ONE_THREAD) PYTHONDONTWRITEBYTECODE=
 DEMO := $(VENV)/.demo
 DOCS := $(VENV)/.docs
 
-.PHONY: help setup size demo quick docs html test matrix test-slow test-deployment chaos postgres browser check bench format clean
+.PHONY: help setup size demo quick fences docs html test matrix test-slow test-deployment chaos postgres browser check bench format clean
 
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
+	@echo "make fences     the quick tests on copies without networks, and without servers and deployment"
 	@echo "make docs       the documentation as a site, docs/_build/html; every code cell runs, warnings are errors; then"
 	@echo "                Chromium opens every page, as on a desk and on a phone, and axe's rules are errors (minutes)"
 	@echo "make html       the same without the browser, while writing"
@@ -60,6 +61,20 @@ quick: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
+
+# The core does without its features: a copy that lacks some of them, and their tests, passes the quick tests.
+FENCED := deep servers,deploy
+COMMA := ,
+
+fences: $(STAMP) $(addprefix fence-,$(FENCED))
+
+fence-%:
+	rm -rf $(VENV)/$@ && mkdir -p $(VENV)/$@
+	git ls-files -z | xargs -0 tar cf - | tar xf - -C $(VENV)/$@
+	cd $(VENV)/$@ && rm -rf $(foreach gone,$(subst $(COMMA), ,$*),src/fedsynth/$(gone) tests/$(gone))
+	cd $(VENV)/$@ && PYTHONPATH=$(CURDIR)/$(VENV)/$@/src $(TESTING) $(CURDIR)/$(BIN)/pytest -n 2 --dist worksteal \
+	  -m "not slow and not deployment" $(QUICK)
+	rm -rf $(VENV)/$@
 
 # One more process than two cores: many tests wait for processes of their own.
 test: $(STAMP)

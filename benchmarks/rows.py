@@ -94,7 +94,7 @@ def read(source: Source) -> AbstractContextManager[Rows]:
 
 
 def counted(source: Source) -> AbstractContextManager[Rows]:
-    """Open a snapshot whose tables PostgreSQL or DuckDB counts."""
+    """Open a snapshot whose tables PostgreSQL counts."""
     return source.counted(SCHEMA)
 
 
@@ -112,8 +112,6 @@ WAYS: dict[str, Way] = {
     "PostgreSQL counts all 105 pairs": ("table", counted, PAIRS),
     "Parquet: read the rows, count all 105 pairs": ("file", read, PAIRS),
     "Parquet: stream the rows, count all 105 pairs": ("file", streamed, PAIRS),
-    "Parquet: DuckDB counts one pair": ("file", counted, ((2, 12),)),
-    "Parquet: DuckDB counts all 105 pairs": ("file", counted, PAIRS),
 }
 
 

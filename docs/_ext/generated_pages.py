@@ -161,9 +161,9 @@ def _with_code(text: str) -> str:
 # The public names
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Running a federation": ("federation.simulate", "federation.trust", "privacy", "models.synthesizer"),
+    "Running a federation": ("federation", "secure", "servers", "privacy", "models.synthesizer"),
     "The schema": ("schema", "rows"),
-    "Methods": ("methods",),
+    "Methods": ("methods", "deep"),
     "Scores": ("evaluation",),
     "Errors": ("errors",),
 }

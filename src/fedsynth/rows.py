@@ -136,9 +136,9 @@ class Source(Protocol):
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
         """Return a context manager (for a ``with`` block) that yields the rows, to be counted but not read one by one.
 
-        They are counted where they are stored: the database counts its own table, and DuckDB scans a file. All counts
-        within the block refer to one snapshot. Rows are encoded under ``schema``. Raises :class:`SchemaError` if the
-        source does not fit the schema.
+        The database counts its own table; all counts within the block refer to one snapshot. Rows are encoded under
+        ``schema``. Raises :class:`SchemaError` if the source does not fit the schema, and :class:`Unsupported` for a
+        file, which can be streamed instead (:func:`~fedsynth.data.sources.streamed.stream`).
         """
 
 

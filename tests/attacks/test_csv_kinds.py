@@ -87,7 +87,7 @@ def test_b02_a_quote_that_is_never_closed_takes_no_other_row_along(tmp_path):
     assert with_it.sum() > ROWS - 1000
 
 
-@pytest.mark.parametrize("how", [{}, {"streamed": True}, {"counted": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"streamed": True}], ids=str)
 def test_b02_an_invalid_file_gives_no_answer_however_late_the_fault_is(tmp_path, monkeypatch, how):
     """Its parts were read, and counted, before: nothing of them leaves, and the question is charged."""
     monkeypatch.setattr(csv_file, "_BLOCK", 1 << 14)
@@ -143,7 +143,7 @@ def rows_check(config: SiteConfig) -> PreflightCheck:
 
 
 def test_b02_site_check_fails_for_lines_whose_cells_hold_newlines_and_says_what_to_declare(tmp_path):
-    for how in ({}, {"records": "lines"}, {"streamed": True}, {"counted": True}):
+    for how in ({}, {"records": "lines"}, {"streamed": True}):
         home = tmp_path / str(len(list(tmp_path.iterdir())))
         config = deployed(home, exported(), **how)
         NOTES.save(config.schema)

@@ -139,9 +139,9 @@ def test_products_are_in_full_float32_whatever_this_process_asked_for():
 @pytest.mark.parametrize("kernels", [("AVX2", "avx2"), ("SSE4_2", "default")], ids=" ".join)
 def test_a_row_counts_alike_everywhere_with_the_kernels_of_other_processors(kernels):
     """MKL and PyTorch choose kernels when they are loaded, so a process of its own runs the tests of each network."""
-    models = Path(__file__).parents[1] / "models"
+    folder = Path(__file__).parent
     names = "bit_for_bit or does_not_depend_on_other_rows"
-    tests = [str(models / name) for name in ("test_diffusion.py", "test_gan.py", "test_vae.py")]
+    tests = [str(folder / name) for name in ("test_diffusion.py", "test_gan.py", "test_vae.py")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", names, *tests],
         env={**os.environ, "MKL_ENABLE_INSTRUCTIONS": kernels[0], "ATEN_CPU_CAPABILITY": kernels[1]},

@@ -202,6 +202,7 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("source", {**CONTENT["source"], "person": "p"}, FedsynthError, "delete one"),
         ("source", {**CONTENT["source"], "rows_are_persons": "yes"}, FedsynthError, "true or false"),
         ("source", {**CONTENT["source"], "counted": True, "streamed": True}, FedsynthError, "not both"),
+        ("source", {**CONTENT["source"], "counted": True}, FedsynthError, "write streamed = true"),
         ("source", {"counted": "postgresql://h/d?table=t", "data": "t", "schema": "s"}, FedsynthError, "true or false"),
         ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
         ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
@@ -897,7 +898,7 @@ def test_check_lists_each_finding_on_a_line_of_its_own(ready):
     assert columns == "2 columns are not in the schema and ignored: 'x', 'y'"
 
 
-@pytest.mark.parametrize("how", [{}, {"counted": True}, {"streamed": True}])
+@pytest.mark.parametrize("how", [{}, {"streamed": True}])
 def test_a_site_without_a_row_that_fits_fails_its_check_and_does_not_tell_the_server(tmp_path, how):
     source = {**CONTENT["source"], **how}
     config, empty = ready_site(tmp_path / "a", source=source), ready_site(tmp_path / "b", source=source)

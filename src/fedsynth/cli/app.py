@@ -70,11 +70,19 @@ from fedsynth.privacy.device import computing_on
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation
 
-FEATURES = ("evaluation", "bench", "deploy", "servers", "proof")  # folders, each with commands of its own
+FEATURES = {
+    "evaluation": ("evaluate", "report"),
+    "bench": ("compare", "bench"),
+    "deploy": ("deploy", "site", "doctor", "audit"),
+    "servers": ("compute-server",),
+    "proof": ("prove",),
+}  # folders, and the commands that each adds
+_ABSENT = [feature for feature in FEATURES if not find_spec(f"fedsynth.{feature}")]
 typer.core.HAS_RICH = False  # else its help escapes brackets for a markup that is off: \[default: 10]
 
 
 class _Commands(CommandGroup):
+    absent: ClassVar = [name for feature in _ABSENT for name in FEATURES[feature]]
     panels: ClassVar = {
         "Synthesize": ("simulate", "demo", "example", "schema"),
         "Judge and use the result": ("evaluate", "report", "compare", "sample"),
@@ -124,7 +132,7 @@ app.add_typer(schema_app, name="schema")
 app.command()(plan.plan)
 app.command()(plan.advise)
 for _feature in FEATURES:
-    if find_spec(f"fedsynth.{_feature}"):
+    if _feature not in _ABSENT:
         import_module(f"fedsynth.{_feature}.commands").register(app)
 
 

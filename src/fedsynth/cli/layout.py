@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import click
@@ -33,11 +33,13 @@ class CommandGroup(typer.core.TyperGroup):
 
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}
     """The names of the commands under each heading; commands that are not named come last."""
+    absent: ClassVar[Collection[str]] = ()
+    """Names in ``panels`` whose feature is not installed."""
 
     def __init__(self, **attributes: Any) -> None:
         """Take typer's arguments; raises ``LookupError`` if a heading names a command that does not exist."""
         super().__init__(**attributes)
-        order = [name for names in self.panels.values() for name in names]
+        order = [name for names in self.panels.values() for name in names if name not in self.absent]
         if unknown := set(order) - set(self.commands):
             raise LookupError(f"help panels name commands that do not exist: {sorted(unknown)}")
         self.commands = {name: self.commands[name] for name in dict.fromkeys([*order, *self.commands])}
@@ -68,7 +70,8 @@ class CommandGroup(typer.core.TyperGroup):
         limit = formatter.width - 6 - width
         placed = {name for names in self.panels.values() for name in names}
         others = [name for name in self.commands if name not in placed]
-        for heading, names in [*self.panels.items(), ("Other commands", others)]:
+        for heading, every in [*self.panels.items(), ("Other commands", others)]:
+            names = [name for name in every if name not in self.absent]
             rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit)) for name in names]
             if rows:
                 with formatter.section(heading):

@@ -85,15 +85,8 @@ class RowFile(ABC):
             raise FedsynthError(f"{self.file} changed while it was read; try again when it is complete")
 
     def counted(self, schema: Schema) -> AbstractContextManager[Rows]:
-        """Return a context manager (for a ``with`` block) that yields the file's rows, to be counted by DuckDB.
-
-        The rows are encoded under ``schema``. Within the block, the yielded :class:`~fedsynth.rows.Rows` gives their
-        number and their contingency tables, but no single rows; DuckDB scans the file anew for every such query. Raises
-        the errors of :func:`~fedsynth.data.sources.duck.count_file`.
-        """
-        from fedsynth.data.sources.duck import count_file
-
-        return count_file(self, schema)
+        """Raise :class:`Unsupported`: a file counts nothing itself."""
+        raise Unsupported(f"{self.name} is a file, and only a database counts its rows; write streamed = true instead")
 
 
 @dataclass(frozen=True)

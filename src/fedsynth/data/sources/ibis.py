@@ -1,7 +1,7 @@
 """Contingency tables counted by a database: ibis expressions, compiled to the database's SQL dialect.
 
 ibis only compiles and does not connect: the modules that implement a source's safety rules run the statements
-(:mod:`fedsynth.data.sources.postgres`, :mod:`fedsynth.data.sources.duck`).
+(:mod:`fedsynth.data.sources.postgres`).
 
 Rule 1: all results of one :class:`CountedRows` refer to the same snapshot: later changes of a database do not affect
     it, and a change of a file is an error.

@@ -43,7 +43,7 @@ class SiteConfig:
     ``folder`` is where ``site.toml`` lies, ``name`` the site's name, and ``state`` the folder of its account (its
     record of spent budget) and its copies of rows. ``data`` is the source of its rows, a file (a CSV file with the kind
     of its records) or a database table, encoded under the schema in the file ``schema``. Rows are read and encoded at
-    most once per run, unless they are ``counted`` (the database, or DuckDB for a file, counts them for every question)
+    most once per run, unless they are ``counted`` (the database counts them for every question)
     or ``streamed`` (every question reads all of them batch by batch, and none is kept). ``person`` is the column that
     identifies a row's person; it is empty if the steward has declared, by ``rows_are_persons``, that no person has more
     rows than the policy's unit says, or has declared nothing yet.
@@ -152,12 +152,18 @@ def load_site_config(path: Path) -> SiteConfig:
             f"{file}: [source] person limits the rows of a person while a run's copy of them is made; rows that are "
             f"{chosen[0]} have none: delete {chosen[0]}, or name a view with at most that many rows a person"
         )
+    data = _source(file, folder, source)
+    if "counted" in chosen and data.file is not None:
+        raise FedsynthError(
+            f"{file}: [source] counted = true is for a database, which counts its own rows; for a file, write "
+            "streamed = true: it is read batch by batch, and no copy is kept"
+        )
     coordinator = _coordinator(file, content["coordinator"]["key"])
     return SiteConfig(
         folder,
         site["name"],
         folder / site.get("state", "state"),
-        _source(file, folder, source),
+        data,
         folder / source["schema"],
         policy_from_toml(content["policy"], folder),
         coordinator,

@@ -263,7 +263,7 @@ def rows_in_place(config: SiteConfig, schema: Schema) -> contextlib.AbstractCont
 
     It is ``None`` for a site that makes copies of its rows instead. Within the ``with`` block, which should answer one
     question, the yielded :class:`~fedsynth.rows.Rows` gives the number of rows and their contingency tables under
-    ``schema``. If ``config`` is ``counted``, the database (or DuckDB for a file) counts them; if it is ``streamed``,
+    ``schema``. If ``config`` is ``counted``, the database counts them; if it is ``streamed``,
     they are read batch by batch.
     """
     if config.counted:
