@@ -10,19 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from fedsynth.federation.local import LocalNoise
+from fedsynth.federation import names
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import Method, Registration, all_methods
 from fedsynth.methods.generators import PGM
 from fedsynth.methods.registry import Promise
+from fedsynth.plugins import named
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
-from fedsynth.secure.site import SecureSum
-from fedsynth.servers.trust import ThreeServers
 
 SIZES = (2, 3, 4, 5)
 SCHEMA = Schema(tuple(Categorical(f"c{j}", tuple(f"v{v}" for v in range(size))) for j, size in enumerate(SIZES)))
@@ -92,10 +90,7 @@ METHODS: dict[str, Method] = {
     variant: one.kind(**VARIANTS.get(one.name, {}).get(variant, {})) for variant, one in DECLARED.items()
 }
 TRUSTS: dict[str, Trust] = {
-    "trusted": TrustedServer(),
-    "local": LocalNoise(),
-    "secure": SecureSum(),
-    "three-servers": ThreeServers(),
+    name: named(place)() for name, place in names.TRUSTS.items() if find_spec(".".join(place.split(".")[:2]))
 }
 
 
