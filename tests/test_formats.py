@@ -96,7 +96,7 @@ def swapped(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
 
 def newer_account(content: bytes) -> bytes:
     """Return an account whose tables have another number: user_version, at byte 60 of the file."""
-    assert int.from_bytes(content[60:64], "big") == 4
+    assert int.from_bytes(content[60:64], "big") == 1
     return content[:60] + (5).to_bytes(4, "big") + content[64:]
 
 
@@ -142,24 +142,24 @@ KEPT = {
         lambda root: Schema.load(root / "schema.toml"),
     ),
     "plan": Kept(
-        "plan.toml", swapped(b"fedsynth_plan = 2", b"fedsynth_plan = 9"), lambda root: Plan.load(root / "plan.toml")
+        "plan.toml", swapped(b"fedsynth_plan = 1", b"fedsynth_plan = 9"), lambda root: Plan.load(root / "plan.toml")
     ),
     "beginning of a run": Kept(
         "state/run.json", swapped(b'"format":1', b'"format":2'), lambda root: begin(root / "state", JOB)
     ),
     "what was seen": Kept(
         "state/seen.json",
-        swapped(b'"format":2', b'"format":3'),
+        swapped(b'"format":1', b'"format":3'),
         lambda root: WitnessTransport(InProcess([]), root / "state" / "seen.json"),
     ),
     "transcript": Kept(
         "state/transcript",
-        swapped(b"fedsynth transcript 4", b"fedsynth transcript 5"),
+        swapped(b"fedsynth transcript 1", b"fedsynth transcript 2"),
         lambda root: Recorded(InProcess([]), root / "state" / "transcript"),
     ),
     "transcript of a complete run": Kept(
         "run/transcript",
-        swapped(b"fedsynth transcript 4", b"fedsynth transcript 1"),
+        swapped(b"fedsynth transcript 1", b"fedsynth transcript 9"),
         lambda root: list(records(root / "run" / "transcript")),
     ),
     "run.toml": Kept(

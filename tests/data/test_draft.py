@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from fedsynth.data.draft import draft_from_sdv, draft_schema
-from fedsynth.data.sdv import schema_from_sdv
 from fedsynth.errors import SchemaError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -145,21 +144,6 @@ METADATA = {
         }
     },
 }
-
-
-def test_sdv_metadata_becomes_a_schema_when_what_it_lacks_is_given():
-    with pytest.raises(SchemaError) as caught:
-        schema_from_sdv(METADATA)
-    for what in ("values['sex']", "values['disease']", "bounds['age']", "bounds['weight']", "bounds['visit']"):
-        assert what in str(caught.value)
-    schema = schema_from_sdv(
-        METADATA,
-        values={"sex": ("f", "m"), "disease": ("cold", "flu")},
-        bounds={"age": (0, 120), "weight": (0.0, 300.0), "visit": ("2021-01-01", "2024-01-01")},
-    )
-    assert schema.names == ("sex", "disease", "age", "weight", "alive", "visit")
-    assert isinstance(schema.columns[2], Numeric)
-    assert schema.columns[2].integer
 
 
 def test_sdv_metadata_with_a_file_becomes_a_draft():

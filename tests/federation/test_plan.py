@@ -177,7 +177,7 @@ def test_a_plan_survives_its_file_and_any_change_makes_another_plan(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("fedsynth_plan = 2", "fedsynth_plan = 3", "plan of this version"),
+        ("fedsynth_plan = 1", "fedsynth_plan = 3", "plan of this version"),
         ('method = "oneshot"', 'method = "oneshot"\nrun = "me"', r"unknown entries \['run'\]"),
         ("sites = 3\n", "", "incomplete"),
         ("sites = 3", "sites = 0", "number of sites"),

@@ -30,7 +30,7 @@ from fedsynth.privacy.cost import ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
 
-FORMAT = 2
+FORMAT = 1
 WHOLE_SAMPLES = ("trusted", "local")
 """Trust models in which a release's noise is one sample, or one full sample per site's own answer."""
 _KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budget", "unit", "slot")

@@ -143,7 +143,7 @@ class Recorded:
     with their signatures, which are verified when they are read.
     """
 
-    _MAGIC = b"fedsynth transcript 4\n"
+    _MAGIC = b"fedsynth transcript 1\n"
     KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
     _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
 

@@ -38,7 +38,7 @@ from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
 from fedsynth.privacy.cost import Neighbours, Unit
 from fedsynth.privacy.release import Release
 
-VERSION = 2
+VERSION = 1
 LARGEST_HEAD = 2**18
 LARGEST_MESSAGE = 2**28
 """Largest reply to any request, in bytes. Messages to a site are limited by its policy, to 16 MiB by default."""

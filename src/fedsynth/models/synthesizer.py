@@ -41,7 +41,7 @@ from fedsynth.schema.bins import bin_of
 from fedsynth.schema.columns import Column, Datetime, Numeric
 from fedsynth.schema.derive import any_broken, frame_of, published, with_numbers
 
-FORMAT = 2
+FORMAT = 1
 REDRAWS = 100
 _LEAST = 1024  # fewest rows drawn at a time when rows are redrawn
 _MOST_ROWS = 1 << 28  # most rows drawn unless a number is asked for

@@ -28,7 +28,7 @@ from fedsynth.privacy.audit import START, AuditHead, AuditRow, ChainCheck, read_
 from fedsynth.privacy.cost import ORDERS, Budget, Cost
 
 _UNKNOWN = 1e15  # a log-moment that no limit covers
-_FORMAT = 4  # of the file, stored as user_version; lower numbers had other tables
+_FORMAT = 1  # of the file, stored as user_version
 # SQLite errors that are not damage but concern the disk, its permissions, or other processes.
 _PASSING = {
     sqlite3.SQLITE_BUSY,

@@ -18,7 +18,7 @@ from fedsynth.files import load_json, private_folder, write_private
 from fedsynth.keys import KEY_BYTES, Keys
 
 FORMAT = 1  # of run.json
-SEEN_FORMAT = 2  # of seen.json
+SEEN_FORMAT = 1  # of seen.json
 COORDINATOR = "coordinator.key"  # beside the job: the secret that signs requests and opens confidential answers
 
 

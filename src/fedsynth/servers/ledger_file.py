@@ -23,7 +23,7 @@ import msgspec
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 
-_FORMAT = 2
+_FORMAT = 1
 _TAMPERED = "keep the file as evidence, and stop this server until it is known who changed it"
 _TABLES = (
     "CREATE TABLE vaults (vault TEXT PRIMARY KEY, run TEXT NOT NULL, price REAL NOT NULL)",
