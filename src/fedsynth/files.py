@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sqlite3
 import tomllib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -172,6 +171,8 @@ def copy_database(source: Path, target: Path) -> None:
 
     Raises ``FileExistsError`` if ``target`` exists, and :class:`FedsynthError` if SQLite cannot copy.
     """
+    import sqlite3  # few commands need it
+
     os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
         with closing(sqlite3.connect(source, timeout=60)) as held, closing(sqlite3.connect(target)) as copy:

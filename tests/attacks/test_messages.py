@@ -385,7 +385,7 @@ def mangled() -> Iterator[tuple[str, Request]]:
         "a step of many digits": {"step": 2**63},
         "a step below zero": {"step": -1},
         "a step that is true": {"step": True},
-        "another version": {"version": 1},
+        "another version": {"version": 2},
         "another schema": {"schema": "0" * 64},
         "a schema that is no digest": {"schema": "Z" * 64},
         "no schema": {"schema": ""},

@@ -255,7 +255,7 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     exact = encode(found.answer)[-64:]
     assert found.answer is not None
     assert exact not in reply.read_bytes()
-    with pytest.raises(FedsynthError, match="encrypted for another key"):
+    with pytest.raises(FedsynthError, match="is for another key"):
         read_reply(reply.read_bytes(), message, "north", KEYS["north"], Keys(bytes(32)).unseal)
 
 

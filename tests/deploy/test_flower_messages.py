@@ -748,7 +748,7 @@ def test_what_a_run_sees_of_a_sites_account_is_on_the_disk_before_it_asks_on(tmp
     file, found = root / "state" / "seen.json", []
     file.parent.mkdir(exist_ok=True)
     other = str(AuditPosition(7, b"c" * 32, b"s" * 64))
-    file.write_text(json.dumps({"format": 2, "seen": {"elsewhere": other}}))  # what another run saw
+    file.write_text(json.dumps({"format": 1, "seen": {"elsewhere": other}}))  # what another run saw
 
     def watched(message: Message) -> Message:
         known = json.loads(file.read_text())["seen"]

@@ -551,9 +551,8 @@ def read_reply(data: bytes, request: Request, site: str, identity: bytes | None,
     """Decode the reply of ``site`` to ``request``; raise :class:`ForeignReply` for bytes that are no such reply.
 
     ``identity`` is the site's public identity key (:func:`open_reply`), with which the reply must be signed.
-    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Coordinator.unseal
-    <fedsynth.keys.Coordinator.unseal>`); its errors are passed on. Raises :class:`WireError` for an
-    answer that the site signed but that is invalid.
+    ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Keys.unseal <fedsynth.keys.Keys.unseal>`); its
+    errors are passed on. Raises :class:`WireError` for an answer that the site signed but that is invalid.
     """
     head, body = open_reply(data, site, identity)
     if head.message.hex() == NO_MESSAGE:
