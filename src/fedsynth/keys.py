@@ -1,7 +1,7 @@
 """Keys: one secret, and what is derived from it to sign, to open sealed boxes and to share secrets with others.
 
 Each site, the coordinator and each compute server has a secret of its own (:class:`Keys`), and the public keys of those
-that it deals with in its own files: whoever carries the messages can neither forge one nor read what is sealed.
+that it deals with in its own files: whoever carries the messages can neither forge them nor read sealed ones.
 
 Rule 1: primitives come from the `cryptography` package: X25519, Ed25519, HKDF-SHA256, ChaCha20-Poly1305.
 Rule 2: every derived key, signature and box is bound to a context that names its purpose; parts of a context are
@@ -230,7 +230,7 @@ def decrypted(key: bytes, box: bytes | memoryview, *context: str | bytes) -> byt
 def _not_ours() -> Refused:
     return Refused(
         "a sealed message was changed on its way, or is for another key or run; compare the keys that both sides have "
-        "on file, and start another run"
+        "on file (at a site: [coordinator] key, and the roster), and start another run"
     )
 
 

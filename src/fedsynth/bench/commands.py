@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import click
 import typer
@@ -33,57 +33,6 @@ from fedsynth.cli.options import (
     say,
 )
 from fedsynth.files import read_text, write_whole
-
-if TYPE_CHECKING:
-    pass
-
-Sensitive = Annotated[
-    str,
-    typer.Option(
-        "--sensitive",
-        help="Column whose value an attacker tries to infer from the synthetic rows, for the attribute-disclosure "
-        "score. Default: --target, else the last categorical column.",
-    ),
-]
-Title = Annotated[
-    str, typer.Option("--title", help="Title of the report; default: one that names the data file.", show_default=False)
-]
-Owner = Annotated[
-    str, typer.Option("--owner", help="Person or office that answers for the data, named at the head of the report.")
-]
-KeptTitle = Annotated[
-    str,
-    typer.Option(
-        "--title",
-        help="Title of the report; default: the one given before, else one that names the data file.",
-        show_default=False,
-    ),
-]
-KeptOwner = Annotated[
-    str,
-    typer.Option(
-        "--owner",
-        help="Person or office that answers for the data, named at the head of the report; default: the one given "
-        "before.",
-        show_default=False,
-    ),
-]
-ForceScores = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Replace scores.json, scores.csv and report.html in --out. Without it, the command stops if --out holds a "
-        "scores.json.",
-    ),
-]
-Known = Annotated[
-    str,
-    typer.Option(
-        "--known",
-        help="Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first "
-        "four columns that are neither the sensitive one nor the target.",
-    ),
-]
 
 
 def compare(
