@@ -25,8 +25,16 @@ from tests.secure.secure_world import (
 )
 
 from fedsynth import keys
-from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
-from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, Event, KeysAnswer, PlainAnswer
+from fedsynth.errors import FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
+from fedsynth.federation.events import (
+    Answer,
+    ApprovalAnswer,
+    BoxesAnswer,
+    Event,
+    KeysAnswer,
+    PlainAnswer,
+    ShareKeys,
+)
 from fedsynth.federation.trust import noise_std
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
@@ -535,7 +543,7 @@ def test_a_sum_over_many_sites_is_exact_whoever_drops_out(turn):
 
 def test_many_sites_that_drop_out_at_every_turn_leave_an_exact_sum():
     """A lost site's masks come off although neighbours of it, which have put them on, fall silent afterwards."""
-    sites = many()
+    sites = members(80, SecureSum(min_honest=72, dropouts=7), release=Exact())
     lost = {SHARES: names(1), MASKED: names(2, 40), AGREE: names(3), UNMASK: names(4, 41, 42)}
     result = released(sites, lost=lost)
     inside = [site for site in sites if site.name not in names(1, 2, 40)]
@@ -676,3 +684,28 @@ def test_sites_of_other_terms_are_lost_by_name():
     assert result.sites == ("site-000", "site-001", "site-003", "site-004")
     with pytest.raises(SiteLost):
         released(members(5), server=aggregator(sites, stricter))
+
+
+def test_a_key_swapped_in_one_sites_roster_keeps_it_out_of_sums_even_where_the_swapped_site_is_absent():
+    """The swapped site takes no part, so that no signature of its own could tell; its fellows' rosters do."""
+    sites = members(5, release=Exact())
+    swapped = {**sites[2].trust.roster, "site-004": keys.Keys(b"coordinator's own key for site-4").identity}
+    sites[2] = replace(sites[2], trust=sites[2].trust.with_roster(swapped))
+    present = sites[:4]
+    server = aggregator(present)
+    server.ask()
+    with pytest.raises(FedsynthError, match=r"site-002.*compare rosters and terms"):
+        server.receive("site-002", sites[2].answer(KEYS, None))
+    # A server that passes the others' keys on to it all the same is refused by the site itself.
+    fellows = aggregator(present)
+    for name in fellows.ask():
+        if name != "site-002":
+            fellows.receive(name, next(site for site in sites if site.name == name).answer(KEYS, None))
+    event = fellows.ask()["site-000"]
+    assert isinstance(event, ShareKeys)
+    session = Session.read(event, sites[2].digest, sites[2].trust.terms, sites[2].trust.layout)
+    with pytest.raises(Refused, match="compare rosters and terms"):
+        session.verify(event, "site-000", sites[2].trust.roster)
+    with pytest.raises(Refused):
+        sites[2].answer(SHARES, event)
+    assert released(present).sites == ("site-000", "site-001", "site-003")

@@ -55,7 +55,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -206,14 +206,17 @@ class SecureSum:
             f"graphs of them learns more than the sum with probability 2^-{SECURITY_BITS}"
         )
 
-    @property
+    @cached_property
     def terms(self) -> str:
-        """How many sites may collude and how many may drop out, as text that all members of a sum must agree on.
+        """How many sites may collude and drop out, and the roster, as text that all members of a sum must agree on.
 
-        Each member signs this text with its keys, because each relies on the others' shares of noise.
+        Each member signs this text with its keys: each relies on the others' shares of noise, and on a roster in which
+        nobody swapped a key. Whoever swaps one site's key at another has to keep all honest sites with an unchanged
+        roster out of that site's sums.
         """
         dropouts = "as many as the protocol bears" if self.dropouts is None else self.dropouts
-        return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out"
+        roster = keys.digest("roster", *(part for name in sorted(self.roster) for part in (name, self.roster[name])))
+        return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out, roster {roster.hex()}"
 
     def threshold(self, members: int) -> int:
         """Return t, how many of the ``members`` sites that begin a sum must stay in it to the end.
