@@ -28,9 +28,10 @@ from fedsynth.errors import FedsynthError, SchemaError
 from fedsynth.federation.policy import VERBS
 from fedsynth.federation.query import Counts
 from fedsynth.files import Records
-from fedsynth.privacy.cost import Cost, Unit
+from fedsynth.privacy.cost import Cost
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Categorical, Schema
+from fedsynth.terms import Terms
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Categorical("item", ("bandage", "splint", 'bandage 6"'))))
 ROWS = 20_000
@@ -193,8 +194,8 @@ def test_b02_other_sources_have_no_kind(tmp_path):
 
 
 def test_b02_the_statement_says_that_validity_is_not_protected():
-    usual: dict[str, Any] = {"limit": BUDGET, "spent": Cost(), "exact_releases": 0, "unit": Unit()}
-    said = [Statement(**usual, neighbours="add-remove", trust="local", rfc4180=kind).text for kind in (False, True)]
+    terms = Terms(SCHEMA, BUDGET, "local")
+    said = [Statement(terms, spent=Cost(), exact_releases=0, rfc4180=kind).text for kind in (False, True)]
     assert ["rfc4180, whether that file is valid as a whole is not protected" in text for text in said] == [False, True]
 
 

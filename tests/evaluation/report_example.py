@@ -14,12 +14,13 @@ import tomli_w
 from fedsynth.evaluation.evaluate import Evaluation
 from fedsynth.evaluation.plot_data import plot_data
 from fedsynth.evaluation.score import Estimate, Family, Score, Verdict
-from fedsynth.privacy.cost import Budget, Norms, Unit
+from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import noise_for
 from fedsynth.privacy.statement import Statement
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Column, Datetime, Numeric, Schema
+from fedsynth.terms import Terms
 
 SCRIPT = "<script>alert(1)</script>"
 QUOTES = "\"& ' > <img src=x onerror=alert(1)>"
@@ -129,8 +130,11 @@ def run_directory(
     settings = {"method": "oneshot", "epsilon": 1.0, "delta": 1e-6, "data": "a.csv", "schema": "agreed.toml"}
     settings |= {"sites": 4, "partition": "label-skew:0.5", "trust": "trusted", "format": "csv"} | job
     kept = {name: value for name, value in settings.items() if value is not None}
-    about: dict[str, Any] = {"unit": Unit(), "neighbours": "add-remove", "trust": settings["trust"], **(said or {})}
-    statement = Statement(limit=book.budget, spent=book.spent, exact_releases=book.exact_releases, **about)
+    told = dict(said or {})
+    agreed = {name: told.pop(name) for name in ("unit", "public_sizes") if name in told}
+    schema = Schema((Categorical("name", ("a", "b")),), draft=told.pop("schema_draft", False))
+    terms = Terms(schema, book.budget, str(settings["trust"]), **agreed)
+    statement = Statement(terms, spent=book.spent, exact_releases=book.exact_releases, **told)
     account = {**book.to_json(), "statement": statement.to_json()}
     made = {"fedsynth": "0.1.0", "numpy": "2.0", "schema_digest": "ab" * 32, "rows_digest": "cd" * 32}
     (folder / "run.toml").write_text(tomli_w.dumps({**kept, "made": made}), encoding="utf-8")

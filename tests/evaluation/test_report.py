@@ -240,7 +240,7 @@ def test_a_pure_run_is_told_in_epsilon(tmp_path):
 
 
 def test_of_persons_and_public_sizes_the_page_says_who_is_protected(tmp_path):
-    said = {"unit": Unit(3, 2), "neighbours": "replace"}
+    said = {"unit": Unit(3, 2), "public_sizes": True}
     text = flat(page(evaluation(), facts(tmp_path, said=said)).sections["privacy"])
     assert "for each person with up to 3 rows at each of up to 2 sites (replace the person's rows by as many" in text
     assert "which of two persons' rows are in the data changes" in text

@@ -31,7 +31,7 @@ from tests.tables import contingency
 
 from fedsynth.errors import BudgetExceeded, DataWarning, InvalidParameter, Refused, SchemaError, SiteLost, Unsupported
 from fedsynth.federation.events import PlainAnswer
-from fedsynth.federation.federation import EXACT
+from fedsynth.federation.federation import EXACT, Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
@@ -390,13 +390,18 @@ def test_noise_and_charges_are_those_of_a_persons_rows_at_all_sites(trust, budge
     assert federation.ledger.share_spent == pytest.approx(0.75)
 
 
+def under(federation: Federation, **terms: Any) -> Federation:
+    """Return the federation under terms that differ in some points."""
+    return replace(federation, terms=replace(federation.terms, **terms))
+
+
 def test_a_site_refuses_to_protect_less_than_its_policy_says():
     network = Network()
     federation = start(network, unit=UNIT)
     with pytest.raises(Refused):
-        replace(federation, unit=Unit(rows=2, sites=2)).sum(QUERY, 0.5)
+        under(federation, unit=Unit(rows=2, sites=2)).sum(QUERY, 0.5)
     assert set(network.rho.values()) == {0}
-    replace(federation, unit=Unit(rows=4, sites=2)).sum(QUERY, 0.5)  # more is no less
+    under(federation, unit=Unit(rows=4, sites=2)).sum(QUERY, 0.5)  # more is no less
 
 
 @each_trust
@@ -404,7 +409,7 @@ def test_a_site_refuses_to_protect_less_than_its_policy_says():
 def test_with_public_sizes_neighbours_replace_and_counts_are_noisier(trust, budget, factor):
     network = Network()
     federation = start(network, trust=trust, budget=budget, public_sizes=True)
-    assert federation.neighbours == "replace"
+    assert federation.terms.neighbours == "replace"
     assert federation.sizes == {f"site-{k:03d}": 30 + 7 * k for k in range(5)}
     assert federation.public_sizes() == federation.sizes
     assert set(network.rho.values()) == {0}  # what is public is not released again
@@ -535,7 +540,7 @@ def test_a_federation_under_another_schema_than_its_sites_is_refused():
     network = Network()
     federation = start(network)
     with pytest.raises(Refused):
-        replace(federation, schema=other).sum(RecordCount(), 0.1)
+        under(federation, schema=other).sum(RecordCount(), 0.1)
     with pytest.raises(SchemaError, match="under another schema"):
         federate([table(3)], other, BUDGET, trust=LocalNoise())
 

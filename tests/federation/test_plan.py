@@ -24,13 +24,14 @@ import fedsynth
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.local import LocalNoise
-from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
+from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
+from fedsynth.federation.trust import settings_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys

@@ -187,7 +187,7 @@ def drawn(shares: np.ndarray, rows: int = 10_000) -> Table:
 
 def record(run: Federation, value: float, crossing: float) -> Federation:
     tables = {(0,): value, (1,): value, (0, 1): crossing, (0, 2): crossing, (1, 2): crossing}
-    return dataclasses.replace(run, schema=MANY, noise=NoiseRecord(tables=tables))
+    return dataclasses.replace(run, terms=dataclasses.replace(run.terms, schema=MANY), noise=NoiseRecord(tables=tables))
 
 
 def test_groups_below_twice_their_noise_are_named_with_most_rows_first():
@@ -222,9 +222,10 @@ def test_at_most_ten_lines_and_what_is_left_out_is_counted():
     schema = Schema(tuple(Categorical(f"c{at}", tuple(range(30))) for at in range(12)))
     rng = np.random.default_rng(1)
     rows = Table(schema, tuple(np.minimum(rng.geometric(0.3, 5000) - 1, 29).astype(np.uint8) for _ in range(12)))
+    run = federation()
     run = dataclasses.replace(
-        federation(),
-        schema=schema,
+        run,
+        terms=dataclasses.replace(run.terms, schema=schema),
         noise=NoiseRecord(
             tables={(at,): 20.0 for at in range(12)} | {(a, b): 90.0 for a in range(12) for b in range(a + 1, 12)}
         ),

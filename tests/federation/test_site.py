@@ -236,7 +236,7 @@ def test_a_federation_under_another_schema_than_the_sites_is_refused():
     other = Schema((Categorical("z", ("a", "b")),))
     federation = federate([random_table(30, 1)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0)
     with pytest.raises(Refused, match="refused step 0"):
-        replace(federation, schema=other).sum(RecordCount(), 0.1)
+        replace(federation, terms=replace(federation.terms, schema=other)).sum(RecordCount(), 0.1)
     with pytest.raises(SchemaError, match="under another schema"):
         federate([random_table(30, 1)], other, BUDGET, trust=TrustedServer())
 

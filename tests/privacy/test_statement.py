@@ -5,26 +5,29 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.contract.world import SCHEMA
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.privacy.cost import Budget, Cost, Norms, Unit, epsilon_of, group_epsilon, rho_of
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.privacy.statement import Statement
+from fedsynth.terms import Terms
 
-PLAIN = Statement(
-    limit=Budget(1.0, 1e-6),
-    spent=Cost(math.inf, 0.02),
-    exact_releases=0,
-    unit=Unit(),
-    neighbours="add-remove",
-    trust="trusted",
-)
-PURE = replace(PLAIN, limit=Budget(1.0, 0), spent=Cost(0.5, 0.1), trust="local")
+DRAFT = replace(SCHEMA, draft=True)
+
+PLAIN = Statement(Terms(SCHEMA, Budget(1.0, 1e-6), "trusted"), spent=Cost(math.inf, 0.02), exact_releases=0)
+PURE = Statement(Terms(SCHEMA, Budget(1.0, 0), "local"), spent=Cost(0.5, 0.1), exact_releases=0)
+
+
+def under(statement: Statement, **terms: Any) -> Statement:
+    """Return the statement under terms that differ in some points."""
+    return replace(statement, terms=replace(statement.terms, **terms))
 
 
 def test_a_plain_statement_in_full():
@@ -68,7 +71,7 @@ def test_a_pure_statement_has_no_delta():
     ],
 )
 def test_each_trust_has_its_adversary(trust, adversary, basis, says):
-    statement = replace(PLAIN, trust=trust)
+    statement = under(PLAIN, trust=trust)
     assert adversary in statement.adversary
     assert statement.adversary in statement.sentence
     assert statement.basis == basis
@@ -77,7 +80,7 @@ def test_each_trust_has_its_adversary(trust, adversary, basis, says):
 
 def test_what_a_trust_assumes_is_said():
     assert "Assumption" not in PLAIN.text
-    secure = replace(PLAIN, trust="secure", assumption="at least 3 of the 5 sites are honest")
+    secure = replace(under(PLAIN, trust="secure"), assumption="at least 3 of the 5 sites are honest")
     assert "Assumption: at least 3 of the 5 sites are honest." in secure.conditions
 
 
@@ -100,10 +103,10 @@ def test_what_a_trust_assumes_is_said():
     ],
 )
 def test_unit_and_neighbours_are_named(unit, neighbours, who):
-    statement = replace(PLAIN, unit=unit, neighbours=neighbours)
+    statement = under(PLAIN, unit=unit, public_sizes=neighbours == "replace")
     assert who in statement.sentence
     public = "how many rows a person has is not protected" in statement.text
-    assert statement.public_sizes == public == (neighbours == "replace")
+    assert statement.to_json()["public_sizes"] == public == (neighbours == "replace")
     assert ("add or remove" in statement.text) == (neighbours == "add-remove")
     assert ("at more than 2 sites" in statement.text) == (unit.sites == 2)
 
@@ -112,10 +115,10 @@ def test_unit_and_neighbours_are_named(unit, neighbours, who):
     ("epsilon", "rows", "weaker"), [(1, 1, 1.0), (1, 3, 3.29), (1, 5, 5.84), (1, 10, 13.16), (3, 10, 48.99)]
 )
 def test_a_person_with_several_rows_pays_by_their_square(epsilon, rows, weaker):
-    statement = replace(PLAIN, limit=Budget(epsilon, 1e-6))
+    statement = under(PLAIN, budget=Budget(epsilon, 1e-6))
     assert statement.for_rows(rows) == pytest.approx(weaker, abs=0.005)
     assert statement.for_rows(rows) == pytest.approx(epsilon_of(rows**2 * rho_of(epsilon, 1e-6), 1e-6))
-    many = replace(statement, unit=Unit(rows=4))
+    many = under(statement, unit=Unit(rows=4))
     assert many.for_rows(4 * rows) == statement.for_rows(rows)
     assert many.for_rows(4 * rows - 3) == statement.for_rows(rows)  # rounded up to whole units
 
@@ -123,7 +126,7 @@ def test_a_person_with_several_rows_pays_by_their_square(epsilon, rows, weaker):
 def test_pure_privacy_of_several_rows_adds_up():
     assert PURE.for_rows(1) == 1
     assert PURE.for_rows(7) == 7
-    assert replace(PURE, unit=Unit(rows=3)).for_rows(7) == 3
+    assert under(PURE, unit=Unit(rows=3)).for_rows(7) == 3
     assert replace(PURE, exact_releases=1).for_rows(1) == math.inf
     with pytest.raises(InvalidParameter, match="at least 1 row"):
         PURE.for_rows(0)
@@ -132,7 +135,7 @@ def test_pure_privacy_of_several_rows_adds_up():
 @given(st.integers(1, 100), st.floats(0.05, 10))
 @settings(deadline=None)
 def test_more_rows_are_never_protected_better(rows, epsilon):
-    statement = replace(PLAIN, limit=Budget(epsilon, 1e-6), spent=Cost())
+    statement = under(replace(PLAIN, spent=Cost()), budget=Budget(epsilon, 1e-6))
     assert epsilon * (1 - 1e-9) <= statement.for_rows(rows) <= statement.for_rows(rows + 1) * (1 + 1e-9)
 
 
@@ -141,8 +144,8 @@ def test_more_rows_are_never_protected_better(rows, epsilon):
     [
         (replace(PLAIN, exact_releases=1), "1 release has no noise"),
         (replace(PLAIN, exact_releases=3, spent=Cost(math.inf, math.inf)), "3 releases have no noise"),
-        (replace(PLAIN, limit=Budget.none()), "no privacy limit"),
-        (replace(PLAIN, limit=Budget.none(), exact_releases=2, seeded=True), "2 releases have no noise"),
+        (under(PLAIN, budget=Budget.none()), "no privacy limit"),
+        (replace(under(PLAIN, budget=Budget.none()), exact_releases=2, seeded=True), "2 releases have no noise"),
     ],
 )
 def test_what_is_not_private_says_nothing_else(statement, says):
@@ -160,7 +163,7 @@ def test_what_is_not_private_says_nothing_else(statement, says):
     ("statement", "reason", "condition"),
     [
         (replace(PLAIN, seeded=True), "but with noise from a seed", "a reader who knows the seed can remove it"),
-        (replace(PLAIN, schema_draft=True), "a schema drafted from the rows", "delete `draft = true`"),
+        (under(PLAIN, schema=DRAFT), "a schema drafted from the rows", "delete `draft = true`"),
         (replace(PLAIN, looks_at_other_rows=True), "a split over sites that looks at other rows", "row by row"),
     ],
 )
@@ -185,10 +188,10 @@ def test_weak_guarantees_are_warned_of():
     assert PLAIN.warnings() == PLAIN.warnings(10**6) == PURE.warnings(10**9) == ()
     (delta,) = PLAIN.warnings(10**6 + 1)
     assert "delta = 1e-06 is above 1 / rows" in delta
-    (epsilon,) = replace(PURE, limit=Budget(20.5, 0)).warnings(10)
+    (epsilon,) = under(PURE, budget=Budget(20.5, 0)).warnings(10)
     assert "epsilon = 20.5 is above 20" in epsilon
-    assert replace(PURE, limit=Budget(20.0, 0)).warnings() == ()
-    assert len(replace(PLAIN, limit=Budget(30.0, 0.1)).warnings(100)) == 2
+    assert under(PURE, budget=Budget(20.0, 0)).warnings() == ()
+    assert len(under(PLAIN, budget=Budget(30.0, 0.1)).warnings(100)) == 2
 
 
 def test_a_ledger_gives_what_a_statement_states():
@@ -203,14 +206,14 @@ def test_a_ledger_gives_what_a_statement_states():
 
 
 def test_json_has_the_data_and_every_text():
-    said = json.loads(json.dumps(replace(PLAIN, neighbours="replace").to_json(), allow_nan=False))
+    said = json.loads(json.dumps(under(PLAIN, public_sizes=True).to_json(), allow_nan=False))
     assert said["limit"] == {"epsilon": 1.0, "delta": 1e-6}
     assert said["spent"] == {"epsilon": None, "rho": 0.02}
     assert said["unit"] == {"rows": 1, "sites": 1}
     assert said["private"] is said["publishable"] is said["public_sizes"] is True
     assert said["basis"] == "proved"
-    assert " ".join([said["sentence"], *said["conditions"]]) == replace(PLAIN, neighbours="replace").text
-    assert json.loads(json.dumps(replace(PLAIN, limit=Budget.none()).to_json()))["limit"]["epsilon"] is None
+    assert " ".join([said["sentence"], *said["conditions"]]) == under(PLAIN, public_sizes=True).text
+    assert json.loads(json.dumps(under(PLAIN, budget=Budget.none()).to_json()))["limit"]["epsilon"] is None
 
 
 def test_exact_accounting_gives_the_guarantee_and_the_limit_stays_beside_it():
@@ -236,10 +239,10 @@ TESTED = "that a row's gradient does not depend on other rows is tested, not pro
 def test_the_weakest_part_is_what_a_guarantee_rests_on():
     """Training is not proved, though the trust model's noise is; nothing published may weaken it in silence."""
     assert replace(PLAIN, sampled=True).basis == "tested"
-    secure = replace(PLAIN, trust="secure", sampled=True)
+    secure = replace(under(PLAIN, trust="secure"), sampled=True)
     assert secure.basis == "tested"
     assert f"cannot break the cryptography; {TESTED})" in secure.sentence
-    gaps = (replace(secure, seeded=True), replace(secure, schema_draft=True), replace(secure, looks_at_other_rows=True))
+    gaps = (replace(secure, seeded=True), under(secure, schema=DRAFT), replace(secure, looks_at_other_rows=True))
     for weak in gaps:
         assert weak.basis == "assumed"
         assert "assumed, not proved" in weak.sentence
@@ -257,7 +260,7 @@ def test_samples_of_rows_are_a_condition_and_groups_follow_from_the_limit_alone(
     assert sampled.for_rows(1) == 1.0
     assert 3.0 < sampled.for_rows(3) == group_epsilon(sampled.limit, 3) < 4
     assert f"epsilon = {sampled.for_rows(3):.4g} for 3 rows and epsilon = " in sampled.text
-    large = replace(sampled, limit=Budget(5.0, 1e-6), sampled=True)  # an order of 6: nothing is known for 10 rows
+    large = under(sampled, budget=Budget(5.0, 1e-6))  # an order of 6: nothing is known for 10 rows
     assert large.for_rows(10) == math.inf
     assert "for 3 rows at a site)" in large.text
     assert "10 rows" not in large.text

@@ -22,7 +22,6 @@ from fedsynth import Budget, Categorical, Schema, federate
 from fedsynth.deploy.roster import Member, Roster, Terms
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import _secret
-from fedsynth.federation.trust import SimulationTerms
 from fedsynth.files import private_folder, write_private
 from fedsynth.keys import Keys
 from fedsynth.rows import Table
@@ -30,6 +29,7 @@ from fedsynth.servers.host import SECRET, AgreedTerms, agree, make, open_ledger,
 from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.trust import ThreeServers
+from fedsynth.terms import Terms as RunTerms
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
 
@@ -140,10 +140,10 @@ class Deployed(ThreeServers):
     coordinator: Keys | None = None
     questions: int = 64
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
+    def in_process(self, secret: Callable[[str], bytes], terms: RunTerms, coordinator: bytes) -> ThreeServers:
         assert self.start is not None
         assert self.coordinator is not None
-        assert self.coordinator.public == terms.coordinator
+        assert self.coordinator.public == coordinator
         secrets = [secret(f"server {number}") for number in range(3)]
         agreed = agreement(self.coordinator, terms.schema, self.roster, terms.budget, self.questions)
         processes = self.start(secrets, agreed)

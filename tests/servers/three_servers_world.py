@@ -22,6 +22,7 @@ from fedsynth.servers.ideal import IdealServers
 from fedsynth.servers.questions import OpenTables, SelectTable
 from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
 from fedsynth.servers.shares import SERVERS
+from fedsynth.terms import Terms
 
 COORDINATOR = Keys(b"the coordinator's secret of test")
 QUERY = Counts.of(4, [(0, 1), (1, 2, 3)])
@@ -87,11 +88,8 @@ class World:
             self.publics,
             sites,
             COORDINATOR.public,
-            SCHEMA,
-            self.budget,
+            Terms(SCHEMA, self.budget, "three-servers", unit=self.unit, public_sizes=self.neighbours == "replace"),
             self.terms,
-            self.unit,
-            self.neighbours,
             self.exact,
         )
         return ComputeParty(terms, self.secrets[position], self.books[position])

@@ -627,7 +627,7 @@ def require_training(federation: Federation) -> None:
             "training adds Gaussian noise, which a budget with delta = 0 does not allow; give a positive --delta, or "
             "choose a method that measures tables"
         )
-    if federation.neighbours == "replace":
+    if federation.terms.public_sizes:
         raise Unsupported(
             "training under public numbers of rows is not supported: no accountant covers sampled rows when a record "
             "is replaced; run without --public-sizes, or choose a method that measures tables"

@@ -39,7 +39,7 @@ from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, v
 from fedsynth.federation.vault import Vault, VaultTerms
 from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode, sign_request
 from fedsynth.keys import Keys
-from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Norms, Unit, protect, times_charged
+from fedsynth.privacy.cost import Budget, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import KeyedBits
 from fedsynth.privacy.release import (
@@ -57,6 +57,7 @@ from fedsynth.privacy.release import (
 from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
+from fedsynth.terms import Terms
 
 _log = logging.getLogger(__name__)
 
@@ -134,9 +135,9 @@ class Federation:
 
     Parameters
     ----------
-    schema, ledger, trust, transport
-        The agreed schema; the server's record of releases and their costs, with the budget; the trust model, which says
-        who adds noise and sees exact counts; the connection to the sites.
+    terms, ledger, trust, transport
+        What was agreed: schema, budget, who is protected; the server's record of releases and their costs; the trust
+        model, which says who adds noise and sees exact counts; the connection to the sites.
     sites
         Names of the sites that are asked.
     rng
@@ -149,12 +150,8 @@ class Federation:
     identities
         Public identity key (32 bytes) of each site, with which its replies must be signed; a reply that is not counts
         as lost.
-    unit, neighbours
-        The unit of protection (a person's rows and sites), and whether tables are neighbours if a person's rows are
-        added or removed, or if they are replaced.
     sizes
-        Number of rows of each site if public, else ``None``. With public sizes, neighbouring tables differ by replaced
-        rows, since adding or removing rows would change a public number.
+        Number of rows of each site if public, else ``None``.
     min_sites
         Fewest sites that must answer a round (or all, if fewer are asked), which then continues without the others;
         ``lost`` lists these.
@@ -188,7 +185,7 @@ class Federation:
         not release two sums for one charge.
     """
 
-    schema: Schema
+    terms: Terms
     ledger: Ledger
     trust: Trust
     transport: Transport
@@ -198,9 +195,7 @@ class Federation:
     secret: bytes
     coordinator: Keys
     identities: Mapping[str, bytes]
-    unit: Unit = ONE_ROW
     sizes: Mapping[str, int] | None = None
-    neighbours: Neighbours = "add-remove"
     min_sites: int = 1
     plan: str = ""
     exact: float | None = None
@@ -217,22 +212,23 @@ class Federation:
     _steps: Iterator[int] = field(default_factory=itertools.count)
 
     @property
+    def schema(self) -> Schema:
+        """The agreed schema."""
+        return self.terms.schema
+
+    @property
     def budget(self) -> Budget:
         """The budget that the run started with."""
-        return self.ledger.budget
+        return self.terms.budget
 
     @property
     def statement(self) -> Statement:
         """The privacy statement of the run so far: the guarantee, the unit of protection and the assumptions."""
         return Statement(
-            limit=self.budget,
+            terms=self.terms,
             spent=self.ledger.spent,
             exact_releases=self.ledger.exact_releases,
-            trust=self.trust.name,
             assumption=self.trust.assumption,
-            unit=self.unit,
-            neighbours=self.neighbours,
-            schema_draft=self.schema.draft,
             seeded=self.seeded,
             looks_at_other_rows=self.looks_at_other_rows,
             exact=self.exact,
@@ -417,8 +413,8 @@ class Federation:
             query,
             self.budget,
             share,
-            self.unit,
-            self.neighbours,
+            self.terms.unit,
+            self.terms.neighbours,
             step,
             question,
             lambda purpose: KeyedBits(self.secret, f"vault {question} {purpose}".encode()),
@@ -451,7 +447,7 @@ class Federation:
         """Return the noise for a share; a person at several sites is charged once per site that adds its own noise."""
         if isinstance(share, Exact):
             return share
-        times = times_charged(self.unit, pooled=pooled)
+        times = times_charged(self.terms.unit, pooled=pooled)
         if not isinstance(query, Training):
             return noise_for(self.budget, share, times)
         rows = self._norms(query, pooled=pooled).rows
@@ -459,7 +455,7 @@ class Federation:
 
     def _draw(self, selection: Selection, share: Share) -> Release:
         """Return the selection mechanism for a share, of which noisy looks get the selection's ``look_share``."""
-        times, steps = times_charged(self.unit, pooled=False), selection.steps
+        times, steps = times_charged(self.terms.unit, pooled=False), selection.steps
         if isinstance(share, Exact):
             return share if steps == 1 else AdaptiveSelection(share, share, steps)
         if steps == 1:
@@ -469,7 +465,7 @@ class Federation:
         return AdaptiveSelection(pick, look, steps)
 
     def _norms(self, query: Query, *, pooled: bool) -> Norms:
-        return protect(query.sensitivity(self.schema), self.unit, self.neighbours, pooled=pooled)
+        return protect(query.sensitivity(self.schema), self.terms.unit, self.terms.neighbours, pooled=pooled)
 
     def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
         """Record a question in the server's ledger, and return the entry."""
@@ -516,8 +512,8 @@ class Federation:
             trust=self.trust.name,
             schema=self.schema.digest,
             plan=self.plan,
-            unit=self.unit,
-            neighbours=self.neighbours,
+            unit=self.terms.unit,
+            neighbours=self.terms.neighbours,
         )
         request.query.check(self.schema)
         if isinstance(request.query, Query):

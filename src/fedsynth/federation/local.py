@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, PlainAnswer
-from fedsynth.federation.trust import OneMessageSum, SimulationTerms, SiteTurn, add_noise, noise_std
+from fedsynth.federation.trust import OneMessageSum, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
@@ -19,6 +19,7 @@ from fedsynth.schema.bins import Integers
 if TYPE_CHECKING:
     from fedsynth.federation.query import Query
     from fedsynth.federation.vault import VaultTerms
+    from fedsynth.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LocalNoise:
         """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> LocalNoise:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> LocalNoise:
         """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 

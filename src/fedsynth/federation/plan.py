@@ -266,25 +266,6 @@ class Plan:
         return cls.from_toml(read_text(path))
 
 
-def settable(trust: Any) -> tuple[str, ...]:
-    """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
-
-    These are its fields whose default is a plain value. fedsynth fills in the others, such as the sites' public keys.
-    """
-    return tuple(
-        setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING
-    )
-
-
-def settings_of(trust: Any) -> dict[str, float]:
-    """Return the settings of a trust model, chosen or by default, by name, as a plan states them.
-
-    Settings that are ``None`` follow from the number of sites and are left out.
-    """
-    values = {name: getattr(trust, name) for name in settable(trust)}
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def options_of(value: Any) -> Any:
     """Return a method (or the ``value`` of one of its options) as JSON values for a plan.
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.plan import Plan, settings_of
+from fedsynth.federation.plan import Plan
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.wire import QuestionHead, Request
 from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of

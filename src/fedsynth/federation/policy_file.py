@@ -10,9 +10,9 @@ from typing import Any
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.federation.names import TRUSTS
-from fedsynth.federation.plan import Plan, settable
+from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Trust, settable
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget, Unit
 

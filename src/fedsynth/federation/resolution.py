@@ -159,7 +159,7 @@ def columns_carried(federation: Federation, rows: float, columns: int) -> Carrie
     1 if a record is added or removed, as a cell of a table does, and by 2 if it is replaced, where cells change by 1
     twice: sqrt(2) times the noise of tables. Raises :class:`Unsupported` under a trust model without sums.
     """
-    replaced = math.sqrt(2) if federation.neighbours == "replace" else 1.0
+    replaced = math.sqrt(2) if federation.terms.public_sizes else 1.0
 
     def excess(many: int) -> float:
         query = Counts.of(1, [(0,)] * max(1, many * (many - 1) // 2))

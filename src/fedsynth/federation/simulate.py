@@ -25,17 +25,18 @@ from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.transport import InProcess, Recorded, Transport, was_begun
-from fedsynth.federation.trust import SimulationTerms, Trust
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
 from fedsynth.keys import Keys
 from fedsynth.persons import identify, keep_rows, keep_sites
 from fedsynth.privacy.account import Account, now
-from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import Misfits, with_lines
+from fedsynth.terms import Terms
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,9 +118,8 @@ def federate(
     identities = {name: Keys(secret).identity for name, secret in secrets.items()}
     trust = trust.with_roster(identities)
     coordinator = Keys(_secret(source, "coordinator"))
-    neighbours: Neighbours = "replace" if public_sizes else "add-remove"
-    terms = SimulationTerms(schema, budget, unit, neighbours, coordinator.public)
-    trust = trust.in_process(lambda name: _secret(source, f"trust {name}"), terms)
+    terms = Terms(schema, budget, trust.name, settings_of(trust), unit, public_sizes)
+    trust = trust.in_process(lambda name: _secret(source, f"trust {name}"), terms, coordinator.public)
     kinds = {query.kind: query for query in queries}
     policy = Policy(
         budget,
@@ -153,7 +153,7 @@ def federate(
         if trust.turns > 1 and transport is InProcess:
             recorded.start_sums_over()
     return Federation(
-        schema,
+        terms,
         Ledger(budget),
         trust,
         channel,
@@ -163,9 +163,7 @@ def federate(
         _secret(source, "server"),
         coordinator,
         identities,
-        unit=unit,
         sizes={name: table.rows_read for name, table in encoded.items()} if public_sizes else None,
-        neighbours=policy.neighbours,
         seeded=seed is not None,
         progress=progress,
         released=released,

@@ -7,11 +7,12 @@ message to each site, and the site's answer.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from fedsynth.federation.query import Query
     from fedsynth.federation.vault import Vault, VaultTerms
     from fedsynth.keys import Keys
-    from fedsynth.privacy.cost import Budget, Neighbours, Unit
     from fedsynth.schema import Schema
+    from fedsynth.terms import Terms
 
 
 class SiteTurn(Protocol):
@@ -145,23 +146,6 @@ class Aggregation(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class SimulationTerms:
-    """Terms of a simulated run for parties other than its sites and its server, such as three compute servers.
-
-    ``schema`` is the agreed schema, ``budget`` bounds what the run may cost one person, ``unit`` says how many rows per
-    site, and at how many sites, one person may have, and ``neighbours`` whether neighbouring tables differ by adding or
-    by replacing these rows. ``coordinator`` (64 bytes) holds the server's public keys: Ed25519 for its signatures, then
-    X25519 for answers sealed for it.
-    """
-
-    schema: Schema
-    budget: Budget
-    unit: Unit
-    neighbours: Neighbours
-    coordinator: bytes
-
-
 class Trust(Protocol):
     """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
 
@@ -215,12 +199,12 @@ class Trust(Protocol):
         ``roster`` maps each site's name to its public identity key (Ed25519, 32 bytes).
         """
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> Trust:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> Trust:
         """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
 
         Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
-        the party of that name; ``terms`` are what these parties agree to: schema, budget, who is protected, and the
-        coordinator's keys.
+        the party of that name; ``terms`` are what these parties agree to, and ``coordinator`` (64 bytes) holds the
+        server's public keys.
         """
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
@@ -271,6 +255,25 @@ class Trust(Protocol):
         (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
         protected (:class:`~fedsynth.federation.vault.VaultTerms`).
         """
+
+
+def settable(trust: Any) -> tuple[str, ...]:
+    """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
+
+    These are its fields whose default is a plain value. fedsynth fills in the others, such as the sites' public keys.
+    """
+    return tuple(
+        setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING
+    )
+
+
+def settings_of(trust: Any) -> dict[str, float]:
+    """Return the settings of a trust model, chosen or by default, by name, as a plan states them.
+
+    Settings that are ``None`` follow from the number of sites and are left out.
+    """
+    values = {name: getattr(trust, name) for name in settable(trust)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from fedsynth.errors import Refused
 from fedsynth.federation.events import Answer, Event, PlainAnswer
-from fedsynth.federation.trust import OneMessageSum, SimulationTerms, SiteTurn, add_noise, noise_std
+from fedsynth.federation.trust import OneMessageSum, SiteTurn, add_noise, noise_std
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
@@ -17,6 +17,7 @@ from fedsynth.schema.bins import Integers
 if TYPE_CHECKING:
     from fedsynth.federation.query import Query
     from fedsynth.federation.vault import TrustedVault, VaultTerms
+    from fedsynth.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TrustedServer:
         """Return this trust model unchanged: it needs no ``roster`` of the sites' identity keys."""
         return self
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> TrustedServer:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> TrustedServer:
         """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 

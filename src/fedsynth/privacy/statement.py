@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import Budget, Cost, Neighbours, Unit, epsilon_of, group_epsilon, to_json
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, epsilon_of, group_epsilon, to_json
+from fedsynth.terms import Terms
 
 Basis = Literal["proved", "computational", "tested", "assumed"]
 """What a guarantee rests on, from the strongest to the weakest.
@@ -39,11 +40,10 @@ _RESTS_ON: dict[Basis, str] = {
 
 
 _FACTS = (
-    *("private", "publishable", "headline", "sentence", "conditions", "limit", "spent", "exact_releases", "unit"),
-    *("neighbours", "trust", "adversary", "basis", "assumption", "schema_draft", "public_sizes", "seeded"),
-    *("looks_at_other_rows", "exact", "sampled", "rfc4180"),
+    *("private", "publishable", "headline", "sentence", "conditions", "spent", "exact_releases", "adversary", "basis"),
+    *("assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180"),
 )
-"""The fields of a statement that are written to files."""
+"""The fields of a statement that are written to files, beside its terms."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,15 @@ class Statement:
 
     Parameters
     ----------
-    limit
-        The (epsilon, delta) limit on all releases of the run together.
+    terms
+        What was agreed (:class:`~fedsynth.terms.Terms`): the limit on all releases together, who is protected, and the
+        trust model, which determines the adversary.
     spent
-        An upper bound on what they cost one person.
+        An upper bound on what the releases cost one person.
     exact_releases
         Number of releases without noise; if it is not 0, nothing is guaranteed.
-    unit
-        The unit of protection: how many rows a person may have at a site, and at how many sites.
-    neighbours
-        Whether a person's rows are added or removed, or replaced by others. If the sites' numbers of rows are public,
-        rows are replaced: neighbouring tables must then have equal numbers of rows.
-    trust
-        Name of the trust model ("trusted", "local", "secure", "three-servers"), which determines the adversary.
     assumption
         The trust model's assumption about its parties, as a clause ("at least 3 of the 5 sites are honest"), or empty.
-    schema_draft
-        Whether categories and bounds were drafted from the rows and nobody has confirmed that they are public.
     seeded
         Whether the noise can be reproduced from a seed.
     looks_at_other_rows
@@ -91,14 +83,10 @@ class Statement:
         is given for delta = 0.
     """
 
-    limit: Budget
+    terms: Terms
     spent: Cost
     exact_releases: int
-    unit: Unit
-    neighbours: Neighbours
-    trust: str
     assumption: str = ""
-    schema_draft: bool = False
     seeded: bool = False
     looks_at_other_rows: bool = False
     exact: float | None = None
@@ -119,6 +107,11 @@ class Statement:
             )
 
     @property
+    def limit(self) -> Budget:
+        """The (epsilon, delta) limit on all releases of the run together."""
+        return self.terms.budget
+
+    @property
     def private(self) -> bool:
         """Whether anything is guaranteed: the limit is finite and every release had noise."""
         return not self.limit.exact and self.exact_releases == 0
@@ -137,7 +130,7 @@ class Statement:
         """What the guarantee does not cover, each as the end of a headline."""
         gaps = {
             "with noise from a seed": self.seeded,
-            "with a schema drafted from the rows": self.schema_draft,
+            "with a schema drafted from the rows": self.terms.schema.draft,
             "with a split over sites that looks at other rows": self.looks_at_other_rows,
         }
         return [gap for gap, there in gaps.items() if there]
@@ -164,11 +157,6 @@ class Statement:
         if self._gaps:
             parts.append("assumed")
         return [part for part in parts if part != "proved"] or ["proved"]
-
-    @property
-    def public_sizes(self) -> bool:
-        """Whether the sites' numbers of rows are public, so that neighbouring tables have equal numbers of rows."""
-        return self.neighbours == "replace"
 
     @property
     def headline(self) -> str:
@@ -207,7 +195,7 @@ class Statement:
                 "The noise comes from a seed: a reader who knows the seed can remove it. Use such runs as simulations "
                 "only."
             )
-        if self.schema_draft:
+        if self.terms.schema.draft:
             found.append(
                 "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema "
                 "and delete `draft = true` once everything in it is public."
@@ -238,14 +226,17 @@ class Statement:
             )
         if self.assumption:
             found.append(f"Assumption: {self.assumption.rstrip('.')}.")
-        rows, sites = self.unit.rows, "one site" if self.unit.sites == 1 else f"{self.unit.sites} sites"
+        rows, sites = (
+            self.terms.unit.rows,
+            "one site" if self.terms.unit.sites == 1 else f"{self.terms.unit.sites} sites",
+        )
         known = {k * rows: self.for_rows(k * rows) for k in (3, 10)}
         weaker = " and ".join(f"epsilon = {value:.4g} for {k} rows" for k, value in known.items() if value < math.inf)
         less = f" ({weaker} at a site)" if weaker else ""
         found.append(
             f"A person is protected less if more rows of that person are used{less}, or rows at more than {sites}."
         )
-        if self.public_sizes:
+        if self.terms.public_sizes:
             found.append("The number of rows at each site is public, and how many rows a person has is not protected.")
         found += [
             "Costs add up: all runs on these rows, and on earlier or later versions of them, together cost up to "
@@ -271,7 +262,7 @@ class Statement:
         """
         if rows < 1:
             raise InvalidParameter(f"a person has at least 1 row, not {rows}")
-        times = -(-rows // self.unit.rows)
+        times = -(-rows // self.terms.unit.rows)
         if not self.private:
             return math.inf
         if times == 1:
@@ -305,7 +296,10 @@ class Statement:
 
     def to_json(self) -> dict[str, Any]:
         """Return the statement's data and texts as JSON values by name; infinite numbers are ``None``."""
-        content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS})
+        terms = self.terms
+        agreed = {name: getattr(terms, name) for name in ("unit", "neighbours", "trust", "public_sizes")}
+        agreed |= {"limit": terms.budget, "schema_draft": terms.schema.draft}
+        content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS} | agreed)
         return content
 
     def __str__(self) -> str:
@@ -314,7 +308,7 @@ class Statement:
 
     @property
     def _against(self) -> tuple[str, Basis]:
-        return _AGAINST.get(self.trust, (f"the adversary that the trust {self.trust!r} names", "assumed"))
+        return _AGAINST.get(self.terms.trust, (f"the adversary that the trust {self.terms.trust!r} names", "assumed"))
 
     def _pair_of(self, epsilon: float) -> str:
         return f"{epsilon:.4g}" if self.limit.pure else f"({epsilon:.4g}, {self.limit.delta:.3g})"
@@ -330,16 +324,16 @@ class Statement:
 
     @property
     def _who(self) -> str:
-        if self.unit == Unit():
+        unit = self.terms.unit
+        if unit == ONE_ROW:
             return "each row"
-        rows = "1 row" if self.unit.rows == 1 else f"{self.unit.rows} rows"
-        sites = "at one site" if self.unit.sites == 1 else f"at each of up to {self.unit.sites} sites"
+        rows = "1 row" if unit.rows == 1 else f"{unit.rows} rows"
+        sites = "at one site" if unit.sites == 1 else f"at each of up to {unit.sites} sites"
         return f"each person with up to {rows} {sites}"
 
     @property
     def _change(self) -> str:
-        if self.public_sizes:
-            return (
-                "replace one row by another" if self.unit == Unit() else "replace the person's rows by as many others"
-            )
-        return "add or remove one row" if self.unit == Unit() else "add or remove all rows of the person"
+        row = self.terms.unit == ONE_ROW
+        if self.terms.public_sizes:
+            return "replace one row by another" if row else "replace the person's rows by as many others"
+        return "add or remove one row" if row else "add or remove all rows of the person"

@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
-from fedsynth.federation.plan import Plan, PlannedQuestion, options_of, settings_of
+from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Assisted, Traffic, Trust
+from fedsynth.federation.trust import Assisted, Traffic, Trust, settings_of
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.ledger import Entry

@@ -20,13 +20,14 @@ from fedsynth.cliques import Workload, all_marginals, random_workload
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.files import Records, parse_toml, read_text, refuse_format
 from fedsynth.keys import KEY_BYTES
 from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
+from fedsynth.terms import Terms
 
 DEMO_DATA = "demo:rand-hie"
 FORMATS = ("csv", "parquet")
@@ -198,6 +199,11 @@ class Job:
     def unit(self) -> Unit:
         """The unit of protection: a person with at most so many rows at each of so many sites."""
         return Unit(self.rows_per_person, self.sites_per_person)
+
+    def terms(self, schema: Schema) -> Terms:
+        """Return the run's terms under ``schema``: what is protected, and by what."""
+        settings = settings_of(trust_named(self.trust, self.trust_options))
+        return Terms(schema, self.budget, self.trust, settings, self.unit, self.public_sizes)
 
     def digest(self, schema: Schema) -> str:
         """Return the SHA-256 (hex) of job and schema, neither of which may change when a run is resumed."""

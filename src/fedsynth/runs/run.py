@@ -173,7 +173,7 @@ def run_deployed(
         witness = WitnessTransport(transport, folder / "state" / "seen.json")
         recorded = Recorded(watch(witness), state / "transcript")
         federation = Federation(
-            schema,
+            job.terms(schema),
             Ledger(job.budget),
             trust,
             recorded,
@@ -183,8 +183,6 @@ def run_deployed(
             secret,
             coordinator,
             identities,
-            unit=job.unit,
-            neighbours="replace" if job.public_sizes else "add-remove",
             min_sites=deployment.least,
             plan=deployment.plan,
             exact=_exact(folder / "plan.toml", job),

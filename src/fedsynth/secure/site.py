@@ -75,7 +75,7 @@ from fedsynth.federation.events import (
     SharesAnswer,
     Unmask,
 )
-from fedsynth.federation.trust import SimulationTerms, SiteTurn
+from fedsynth.federation.trust import SiteTurn
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -104,6 +104,7 @@ from fedsynth.secure.shamir import NO_SHARE, SHARE_BYTES, split, to_bytes, unifo
 if TYPE_CHECKING:
     from fedsynth.federation.query import Query
     from fedsynth.federation.vault import VaultTerms
+    from fedsynth.terms import Terms
 
 KEY = "agreement key"
 """Purpose of the key of a run that a site agrees with others by, one X25519 for each pair and run."""
@@ -302,7 +303,7 @@ class SecureSum:
     def vault(self, terms: VaultTerms) -> None:
         """Return ``None``: there is no vault, since no party may hold exact sums of the sites' tables."""
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> SecureSum:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> SecureSum:
         """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
         return self
 

@@ -15,8 +15,9 @@ from typing import Annotated
 import msgspec
 import tomli_w
 
+import fedsynth.deploy.roster as enrolment
 from fedsynth.deploy.host.rows import is_exposed
-from fedsynth.deploy.roster import Invitation, SignedRoster, Terms, load
+from fedsynth.deploy.roster import Invitation, SignedRoster, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
 from fedsynth.privacy.cost import Budget, Unit
@@ -27,6 +28,7 @@ from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.process import ComputeServer
 from fedsynth.servers.server import ComputeParty, ServerTerms
 from fedsynth.servers.trust import ThreeServers
+from fedsynth.terms import Terms
 
 SECRET = "secret.key"
 CARD = "card.toml"
@@ -47,7 +49,7 @@ class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     public_sizes: bool
-    terms: Terms
+    terms: enrolment.Terms
     members: SignedRoster
 
 
@@ -97,7 +99,7 @@ def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
     write_cards(folder / SERVERS_FILE, cards)
 
 
-def read_terms(invitation: Path, roster: Path) -> tuple[Terms, SignedRoster]:
+def read_terms(invitation: Path, roster: Path) -> tuple[enrolment.Terms, SignedRoster]:
     """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
 
     Terms are what all parties accept, such as coordinator, schema and budget. ``invitation`` is the file with which any
@@ -176,11 +178,14 @@ def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int
         publics,
         sites,
         bytes.fromhex(terms.coordinator),
-        Schema.from_toml(terms.schema),
-        Budget(terms.epsilon, terms.delta),
+        Terms(
+            Schema.from_toml(terms.schema),
+            Budget(terms.epsilon, terms.delta),
+            ThreeServers.name,
+            unit=Unit(terms.rows_per_person, terms.sites_per_person),
+            public_sizes=agreed.public_sizes,
+        ),
         ThreeServers(publics).with_roster(sites).terms,
-        Unit(terms.rows_per_person, terms.sites_per_person),
-        "replace" if agreed.public_sizes else "add-remove",
     )
 
 

@@ -34,10 +34,9 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import QuestionHead, Request, encode, is_signed
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
-from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Neighbours, Norms, Unit
+from fedsynth.privacy.cost import ROUNDING, Norms
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit
-from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.questions import (
     OpenTables,
@@ -67,6 +66,7 @@ from fedsynth.servers.shares import (
     words_of,
     zero_share,
 )
+from fedsynth.terms import Terms
 
 BOX = 3 * KEY_BYTES + TAG_BYTES
 """Length of a box in bytes: the sender's public key for this box, and two sealed secrets of 32 bytes."""
@@ -139,22 +139,18 @@ class ServerTerms:
 
     ``publics`` are the three servers' public keys, and ``position`` (0, 1, 2) says which of them is the server's own.
     ``sites`` maps the names of the sites that may send shares of their tables to their identity keys; ``coordinator``
-    (64 bytes) holds the public keys of the coordinator whose questions are answered. ``schema`` is the agreed schema.
-    ``budget`` limits the privacy cost of all releases in a run; ``unit`` is the smallest unit (rows and sites of one
-    person) that a question must protect, and ``neighbours`` how neighbouring tables must differ. ``trust`` is the text
-    of the trust model's terms (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without
-    noise.
+    (64 bytes) holds the public keys of the coordinator whose questions are answered. ``agreed`` are the run's terms:
+    the schema, the limit of the privacy cost of all releases in a run, and the smallest unit (rows and sites of one
+    person) that a question must protect. ``trust`` is the text of the trust model's terms
+    (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
     """
 
     position: int
     publics: tuple[bytes, ...]
     sites: Mapping[str, bytes]
     coordinator: bytes
-    schema: Schema
-    budget: Budget
+    agreed: Terms
     trust: str
-    unit: Unit = ONE_ROW
-    neighbours: Neighbours = "add-remove"
     exact: bool = False
 
     def __post_init__(self) -> None:
@@ -349,7 +345,7 @@ class ComputeParty:
             raise Refused("three servers can only begin a vault with a deposit; use a method that makes deposits")
         self._check(head, deposit)
         query = check_deposit(request.query)
-        query.check(self.terms.schema)
+        query.check(self.terms.agreed.schema)
         self._pending = None
         if request.question != vault:
             first = self._held(vault)
@@ -364,7 +360,9 @@ class ComputeParty:
             raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
         if request.question == vault:  # also when a run resumes: it deals again, from its transcript
             self._reserve(head.run, vault, deposit)
-            first = self._vaults[vault] = _Vault.empty(head, deposit, query, ShareLayout(query, self.terms.schema))
+            first = self._vaults[vault] = _Vault.empty(
+                head, deposit, query, ShareLayout(query, self.terms.agreed.schema)
+            )
         self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> tuple[bytes, bytes]:
@@ -553,7 +551,7 @@ class ComputeParty:
         found: Words = np.concatenate(
             [held.layout.table(held.own, clique)[0] * np.uint64(times) for clique, times in tables]
         )
-        norms = question.norms(self.terms.schema, held.head.unit, held.head.neighbours)
+        norms = question.norms(self.terms.agreed.schema, held.head.unit, held.head.neighbours)
         part = noise_part(question.release, norms)
         if part is not None:
             found += part.noise(found.size, self.keys.own("noise", statement.body)).view(np.uint64)
@@ -622,16 +620,16 @@ class ComputeParty:
     # Checks
 
     def _check(self, head: QuestionHead, deposit: Deposit) -> None:
-        terms = self.terms
-        if head.schema != terms.schema.digest:
+        terms, agreed = self.terms, self.terms.agreed
+        if head.schema != agreed.schema.digest:
             raise Refused(
                 "the question was asked under another schema than the one that this server agreed to; agree to the "
                 "current terms"
             )
         if (
-            head.unit.rows < terms.unit.rows
-            or head.unit.sites < terms.unit.sites
-            or head.neighbours != terms.neighbours
+            head.unit.rows < agreed.unit.rows
+            or head.unit.sites < agreed.unit.sites
+            or head.neighbours != agreed.neighbours
         ):
             raise Refused(
                 "the question protects a person with fewer rows or sites than this server agreed to, or has other "
@@ -642,7 +640,7 @@ class ComputeParty:
 
     def _reserve(self, run: str, vault: str, deposit: Deposit) -> None:
         """Record what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
-        budget = self.terms.budget
+        budget = self.terms.agreed.budget
         price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
         limit = budget.epsilon if budget.pure else budget.rho
         if self.ledger.deposit(run, vault, price) > limit * ROUNDING:

@@ -14,7 +14,7 @@ import numpy as np
 from fedsynth.errors import Refused, Unsupported
 from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
-from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn, Traffic
+from fedsynth.federation.trust import Aggregation, SiteTurn, Traffic
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -27,6 +27,7 @@ from fedsynth.servers.vault import Servers, SharedVault
 
 if TYPE_CHECKING:
     from fedsynth.federation.vault import VaultTerms
+    from fedsynth.terms import Terms
 
 _NO_SUMS = (
     "three servers hold deposits, from which methods draw and open tables; for plain sums use --trust secure, which "
@@ -87,11 +88,11 @@ class ThreeServers:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name."""
         return replace(self, roster=dict(roster))
 
-    def in_process(self, secret: Callable[[str], bytes], terms: SimulationTerms) -> ThreeServers:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> ThreeServers:
         """Return a copy with three compute servers in this process, for a simulation.
 
-        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to: schema,
-        budget, who is protected, and the coordinator's keys.
+        ``secret(name)`` gives the secret (32 bytes) of each server; ``terms`` are what all three agree to, and
+        ``coordinator`` (64 bytes) holds the public keys of the coordinator that they answer.
         """
         from fedsynth.servers.ideal import IdealServers
 
@@ -103,12 +104,9 @@ class ThreeServers:
                 position,
                 pinned.publics,
                 self.roster,
-                terms.coordinator,
-                terms.schema,
-                terms.budget,
+                coordinator,
+                terms,
                 pinned.terms,
-                terms.unit,
-                terms.neighbours,
                 exact=terms.budget.exact,
             )
             return ComputeParty(agreed, secrets[position], MemoryLedger())
