@@ -275,11 +275,11 @@ class Trust(Protocol):
 
 @dataclass
 class Traffic:
-    """What three compute servers in one process would have sent and computed if each were a machine of its own.
+    """What one compute server, or all three together, sent, were sent and computed so far.
 
-    ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes from one server for another: in draws, and what the coordinator passes on. ``draw_seconds`` is the
-    estimated CPU time of one server in all draws (private selections).
+    ``down`` are bytes of the coordinator's calls, ``up`` those of the results, and ``among`` bytes that servers sent
+    each other in draws (private selections), all without what TLS adds. ``draw_seconds`` is the estimated CPU time of
+    one server in all draws.
     """
 
     down: int = 0
@@ -289,7 +289,7 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """Bytes that all three servers sent together."""
+        """Bytes that were sent by servers."""
         return self.up + self.among
 
 
@@ -299,7 +299,7 @@ class Assisted(Protocol):
 
     @property
     def traffic(self) -> Traffic:
-        """What these parties sent and computed so far if they are in this process; otherwise zeros."""
+        """What these parties together sent, were sent and computed so far."""
 
     def pinned(self, folder: Path) -> Trust:
         """Return a copy with the parties' public keys, as a site's ``folder`` has them."""

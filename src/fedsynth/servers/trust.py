@@ -113,12 +113,17 @@ class ThreeServers:
             )
             return ComputeParty(agreed, secrets[position], MemoryLedger())
 
-        return replace(pinned, servers=IdealServers((server(0), server(1), server(2))))
+        return replace(pinned, servers=Servers(IdealServers((server(0), server(1), server(2)))))
 
     @property
     def traffic(self) -> Traffic:
-        """What the three servers sent and computed so far if they are in this process; otherwise zeros."""
-        return getattr(self.servers, "traffic", None) or Traffic()
+        """What was sent to and from the three servers and among them so far; in a simulation, as three machines would.
+
+        The time of draws is an estimate.
+        """
+        each = self.servers.traffic if self.servers else (Traffic(),)
+        down, up, among = (sum(getattr(one, way) for one in each) for way in ("down", "up", "among"))
+        return Traffic(down, up, among, each[0].draw_seconds)
 
     def pinned(self, folder: Path) -> ThreeServers:
         """Return a copy with the servers' public keys, from the file ``servers.toml`` in a site's ``folder``."""
@@ -138,11 +143,11 @@ class ThreeServers:
         from fedsynth.servers.remote import RemoteServers
 
         cards = load_cards(folder / SERVERS_FILE)
-        servers = RemoteServers(cards, coordinator)
+        connections = RemoteServers(cards, coordinator)
         try:
-            yield replace(self, publics=tuple(card.keys for card in cards), servers=servers)
+            yield replace(self, publics=tuple(card.keys for card in cards), servers=Servers(connections))
         finally:
-            servers.close()
+            connections.close()
 
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Raise :class:`Refused`: this trust model has no sums over sites, only vaults (:class:`ThreeServers`)."""

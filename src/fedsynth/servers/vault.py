@@ -1,78 +1,195 @@
 """The vault that three servers hold in shares: nobody can read it, and only noisy results are released from it.
 
-:class:`Servers` has two implementations: three servers in this process (`ideal`), and three processes (`remote`).
+:class:`Servers` is the coordinator's side of all calls, whether the servers are in this process (`ideal`) or three
+processes (`remote`). The same command resumes a run and repeats the interrupted question: servers that had answered it
+return the answers in their ledgers, and each charges it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
 from fedsynth.cliques import Clique, integer_weights
-from fedsynth.errors import FedsynthError, Refused, Unsupported
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, DealtShares
 from fedsynth.federation.query import Counts
+from fedsynth.federation.trust import Traffic
 from fedsynth.federation.vault import CandidateScores, VaultAccounting, VaultTerms, held_axes
-from fedsynth.federation.wire import Request
+from fedsynth.federation.wire import Request, WireError, decode, encode
 from fedsynth.privacy.cost import Norms, Sensitivity, protect
 from fedsynth.privacy.release import draw_for, noise_for
 from fedsynth.schema.bins import Floats, Integers
-from fedsynth.servers.questions import MOST_PENALTY, OpenTables, SelectTable, opened_std
+from fedsynth.servers.calls import (
+    Agree,
+    Answered,
+    AnyCall,
+    AnyResult,
+    Ask,
+    Asked,
+    Begin,
+    Call,
+    Confirm,
+    Confirmations,
+    Confirmed,
+    Done,
+    Drop,
+    Failure,
+    Keep,
+    Recall,
+    Take,
+)
+from fedsynth.servers.questions import MOST_PENALTY, OpenTables, Question, SelectTable, opened_std
+from fedsynth.servers.server import part_for
+from fedsynth.servers.shares import SERVERS, total
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
 
+_Result = TypeVar("_Result", bound=Call)
+DRAW_SECONDS = 3.1 / 161
+"""CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
 
-class Servers(Protocol):
-    """The coordinator's access to three compute servers: it passes on sealed shares and asks questions of all three.
+SendAll = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""The way to three servers: sends each one its frame, and returns their replies; :func:`lost` if one does not answer.
 
-    There are two: :class:`~fedsynth.servers.ideal.IdealServers` in one process and
-    :class:`~fedsynth.servers.remote.RemoteServers`. Every method raises
-    :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and :class:`~fedsynth.errors.Refused` or
-    :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for what one refuses of a site
-    (:meth:`take`). A repeated question gets the same answer, and is not charged again. A vault is the sum of the sites'
-    tables, which the three servers hold in secret shares.
+It is either :class:`~fedsynth.servers.ideal.IdealServers`, in this process, or
+:class:`~fedsynth.servers.remote.RemoteServers`, three processes.
+"""
+
+_ERRORS: dict[str, Callable[[str], FedsynthError]] = {
+    "refused": Refused,
+    "spent": BudgetExceeded,
+    "lost": lambda what: lost(what),
+    "failed": FedsynthError,
+}
+"""The errors for the codes of a failure. A refusal goes first, since other failures may follow from it."""
+
+
+def lost(what: str) -> SiteLost:
+    """Return the error of a server that does not answer; ``what`` names it."""
+    return SiteLost(
+        f"{what}; without all three servers nothing is opened. Restart what is missing and run the same command again: "
+        "questions that were answered are not charged again"
+    )
+
+
+@dataclass(eq=False)
+class Servers:
+    """The coordinator's side of three compute servers: it passes on sealed shares and asks questions of all three.
+
+    ``send`` carries the calls (:data:`SendAll`), and ``traffic`` counts the bytes of each server's calls and results.
+    Every method raises :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer,
+    :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for
+    what one refuses of a site (:meth:`take`), and :class:`~fedsynth.errors.FedsynthError` for any other failure. A
+    repeated question gets the same answer, and is not charged again. A vault is the sum of the sites' tables, which the
+    three servers hold in secret shares; its name ``vault`` is the digest (hex) of the question that it began with.
     """
+
+    send: SendAll
+    traffic: tuple[Traffic, Traffic, Traffic] = field(default_factory=lambda: (Traffic(), Traffic(), Traffic()))
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
 
-        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
-        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
-        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
-        sent again, empties the vault. Errors are those of :class:`Servers`.
+        ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's
+        signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the
+        question that it began with, sent again, empties the vault.
         """
+        self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Errors are those of
-        :class:`Servers`.
+        Otherwise, all three leave the site out. ``site`` is the site's name, and ``dealt`` holds its shares
+        (:class:`~fedsynth.federation.events.DealtShares`).
         """
+        first, others = (Take(vault, site, part_for(dealt, number)) for number in range(2))
+        found: Sequence[AnyResult] = self._call([first, others, others])
+        said = [one for one in found if isinstance(one, Confirmations)]
+        if len(said) == SERVERS:
+            ring = range(SERVERS)
+            found = self._call(
+                [Confirm(vault, site, said[at - 1].after, said[(at + 1) % SERVERS].before) for at in ring]
+            )
+            if all(isinstance(one, Confirmed) and one.same for one in found):
+                return True
+        if any(isinstance(one, Failure) and one.code != "refused" for one in found):
+            raise _error_of(found)  # what a server refuses of a site is the site's fault, anything else is not
+        self._same(Drop(vault, site), Done)
+        return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
-
-        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Servers`.
-        """
+        """Let ``sites`` into the vault: all those whose shares were accepted, in the order of :meth:`take`."""
+        self._same(Keep(vault, tuple(sites)), Done)
 
     def open(self, question: OpenTables) -> Integers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
-        They are the sum of the three servers' noisy shares. A repeated question gets the same answer and is not charged
-        again. Errors are those of :class:`Servers`.
+        They are the sum of the three servers' noisy shares.
         """
+        return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: SelectTable) -> int:
-        """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
+        """Return the index of the candidate (a table) of ``question`` that the servers drew together, privately."""
+        replies = {reply.reply.tobytes() for reply in self._answers(question)}
+        if len(replies) > 1:
+            raise Refused(
+                "the servers drew different candidates, so nothing is opened; install the same fedsynth on all"
+            )
+        return int.from_bytes(replies.pop())
 
-        A repeated question gets the same answer and is not charged again. Errors are those of :class:`Servers`.
-        """
+    def _answers(self, question: Question, tries: int = 2) -> list[Answered]:
+        """Ask all three servers; once more if they lost each other but all answer, as after the restart of one."""
+        asked = self._same(Ask(question), Asked)
+        if all(one.answered for one in asked):
+            return self._same(Recall(question), Answered)
+        found = self._call([Agree(tuple(one.statement for one in asked))] * SERVERS)
+        if tries > 1 and any(isinstance(one, Failure) and one.code == "lost" for one in found):
+            return self._answers(question, tries - 1)
+        answers = _of_kind(found, Answered)
+        for moved, one in zip(self.traffic, answers, strict=True):
+            moved.among += one.sent
+            moved.draw_seconds += DRAW_SECONDS * len(question.cliques) if isinstance(question, SelectTable) else 0.0
+        return answers
+
+    def _same(self, call: AnyCall, kind: type[_Result]) -> list[_Result]:
+        """Make the same call to all three servers, and return their results, which must all be of one kind."""
+        return _of_kind(self._call([call] * SERVERS), kind)
+
+    def _call(self, calls: Sequence[AnyCall]) -> list[AnyResult]:
+        """Make one call to each server, and return their results."""
+        frames = {id(call): encode(call) for call in calls}
+        sent = [frames[id(call)] for call in calls]
+        found: list[AnyResult] = []
+        for moved, frame, reply in zip(self.traffic, sent, self.send(sent), strict=True):
+            moved.down += len(frame)
+            moved.up += len(reply)
+            try:
+                found.append(decode(reply, AnyResult))
+            except WireError as error:
+                raise lost(f"no valid answer from server {len(found) + 1} ({error})") from error
+        return found
+
+
+def _of_kind(found: Sequence[AnyResult], kind: type[_Result]) -> list[_Result]:
+    results: list[_Result] = [one for one in found if isinstance(one, kind)]
+    if len(results) < len(found):
+        raise _error_of(found)
+    return results
+
+
+def _error_of(found: Sequence[AnyResult]) -> FedsynthError:
+    """Return the error of a server that failed."""
+    for code, kind in _ERRORS.items():
+        for number, one in enumerate(found):
+            if isinstance(one, Failure) and one.code == code:
+                return kind(f"server {number + 1}: {one.reason or 'it failed; its operator reads why in its log'}")
+    return FedsynthError("the servers' answers are not of the expected kind; install the same fedsynth everywhere")
 
 
 @dataclass(eq=False)
