@@ -27,9 +27,9 @@ from tests.secure.secure_world import (
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, ApprovalAnswer, BoxesAnswer, Event, KeysAnswer, PlainAnswer
-from fedsynth.federation.trust import noise_std
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.noise import noise_std
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 from fedsynth.secure.session import (
     AGREE,

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, Watched, random_table, tables
+from tests.federation.test_site import ask, site
 from tests.servers.three_servers_world import Silent
 from tests.tables import contingency, warned_of_empty
 
@@ -16,7 +17,6 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsuppor
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust import Assisted
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores, Vault
 from fedsynth.methods import find_method
@@ -98,7 +98,6 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
     assert [entry.paid_by for entry in entries] == ["", *["deposit of step 0"] * 2]
     assert entries[1].std == pytest.approx(vault.std(0.3))
     assert federation.ledger.share_spent == pytest.approx(0.8)
-    assert isinstance(federation.trust, Assisted)
     moved = federation.trust.traffic
     assert moved.sent > 0
     assert moved.draw_seconds == pytest.approx(2 * DRAW_SECONDS)
@@ -121,11 +120,11 @@ def replace_axes(query: Counts) -> Counts:
 def test_sites_enter_by_cohorts_and_are_charged_once():
     federation = start()
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 2), slice(1, 4)))
-    vault = federation.deposit(QUERY, 0.8, first)
+    vault = first.deposit(QUERY, 0.8)
     assert vault.sites == first.sites
-    vault.add(second)
+    second.deposit_into(vault)
     assert vault.sites == federation.sites[:4]
-    vault.add(first)  # everybody is in
+    first.deposit_into(vault)  # everybody is in
     spent = {site: cost.rho for site, cost in federation.ledger.per_site.items()}
     assert spent == pytest.approx(dict.fromkeys(federation.sites[:4], 0.8 * BUDGET.rho))
     (opened,), (std,) = vault.open(Counts.of(4, [(1, 2)]), 0.8)
@@ -138,9 +137,9 @@ def test_sites_enter_by_cohorts_and_are_charged_once():
 def test_without_noise_cohorts_are_the_pooled_tables_of_those_that_entered(trust):
     federation = start(trust=trust, budget=Budget.none())
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 1), slice(1, 3)))
-    vault: Vault = federation.deposit(QUERY, 1.0, first)
+    vault: Vault = first.deposit(QUERY, 1.0)
     (before,), _ = vault.open(Counts.of(4, [(0, 1)]), 1.0)
-    vault.add(second)
+    second.deposit_into(vault)
     (after,), _ = vault.open(Counts.of(4, [(0, 1)]), 1.0)
     assert (before == contingency(tables()[0], (0, 1))).all()
     assert (after == contingency(concatenate(tables()[:3]), (0, 1))).all()
@@ -155,8 +154,8 @@ def test_a_lost_site_is_not_asked_again_and_stays_out():
 
     federation = start(transport=transport)
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 2), slice(1, 3)))
-    vault = federation.deposit(QUERY, 0.8, first)
-    vault.add(second)
+    vault = first.deposit(QUERY, 0.8)
+    second.deposit_into(vault)
     assert vault.sites == ("site-000", "site-002")
     assert sum(site == "site-001" for site, _ in links[0].questions) == 1
 
@@ -177,10 +176,19 @@ def test_methods_that_cannot_run_say_so_before_anything_is_charged():
         assert not federation.ledger.entries
 
 
+def test_a_site_refuses_sums_where_only_vaults_are_before_anything_is_charged():
+    asked = site(trusts={"three-servers": ThreeServers()})
+    reply = ask(asked, trust="three-servers")
+    assert (reply.code, reply.answer) == ("refused", None)
+    assert "for plain sums use --trust secure" in list(asked.account.export())[-1]
+    assert asked.account.spent().rho == 0
+    assert ask(asked, trust="three-servers", verb="each").code == "answered"
+
+
 def test_scores_are_never_opened():
     vault = start().deposit(QUERY, 0.5)
     assert isinstance(vault, SharedVault)
-    assert not vault.opens_scores
+    assert not start().require_vault().opens_scores
     with pytest.raises(Unsupported, match="never open"):
         vault.scores(distances((0,)), 0.1)
 
@@ -256,8 +264,8 @@ def test_a_first_sample_that_is_not_kept_gives_single_columns_for_the_price_of_o
     assert again  # sites of the first sample that a round drew, too
     assert ones[0] - again
     assert federation.ledger.share_spent == pytest.approx(1)
-    for site, spent in federation.ledger.per_site.items():
-        assert spent.rho == pytest.approx(BUDGET.rho) if site in again else spent.rho < 0.95 * BUDGET.rho
+    for name, spent in federation.ledger.per_site.items():
+        assert spent.rho == pytest.approx(BUDGET.rho) if name in again else spent.rho < 0.95 * BUDGET.rho
 
 
 def test_options_of_entering_by_samples():

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth.cliques import Clique, integer_weights
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.trust import Traffic
-from fedsynth.federation.vault import CandidateScores, VaultAccounting, VaultTerms, held_axes
+from fedsynth.federation.vault import CandidateScores, Vault, held_axes
 from fedsynth.federation.wire import Request, WireError, decode, encode
 from fedsynth.privacy.cost import Norms, Sensitivity, protect
 from fedsynth.privacy.release import draw_for, noise_for
@@ -45,9 +46,6 @@ from fedsynth.servers.calls import (
 from fedsynth.servers.questions import MOST_PENALTY, OpenTables, Question, SelectTable, opened_std
 from fedsynth.servers.server import part_for
 from fedsynth.servers.shares import SERVERS, total
-
-if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation
 
 _Result = TypeVar("_Result", bound=Call)
 DRAW_SECONDS = 3.1 / 161
@@ -193,92 +191,48 @@ def _error_of(found: Sequence[AnyResult]) -> FedsynthError:
 
 
 @dataclass(eq=False)
-class SharedVault:
+class SharedVault(Vault):
     """The vault of the trust model three-servers: sums of the sites' tables, held in secret shares by three servers.
 
-    It is a :class:`~fedsynth.federation.vault.Vault`. ``terms`` say which tables it holds and what its releases may
-    cost together (:class:`~fedsynth.federation.vault.VaultTerms`); ``servers`` is the access to the three servers. In
-    its methods ``share`` is the fraction of the run's budget that a release may cost. Opened tables have 1.5 times the
-    noise variance of the release, up to 3 times for very small and very large noise
-    (:func:`~fedsynth.servers.questions.opened_std`), because each server adds noise and one of
-    them may be curious; each candidate of a draw (private selection) gets two Gumbel numbers instead of one. Distances
-    are L2 distances, since these need one secure product for each cell instead of a comparison. None of this changes
-    the privacy cost of a release. ``sites`` are the names of the sites whose tables are in the vault; ``opens_scores``
-    is false: :meth:`scores` always fails.
+    ``servers`` is the coordinator's side of the three servers. Opened tables have 1.5 times the noise variance of the
+    release, up to 3 times for very small and very large noise (:func:`~fedsynth.servers.questions.opened_std`), because
+    each server adds noise and one of them may be curious; each candidate of a draw (private selection) gets two Gumbel
+    numbers instead of one. Distances are L2 distances, since these need one secure product for each cell instead of a
+    comparison; expected counts and noise are rounded to whole records, negative ones to 0, and weights to integers
+    (:func:`~fedsynth.cliques.integer_weights`). None of this changes the privacy cost of a release. There are no
+    scores. The methods also raise what those of :class:`Servers` raise.
     """
 
-    opens_scores: ClassVar[bool] = False
-
-    terms: VaultTerms
-    servers: Servers
-    sites: tuple[str, ...] = ()
+    servers: Servers = field(kw_only=True)
     _staged: list[str] = field(default_factory=list)
     _number: int = 0
 
-    def __post_init__(self) -> None:
-        """Start an empty record of releases."""
-        self._releases = VaultAccounting(self.terms)
-
-    @property
-    def left(self) -> float:
-        """What this vault's further releases may cost together, as a fraction of the run's budget."""
-        return self._releases.left
-
-    def add(self, cohort: Federation) -> None:
-        """Ask those sites of ``cohort`` that were not asked yet for shares of their tables; each pays the full deposit.
-
-        ``cohort`` is a federation of some of the run's sites. The deposit is the part of the budget for everything that
-        the vault will ever release. Raises what :class:`Servers` raises, and :class:`~fedsynth.errors.SiteLost` if too
-        few sites answer.
-        """
-        self.terms.fill(self, cohort.sites)
-
+    @override
     def begin(self, request: Request) -> None:
-        """Pass the signed question that asks sites for their tables to the servers, before the sites answer it.
-
-        Shares that were taken before, but not kept (:meth:`keep`), are forgotten; the vault's first question, sent
-        again, empties it. Raises :class:`FedsynthError` for a ``request``, the question, without the coordinator's
-        signature, and what :class:`Servers` raises.
-        """
         if request.signature is None:
             raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
         self._staged = []
         self.servers.begin(self.terms.question, request.body, request.signature)
 
+    @override
     def take(self, site: str, answer: Answer) -> None:
-        """Pass the shares in a site's ``answer`` to the servers; call :meth:`keep` once all sites have answered.
-
-        Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
-        hold different values of the share that both should have, and what :class:`Servers` raises.
-        """
         if not isinstance(answer, DealtShares):
             raise Refused("its answer holds no shares; install the same fedsynth there")
         if not self.servers.take(self.terms.question, site, answer):
             raise Refused("its shares cannot be opened, or two servers hold different ones; compare its servers.toml")
         self._staged.append(site)
 
+    @override
     def keep(self) -> None:
-        """Let into the vault all sites whose shares the servers have accepted since :meth:`begin`.
-
-        Raises what :class:`Servers` raises.
-        """
         self.servers.keep(self.terms.question, self._staged)
         self.sites += tuple(self._staged)
         self._staged = []
 
+    @override
     def select(self, distances: CandidateScores, share: float) -> int:
-        """Return the index of a candidate, drawn privately with preference for tables far from the expected ones.
-
-        ``distances`` gives candidates, expected tables and weights
-        (:class:`~fedsynth.federation.vault.CandidateScores`). The three servers draw by L2 distances, with the Gumbel
-        numbers of two of them, for the fraction ``share`` of the run's budget. Expected counts and noise are rounded to
-        whole records, negative ones to 0, and weights to integers (:func:`~fedsynth.cliques.integer_weights`). Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, :class:`Unsupported` for a candidate
-        whose columns are not together in a table of the vault, and what :class:`Servers` raises.
-        """
-        self._held(distances.candidates)
-        release = draw_for(self.terms.budget, share, at_site=False)
         cliques = distances.candidates
+        self._held(cliques)
+        release = draw_for(self.terms.budget, share, at_site=False)
         expected = np.concatenate([np.rint(np.clip(table, 0.0, 2.0**31 - 1)).ravel() for table in distances.expected])
         penalties = np.minimum(np.rint(np.maximum(distances.noise, 0.0)), MOST_PENALTY)
         question = SelectTable(
@@ -290,35 +244,27 @@ class SharedVault:
             penalties.astype(np.int32),
             release,
         )
-        self._releases.charge("select", release, share, self.sites, len(cliques), float("nan"))
+        self.charge("select", release, share, len(cliques), float("nan"))
         self._number += 1
         return self.servers.draw(question)
 
+    @override
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
-        """Raise :class:`Unsupported`: three servers use scores in draws (:meth:`select`) and release none of them."""
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
+    @override
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query`` (in records), and the noise's standard deviation in a cell of each.
-
-        All together they cost the fraction ``share`` of the run's budget. Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if less is left, :class:`Unsupported` for a table whose columns are not
-        together in a table of the vault or have other bins there, and what :class:`Servers` raises.
-        """
         release = noise_for(self.terms.budget, share, at_site=False)
         held_axes(self.terms, query)
         self._held(query.cliques)
         question = OpenTables(self.terms.question, self._number, tuple(query.cliques), release, query.weights)
         std = opened_std(release, question.norms(self.terms.schema, self.terms.unit, self.terms.neighbours))
-        self._releases.charge("open", release, share, self.sites, query.cells(self.terms.schema), std, query)
+        self.charge("open", release, share, query.cells(self.terms.schema), std, query)
         self._number += 1
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 
+    @override
     def std(self, share: float) -> float:
-        """Return the standard deviation of all noise in a cell, if a single table is opened for ``share``.
-
-        ``share`` is a fraction of the run's budget; the result is in records.
-        """
         one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.unit, self.terms.neighbours, pooled=True)
         return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
 
