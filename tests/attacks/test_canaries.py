@@ -27,7 +27,7 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Released, Trust, noise_std
+from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import TrustedVault
 from fedsynth.federation.wire import Reply
@@ -38,6 +38,7 @@ from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Budget, Unit, protect
+from fedsynth.privacy.noise import noise_std
 from fedsynth.rows import Table
 from fedsynth.secure import noise_shares
 from fedsynth.secure.site import SecureSum

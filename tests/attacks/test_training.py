@@ -52,11 +52,11 @@ from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.query import RecordCount, weights_digest
 from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
-from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit, protect
+from fedsynth.privacy.noise import add_noise
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
 from fedsynth.schema import Categorical, Schema

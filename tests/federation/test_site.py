@@ -22,13 +22,12 @@ from fedsynth.federation.query import Counts, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
-from fedsynth.federation.trust import add_noise
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
-from fedsynth.privacy.noise import KeyedBits
+from fedsynth.privacy.noise import KeyedBits, add_noise
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema

@@ -182,9 +182,9 @@ def test_a_vault_pays_from_its_deposit(tmp_path):
 def test_cohorts_of_a_vault_are_proved(tmp_path, trust):
     run = start(tmp_path, trust, BUDGET)
     first, rest = (replace(run.federation, sites=run.federation.sites[part]) for part in (slice(0, 1), slice(1, 3)))
-    vault = run.federation.deposit(Counts.of(2, [(0, 1)]), 0.5, first)
+    vault = first.deposit(Counts.of(2, [(0, 1)]), 0.5)
     vault.open(Counts.of(2, [(0,)]), 0.2)
-    vault.add(rest)
+    rest.deposit_into(vault)
     vault.select(CandidateScores(((0,), (1,)), (np.full(2, 40.0), np.full(10, 8.0)), np.ones(2), np.zeros(2)), 0.3)
     sheet = finish(run).proved()
     assert sheet.problems == ()

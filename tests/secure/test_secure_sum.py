@@ -35,9 +35,9 @@ from fedsynth.federation.events import (
     PlainAnswer,
     ShareKeys,
 )
-from fedsynth.federation.trust import noise_std
 from fedsynth.federation.wire import encode
 from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.noise import noise_std
 from fedsynth.privacy.release import Exact, Gaussian, Laplace, Release
 from fedsynth.secure.session import (
     AGREE,

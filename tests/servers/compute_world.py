@@ -29,6 +29,7 @@ from fedsynth.servers.host import SECRET, AgreedTerms, agree, make, open_ledger,
 from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.trust import ThreeServers
+from fedsynth.servers.vault import Servers
 from fedsynth.terms import Terms as RunTerms
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
@@ -147,7 +148,7 @@ class Deployed(ThreeServers):
         secrets = [secret(f"server {number}") for number in range(3)]
         agreed = agreement(self.coordinator, terms.schema, self.roster, terms.budget, self.questions)
         processes = self.start(secrets, agreed)
-        servers = RemoteServers(processes.cards, self.coordinator, timeout=120)
+        servers = Servers(RemoteServers(processes.cards, self.coordinator, timeout=120))
         return replace(self, publics=tuple(card.keys for card in processes.cards), servers=servers)
 
 
@@ -178,7 +179,7 @@ def deployed(
     def build() -> Federation:
         trust = Deployed(start=start, coordinator=Keys(_secret(seed, "coordinator")), questions=questions)
         federation = federate(tables, schema, budget, trust=trust, seed=seed, **more)
-        connections.append(servers_of(federation))
+        connections.append(connections_of(federation))
         return federation
 
     build()
@@ -190,12 +191,19 @@ def deployed(
         made[0].stop()
 
 
-def servers_of(federation: Federation) -> RemoteServers:
-    """Return a federation's connections to its three servers."""
+def servers_of(federation: Federation) -> Servers:
+    """Return the coordinator's side of a federation's three servers."""
     trust = federation.trust
     assert isinstance(trust, ThreeServers)
-    assert isinstance(trust.servers, RemoteServers)
+    assert isinstance(trust.servers, Servers)
     return trust.servers
+
+
+def connections_of(federation: Federation) -> RemoteServers:
+    """Return a federation's connections to its three servers."""
+    connections = servers_of(federation).send
+    assert isinstance(connections, RemoteServers)
+    return connections
 
 
 def ideal(

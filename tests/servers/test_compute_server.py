@@ -11,7 +11,7 @@ import pytest
 from tests.ports import kept_ports
 from tests.servers.three_servers_world import COORDINATOR, World
 
-from fedsynth.federation.wire import encode
+from fedsynth.federation.wire import decode, encode
 from fedsynth.servers import links
 from fedsynth.servers.calls import AnyResult, Begin, Done
 from fedsynth.servers.links import card_of
@@ -44,7 +44,7 @@ def test_a_server_that_is_closed_sends_the_reply_in_progress_and_takes_no_other_
     assert request.signature is not None
     frame = encode(Begin(request.question, np.frombuffer(request.body, dtype=np.uint8), request.signature))
     heard: list[AnyResult] = []
-    calling = threading.Thread(target=lambda: heard.append(coordinator._one(0, frame)), daemon=True)
+    calling = threading.Thread(target=lambda: heard.append(decode(coordinator.one(0, frame), AnyResult)), daemon=True)
     calling.start()
     assert server.busy.wait(60)
     closing = threading.Thread(target=server.close, daemon=True)
@@ -59,7 +59,7 @@ def test_a_server_that_is_closed_sends_the_reply_in_progress_and_takes_no_other_
         assert not thread.is_alive()
     assert isinstance(heard[0], Done)
     with pytest.raises(OSError, match="the connection ended"):
-        coordinator._one(0, frame)
+        coordinator.one(0, frame)
     coordinator.close()
 
 

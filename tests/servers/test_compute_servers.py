@@ -18,19 +18,29 @@ import pytest
 
 pytest.importorskip("mpyc", reason="the extra 'mpc' is not installed")
 
-from tests.servers.compute_world import Processes, agreement, deployed, ideal, servers_of, set_up, small_tables
+from tests.servers.compute_world import (
+    Processes,
+    agreement,
+    connections_of,
+    deployed,
+    ideal,
+    servers_of,
+    set_up,
+    small_tables,
+)
 
 from fedsynth import AIM, Budget
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
-from fedsynth.federation.wire import encode
+from fedsynth.federation.wire import decode, encode
 from fedsynth.keys import Keys
 from fedsynth.privacy.release import Exponential, Gaussian
 from fedsynth.servers.calls import (
     Agree,
     Answered,
+    AnyCall,
     AnyResult,
     Ask,
     Asked,
@@ -48,7 +58,7 @@ from fedsynth.servers.questions import (
     SelectTable,
 )
 from fedsynth.servers.remote import RemoteServers
-from fedsynth.servers.vault import SharedVault
+from fedsynth.servers.vault import Servers, SharedVault
 
 BUDGET = Budget(1.0, 1e-6)
 TABLES, SCHEMA = small_tables()
@@ -72,12 +82,12 @@ def world(tmp_path_factory) -> Iterator[tuple[Federation, SharedVault, Processes
 
 
 def opening(vault: SharedVault, number: int, rho: float = 1e-4, cliques=((0,),)) -> OpenTables:
-    return OpenTables(vault.terms.question, number, cliques, Gaussian(rho))
+    return OpenTables(vault.question.digest, number, cliques, Gaussian(rho))
 
 
 def drawing(vault: SharedVault, number: int, **other: object) -> SelectTable:
     asked = SelectTable(
-        vault.terms.question,
+        vault.question.digest,
         number,
         ((0,), (1,)),
         np.full(6, 100, dtype=np.int32),
@@ -89,12 +99,18 @@ def drawing(vault: SharedVault, number: int, **other: object) -> SelectTable:
 
 
 def next_number(vault: SharedVault, processes: Processes) -> int:
-    return len([row for row in processes.charged(0) if row[0] == vault.terms.question])
+    return len([row for row in processes.charged(0) if row[0] == vault.question.digest])
 
 
-def each(servers: RemoteServers, call: object) -> list[AnyResult]:
+def each(servers: Servers, call: AnyCall) -> list[AnyResult]:
     """Return what each server says to the same call, as a hostile coordinator hears it."""
-    return servers._call([call] * 3)  # type: ignore[list-item]
+    return servers._call([call] * 3)
+
+
+def one(federation: Federation, number: int, frame: bytes) -> AnyResult:
+    """Return what one server says to a call, as a hostile coordinator hears it."""
+    found: AnyResult = decode(connections_of(federation).one(number, frame), AnyResult)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -150,8 +166,8 @@ def test_a_server_that_hangs_is_named(tmp_path):
     with deployed(tmp_path, TABLES, SCHEMA, BUDGET) as (build, processes):
         federation = build()
         vault = federation.deposit(Counts.of(3, PAIRS), 1.0)
-        servers_of(federation).timeout = 15  # that the two others keep on a busy machine
-        servers_of(federation).close()
+        connections_of(federation).timeout = 15  # that the two others keep on a busy machine
+        connections_of(federation).close()
         processes.running[1].send_signal(signal.SIGSTOP)
         with pytest.raises(SiteLost, match=r"no answer from server 2 at"):
             vault.open(Counts.of(3, ((0,),)), 0.1)
@@ -259,9 +275,9 @@ def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_
         question = drawing(vault, 0)
         statements = tuple(one.statement for one in each(servers, Ask(question)) if isinstance(one, Asked))
         # Server 3 lets nobody in once more, and would then score other shares than the two others.
-        assert isinstance(servers._one(2, encode(began[0])), Done)
-        assert isinstance(servers._one(2, encode(Keep(vault.terms.question, ()))), Done)
-        found = servers._one(2, encode(Agree(statements)))
+        assert isinstance(one(federation, 2, encode(began[0])), Done)
+        assert isinstance(one(federation, 2, encode(Keep(vault.question.digest, ()))), Done)
+        found = one(federation, 2, encode(Agree(statements)))
         assert isinstance(found, Failure)
         assert (found.code, "sites have changed" in found.reason) == ("refused", True)
         assert processes.charged(2) == []
@@ -331,7 +347,7 @@ def test_who_has_no_key_is_not_answered(world):
     card = processes.cards[0]
     stranger = RemoteServers(processes.cards, Keys(bytes(32)), timeout=20)
     with pytest.raises(SiteLost, match=r"no answer from server 1 .*server 2 .*server 3 "):
-        stranger.keep("0" * 64, ())
+        Servers(stranger).keep("0" * 64, ())
     stranger.close()
     with connect(card, os.urandom(32), 20) as other, pytest.raises(OSError):  # a certificate of nobody  # noqa: PT011
         receive(other)
@@ -349,8 +365,8 @@ def test_bytes_that_are_no_call_are_refused_and_the_next_one_is_answered(world):
     servers, number = servers_of(federation), next_number(vault, processes)
     each(servers, Ask(opening(vault, number)))
     for frame in (b"", b"\x80\x04\x95.", os.urandom(100), encode(Ask(opening(vault, number))) + b"\0"):
-        assert isinstance(servers._one(0, frame), Failure)
-    assert isinstance(servers._one(0, encode(Ask(opening(vault, number)))), Asked)
+        assert isinstance(one(federation, 0, frame), Failure)
+    assert isinstance(one(federation, 0, encode(Ask(opening(vault, number)))), Asked)
 
 
 def test_old_versions_of_tls_are_not_spoken(world):

@@ -9,15 +9,15 @@ import pytest
 
 from fedsynth.errors import SiteLost
 from fedsynth.federation.events import DealtShares
-from fedsynth.keys import Keys
+from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.release import Exact
 from fedsynth.servers.calls import (
     Agree,
     Answered,
+    AnyCall,
     AnyResult,
     Ask,
     Asked,
-    Call,
     Confirm,
     Confirmations,
     Confirmed,
@@ -27,8 +27,8 @@ from fedsynth.servers.calls import (
     Take,
 )
 from fedsynth.servers.questions import OpenTables, ServerStatement, SignedStatement
-from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.shares import SERVERS
+from fedsynth.servers.vault import Servers
 
 VAULT = "0" * 64
 LOST = Failure("lost", "server 3 ended the connection")
@@ -36,19 +36,19 @@ DEALT = DealtShares(np.zeros((3, 1), np.uint8), bytes(32), bytes(64), np.zeros(8
 MACS = Confirmations(bytes(32), bytes(32))
 
 
-class Scripted(RemoteServers):
+class Scripted(Servers):
     """Three servers that answer each kind of call as written: one result for all, or one for each."""
 
     def __init__(self, **replies: list[AnyResult | tuple[AnyResult, ...]]) -> None:
-        super().__init__((), Keys(bytes(32)))
+        super().__init__(self._scripted)
         self.replies = replies
         self.called: list[str] = []
 
-    def _call(self, calls: Sequence[Call]) -> list[AnyResult]:
-        name = type(calls[0]).__name__
+    def _scripted(self, frames: Sequence[bytes]) -> list[bytes]:
+        name = type(decode(frames[0], AnyCall)).__name__
         self.called.append(name)
         reply = self.replies[name].pop(0)
-        return list(reply) if isinstance(reply, tuple) else [reply] * SERVERS
+        return [encode(one) for one in (reply if isinstance(reply, tuple) else [reply] * SERVERS)]
 
 
 def asked() -> Asked:

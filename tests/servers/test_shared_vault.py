@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contract.world import SCHEMA, Watched, random_table, tables
+from tests.federation.test_site import ask, site
+from tests.servers.three_servers_world import Silent
 from tests.tables import contingency, warned_of_empty
 
 import fedsynth
@@ -15,7 +17,6 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsuppor
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.trust import Assisted
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores, Vault
 from fedsynth.methods import find_method
@@ -28,9 +29,9 @@ from fedsynth.methods.privsyn import PrivSyn
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.rows import concatenate
 from fedsynth.runs.dry_run import forecast
-from fedsynth.servers.ideal import DRAW_BYTES, DRAW_SECONDS, IdealServers
+from fedsynth.servers.ideal import DRAW_BYTES, IdealServers
 from fedsynth.servers.trust import ThreeServers
-from fedsynth.servers.vault import SharedVault
+from fedsynth.servers.vault import DRAW_SECONDS, Servers, SharedVault
 
 BUDGET = Budget(2.0, 1e-6)
 QUERY = Counts.of(4, [(0, 1), (1, 2, 3)])
@@ -49,9 +50,9 @@ def distances(*cliques: tuple[int, ...]) -> CandidateScores:
     return CandidateScores(cliques, expected, np.ones(len(cliques)), np.zeros(len(cliques)))
 
 
-def ideal(federation: Federation) -> IdealServers:
+def ideal(federation: Federation) -> Servers:
     assert isinstance(federation.trust, ThreeServers)
-    assert isinstance(federation.trust.servers, IdealServers)
+    assert isinstance(federation.trust.servers, Servers)
     return federation.trust.servers
 
 
@@ -97,7 +98,6 @@ def test_every_release_is_written_down_and_paid_by_the_deposit():
     assert [entry.paid_by for entry in entries] == ["", *["deposit of step 0"] * 2]
     assert entries[1].std == pytest.approx(vault.std(0.3))
     assert federation.ledger.share_spent == pytest.approx(0.8)
-    assert isinstance(federation.trust, Assisted)
     moved = federation.trust.traffic
     assert moved.sent > 0
     assert moved.draw_seconds == pytest.approx(2 * DRAW_SECONDS)
@@ -120,11 +120,11 @@ def replace_axes(query: Counts) -> Counts:
 def test_sites_enter_by_cohorts_and_are_charged_once():
     federation = start()
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 2), slice(1, 4)))
-    vault = federation.deposit(QUERY, 0.8, first)
+    vault = first.deposit(QUERY, 0.8)
     assert vault.sites == first.sites
-    vault.add(second)
+    second.deposit_into(vault)
     assert vault.sites == federation.sites[:4]
-    vault.add(first)  # everybody is in
+    first.deposit_into(vault)  # everybody is in
     spent = {site: cost.rho for site, cost in federation.ledger.per_site.items()}
     assert spent == pytest.approx(dict.fromkeys(federation.sites[:4], 0.8 * BUDGET.rho))
     (opened,), (std,) = vault.open(Counts.of(4, [(1, 2)]), 0.8)
@@ -137,9 +137,9 @@ def test_sites_enter_by_cohorts_and_are_charged_once():
 def test_without_noise_cohorts_are_the_pooled_tables_of_those_that_entered(trust):
     federation = start(trust=trust, budget=Budget.none())
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 1), slice(1, 3)))
-    vault: Vault = federation.deposit(QUERY, 1.0, first)
+    vault: Vault = first.deposit(QUERY, 1.0)
     (before,), _ = vault.open(Counts.of(4, [(0, 1)]), 1.0)
-    vault.add(second)
+    second.deposit_into(vault)
     (after,), _ = vault.open(Counts.of(4, [(0, 1)]), 1.0)
     assert (before == contingency(tables()[0], (0, 1))).all()
     assert (after == contingency(concatenate(tables()[:3]), (0, 1))).all()
@@ -154,8 +154,8 @@ def test_a_lost_site_is_not_asked_again_and_stays_out():
 
     federation = start(transport=transport)
     first, second = (replace(federation, sites=federation.sites[part]) for part in (slice(0, 2), slice(1, 3)))
-    vault = federation.deposit(QUERY, 0.8, first)
-    vault.add(second)
+    vault = first.deposit(QUERY, 0.8)
+    second.deposit_into(vault)
     assert vault.sites == ("site-000", "site-002")
     assert sum(site == "site-001" for site, _ in links[0].questions) == 1
 
@@ -176,10 +176,19 @@ def test_methods_that_cannot_run_say_so_before_anything_is_charged():
         assert not federation.ledger.entries
 
 
+def test_a_site_refuses_sums_where_only_vaults_are_before_anything_is_charged():
+    asked = site(trusts={"three-servers": ThreeServers()})
+    reply = ask(asked, trust="three-servers")
+    assert (reply.code, reply.answer) == ("refused", None)
+    assert "for plain sums use --trust secure" in list(asked.account.export())[-1]
+    assert asked.account.spent().rho == 0
+    assert ask(asked, trust="three-servers", verb="each").code == "answered"
+
+
 def test_scores_are_never_opened():
     vault = start().deposit(QUERY, 0.5)
     assert isinstance(vault, SharedVault)
-    assert not vault.opens_scores
+    assert not start().require_vault().opens_scores
     with pytest.raises(Unsupported, match="never open"):
         vault.scores(distances((0,)), 0.1)
 
@@ -190,17 +199,19 @@ def test_a_deposit_with_weights_is_refused():
 
 
 def test_a_dead_server_is_named_and_the_run_goes_on_when_it_is_back(tmp_path):
-    def attempt(dead: frozenset[int]) -> tuple[Federation, list[np.ndarray], int]:
+    def attempt(dead: bool) -> tuple[Federation, list[np.ndarray], int]:
         federation = start(transcript=tmp_path / "run")
         servers = ideal(federation)
         vault = federation.deposit(QUERY, 0.8)
-        servers.dead = dead
+        if dead:
+            assert isinstance(servers.send, IdealServers)
+            servers.send = Silent(servers.send.parties)
         tables_, _ = vault.open(Counts.of(4, [(0, 1)]), 0.4)
         return federation, tables_, vault.select(distances((0,), (1,), (2,)), 0.4)
 
-    with pytest.raises(SiteLost, match="server 3 of three does not answer"):
-        attempt(frozenset({2}))
-    federation, resumed, index = attempt(frozenset())
+    with pytest.raises(SiteLost, match="no answer from server 2"):
+        attempt(True)
+    federation, resumed, index = attempt(False)
     whole = start()
     vault = whole.deposit(QUERY, 0.8)
     expected, _ = vault.open(Counts.of(4, [(0, 1)]), 0.4)
@@ -253,8 +264,8 @@ def test_a_first_sample_that_is_not_kept_gives_single_columns_for_the_price_of_o
     assert again  # sites of the first sample that a round drew, too
     assert ones[0] - again
     assert federation.ledger.share_spent == pytest.approx(1)
-    for site, spent in federation.ledger.per_site.items():
-        assert spent.rho == pytest.approx(BUDGET.rho) if site in again else spent.rho < 0.95 * BUDGET.rho
+    for name, spent in federation.ledger.per_site.items():
+        assert spent.rho == pytest.approx(BUDGET.rho) if name in again else spent.rho < 0.95 * BUDGET.rho
 
 
 def test_options_of_entering_by_samples():

@@ -22,6 +22,7 @@ from fedsynth.servers.ideal import IdealServers
 from fedsynth.servers.questions import OpenTables, SelectTable
 from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
 from fedsynth.servers.shares import SERVERS
+from fedsynth.servers.vault import Servers, lost
 from fedsynth.terms import Terms
 
 COORDINATOR = Keys(b"the coordinator's secret of test")
@@ -51,6 +52,15 @@ class Secrets:
         return derive(self.secret, self.salt, purpose)
 
 
+class Silent(IdealServers):
+    """Three servers of which number 1 does not answer."""
+
+    def __call__(self, frames: Sequence[bytes]) -> list[bytes]:
+        for party, frame in zip(self.parties[::2], frames[::2], strict=True):
+            party.answer(frame, self._draw)
+        raise lost("no answer from server 2")
+
+
 @dataclass
 class World:
     """Three servers and their sites; ``seed`` makes other servers' secrets."""
@@ -75,10 +85,15 @@ class World:
         return tuple(Keys(secret).public for secret in self.secrets)
 
     @cached_property
-    def ideal(self) -> IdealServers:
+    def parties(self) -> tuple[ComputeParty, ComputeParty, ComputeParty]:
         """All three servers."""
         first, second, third = (self.server(number) for number in range(SERVERS))
-        return IdealServers((first, second, third))
+        return first, second, third
+
+    @cached_property
+    def ideal(self) -> Servers:
+        """The coordinator's side of all three servers."""
+        return Servers(IdealServers(self.parties))
 
     def server(self, position: int) -> ComputeParty:
         """Return one server, over its own ledger."""

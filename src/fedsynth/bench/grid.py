@@ -55,7 +55,6 @@ from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Assisted
 from fedsynth.federation.wire import Reply
 from fedsynth.files import load_object, write_whole
 from fedsynth.methods import find_method
@@ -329,7 +328,7 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
             frame = synthesizer.sample(count, rng)
         synthetic = schema.encode(frame)
         about |= {"synthesizer": synthesizer, "ledger": federation.ledger, "uploaded": links[0].uploaded}
-        about["among_servers"] = federation.trust.traffic.sent if isinstance(federation.trust, Assisted) else 0.0
+        about["among_servers"] = federation.trust.traffic.sent
     about["seconds"] = time.process_time() - began
     about["megabytes"] = _peak()
     fresh = None

@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsynth.errors import FedsynthError
+
 Bytes = NDArray[np.uint8]
 Members = Annotated[
     tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(min_length=1, max_length=2**14)
@@ -171,3 +173,13 @@ class SharesAnswer(ProtocolMessage, frozen=True, tag="shares"):
 
 Event = ShareKeys | MaskAnswer | Approve | Unmask
 Answer = PlainAnswer | DealtShares | KeysAnswer | BoxesAnswer | ApprovalAnswer | SharesAnswer
+
+
+def values_of(site: str, answer: Answer) -> NDArray[np.int64]:
+    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
+
+    Raises :class:`FedsynthError`, which names ``site``, for an answer that is not one vector of integers.
+    """
+    if not isinstance(answer, PlainAnswer) or answer.values.ndim != 1:
+        raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
+    return answer.values

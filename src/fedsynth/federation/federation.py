@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
-from fedsynth.federation.events import PlainAnswer
+from fedsynth.federation.events import PlainAnswer, values_of
 from fedsynth.federation.query import (
     MOST_ROWS,
     AnyQuery,
@@ -35,13 +35,13 @@ from fedsynth.federation.query import (
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import Message, Transport
-from fedsynth.federation.trust import Aggregation, Released, Trust, noise_std, values_of
-from fedsynth.federation.vault import Vault, VaultTerms
+from fedsynth.federation.trust import Aggregation, Released, SumProtocol, Trust, VaultProtocol, sums_of
+from fedsynth.federation.vault import Vault, VaultQuestion
 from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode, sign_request
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.noise import KeyedBits
+from fedsynth.privacy.noise import KeyedBits, noise_std
 from fedsynth.privacy.release import (
     AdaptiveSelection,
     Exact,
@@ -352,82 +352,67 @@ class Federation:
         self._require(picks, per_site)
         return picks
 
-    def deposit(self, query: Counts, share: float, cohort: Federation | None = None) -> Vault:
+    def deposit(self, query: Counts, share: float) -> Vault:
         """Pool the exact tables of ``query`` in a vault; ``share`` pays for everything that the vault will release.
 
         A vault is a party that holds exact sums and releases nothing but noisy tables, scores and selections
-        (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget. With a ``cohort``
-        (from :meth:`cohorts`), only its sites deposit now. Others may join later (:meth:`Vault.add
-        <fedsynth.federation.vault.Vault.add>`), and each site is charged the whole share when it deposits. Raises the
-        errors of all verbs (:class:`Federation`), :class:`Unsupported` under a trust model without a vault, and
-        :class:`InvalidParameter` for a query that bins one column in two ways.
+        (:class:`~fedsynth.federation.vault.Vault`). ``share`` is a fraction of the run's budget; each site is charged
+        the whole of it when it deposits. Called on a cohort (:meth:`cohorts`), only its sites deposit now; others may
+        later (:meth:`deposit_into`). Raises the errors of all verbs (:class:`Federation`), :class:`Unsupported` under a
+        trust model without a vault, and :class:`InvalidParameter` for a query that bins one column in two ways.
         """
+        protocol = self.require_vault()
         if len({axis.column for axis in query.axes}) < len(query.axes):
             raise InvalidParameter("a vault holds each column over one axis; deposit one for each")
-        release = deposit_for(self.budget, share)
-        first = self._request(next(self._steps), "deposit", query, release)
-        asked: set[str] = set()
+        request = self._request(next(self._steps), "deposit", query, deposit_for(self.budget, share))
+        digest = request.question
 
-        def fill(vault: Vault, sites: Sequence[str]) -> None:
-            new = [site for site in sites if site not in asked]  # a lost site may have paid: do not ask again
-            if new:
-                request = self._request(next(self._steps), "deposit", query, release) if asked else first
-                asked.update(new)
-                self._fill(vault, request, new)
+        def bits(purpose: str) -> KeyedBits:
+            return KeyedBits(self.secret, f"vault {digest} {purpose}".encode())
 
-        vault = self._vault(query, share, first.head.step, first.question, fill)
-        fill(vault, (cohort or self).sites)
+        vault = protocol.create(self.terms, VaultQuestion(query, share, request.head.step, digest, bits, self._note))
+        self._fill(vault, request, self.sites)
         return vault
 
-    def require_sums(self) -> None:
-        """Raise :class:`Unsupported` under a trust model without :meth:`sum`, before a method spends anything.
+    def deposit_into(self, vault: Vault) -> None:
+        """Let those sites of this federation or cohort that were not asked yet deposit their tables in ``vault``.
 
-        Three compute servers, for example, can only hold a vault, which pools exact tables (:meth:`deposit`).
+        The vault must be one of this run (:meth:`deposit`). Each of these sites is charged the deposit's whole share. A
+        site that was asked and lost is not asked again, since it may have paid. Raises the errors of all verbs
+        (:class:`Federation`).
         """
-        self.std(Counts.of(1, [(0,)]), 1.0)
+        new = [site for site in self.sites if site not in vault.asked]
+        if new:
+            release = deposit_for(self.budget, vault.question.share)
+            self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
-    def require_vault(self, *, scores: bool = False) -> None:
-        """Raise :class:`Unsupported` under a trust model without a vault, before a method spends anything.
+    def require_sums(self) -> SumProtocol:
+        """Return how the trust model makes sums; raises :class:`Unsupported` if it makes none (:meth:`sum`).
 
-        A vault is what :meth:`deposit` returns. This check is for methods that put other questions before they deposit.
-        With ``scores``, the method also needs noisy scores of all candidates (:meth:`Vault.scores
-        <fedsynth.federation.vault.Vault.scores>`), which a vault in secret shares cannot give.
+        Three compute servers, for example, can only hold a vault, which pools exact tables (:meth:`deposit`). Methods
+        call it before they spend anything.
         """
+        return sums_of(self.trust)
 
-        def fill(vault: Vault, sites: Sequence[str]) -> None:
-            raise Unsupported("this vault is not to be filled")
+    def require_vault(self, *, scores: bool = False) -> VaultProtocol:
+        """Return how the trust model makes vaults; raises :class:`Unsupported` if it has none (:meth:`deposit`).
 
-        vault = self._vault(Counts.of(1, [(0,)]), 1.0, 0, "", fill)
-        if scores and not vault.opens_scores:
-            raise Unsupported(
-                f"this method needs noisy scores of every candidate, which --trust {self.trust.name} cannot release; "
-                "use aim, mst or privbayes, or fedprivsyn with --trust secure"
-            )
-
-    def _vault(
-        self, query: Counts, share: float, step: int, question: str, fill: Callable[[Vault, Sequence[str]], None]
-    ) -> Vault:
-        """Return an empty vault; raises :class:`Unsupported` under a trust model without one."""
-        terms = VaultTerms(
-            self.schema,
-            query,
-            self.budget,
-            share,
-            self.terms.unit,
-            self.terms.neighbours,
-            step,
-            question,
-            lambda purpose: KeyedBits(self.secret, f"vault {question} {purpose}".encode()),
-            self._note,
-            fill,
-        )
-        vault = self.trust.vault(terms)
-        if vault is None:
+        Methods that put other questions before they deposit call it first. With ``scores``, the method also needs noisy
+        scores of all candidates (:meth:`Vault.scores <fedsynth.federation.vault.Vault.scores>`), which a vault in
+        secret shares cannot give.
+        """
+        found = self.trust.vault
+        if found is None:
             raise Unsupported(
                 "this method needs a server that may see exact counts (--trust trusted), or three servers that hold "
                 f"shares of them (--trust three-servers); with --trust {self.trust.name} use oneshot or flaim"
             )
-        return vault
+        if scores and not found.opens_scores:
+            raise Unsupported(
+                f"this method needs noisy scores of every candidate, which --trust {self.trust.name} cannot release; "
+                "use aim, mst or privbayes, or fedprivsyn with --trust secure"
+            )
+        return found
 
     def std(self, query: Query, share: Share, sites: int | None = None) -> float:
         """Return the noise's standard deviation in each cell of a sum of ``query``, without asking any site.
@@ -438,7 +423,7 @@ class Federation:
         """
         count = len(self.sites) if sites is None else sites
         release = noise_of(self._noise(query, share, pooled=self.trust.pooled))
-        return self.trust.std(release, self._norms(query, pooled=self.trust.pooled), count)
+        return self.require_sums().std(release, self._norms(query, pooled=self.trust.pooled), count)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Prices
@@ -533,6 +518,7 @@ class Federation:
 
     def _fill(self, vault: Vault, request: Request, sites: Sequence[str]) -> None:
         """Ask ``sites`` to deposit their tables in a vault; a resumed run admits the same sites again."""
+        vault.asked.update(sites)
         self._charge(request, sites)
         answered = self._taken(vault, request, sites)
         self._require({*vault.sites, *answered}, {*vault.sites, *sites})
@@ -611,7 +597,7 @@ class Federation:
     def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
         """Record one sum in the server's ledger and return its aggregation, before any message is sent."""
         quote = Quote(request.head, request.query, self.schema, self.trust)
-        found = self.trust.aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
+        found = self.require_sums().aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
         self._charge(request, sites)
         return found
 
@@ -623,7 +609,7 @@ class Federation:
         If too few sites answer a turn before the values are sent, the run stops in that turn: once the remaining sites
         have been told that the others dropped out, a resumed run could not include them again.
         """
-        turn = 0
+        turn, reads = 0, self.require_sums().reads
         answered = False
         while any(events := [one.ask() for _, one in sums]):
             asked: list[tuple[str, Request]] = []
@@ -631,7 +617,7 @@ class Federation:
             for (request, one), by_site in zip(sums, events, strict=True):
                 shared: dict[int, Request] = {}
                 for site, event in by_site.items():
-                    beside = weights if turn == self.trust.reads else b""
+                    beside = weights if turn == reads else b""
                     message = shared.get(id(event)) or request.at(turn, event, beside)
                     shared[id(event)] = message
                     asked.append((site, message))
@@ -653,7 +639,7 @@ class Federation:
         assert isinstance(query, Query)
         if reply.answer is None:
             return False
-        if self.trust.turns == 1:
+        if self.require_sums().turns == 1:
             release = Exact() if self.trust.pooled else noise_of(request.head.release)
             if self._numbers(reply, query.cells(self.schema), *self._range(query, reply.site, release)) is None:
                 return False

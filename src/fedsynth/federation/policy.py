@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
-from fedsynth.federation.trust import Trust, settings_of
+from fedsynth.federation.trust import NO_SUMS, Trust, settings_of
 from fedsynth.federation.wire import QuestionHead, Request
 from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
@@ -178,7 +178,12 @@ class Policy:
         if head.trust not in self.trusts:
             raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
         trust = self.trusts[head.trust]
-        if not 0 <= turn < (trust.turns if head.verb in ("sum", "average") else 1):
+        turns = 1
+        if head.verb in ("sum", "average"):
+            if trust.sums is None:
+                raise Refused(NO_SUMS)
+            turns = trust.sums.turns
+        if not 0 <= turn < turns:
             raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
         if (request.event is None) != (turn == 0):
             raise Refused("the first message of a question must have no event, and every later one must have one")
@@ -239,7 +244,7 @@ class Policy:
             )
         if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
             raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
-        if isinstance(release, Deposit) and not trust.deposits:
+        if isinstance(release, Deposit) and trust.vault is None:
             raise Refused(f"no vault exists under the trust {head.trust!r}; use a method without deposits")
 
     def _plan(self, head: QuestionHead) -> Plan:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedsynth.federation.query import AnyQuery, Query
-from fedsynth.federation.trust import Trust, noise_std
+from fedsynth.federation.trust import Trust, sums_of
 from fedsynth.federation.wire import QuestionHead
 from fedsynth.privacy.cost import Cost, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.noise import noise_std
 from fedsynth.privacy.release import Exact, Release, SampledGaussian
 from fedsynth.schema import Schema
 
@@ -76,10 +77,13 @@ class Quote:
         return self.head.release.cost(self.norms) * self.times
 
     def entry(self, sites: Sequence[str]) -> Entry:
-        """Return the ledger's entry for the question if it is put to these sites (names)."""
+        """Return the ledger's entry for the question if it is put to these sites (names).
+
+        Raises :class:`~fedsynth.errors.Unsupported` for a sum under a trust model without sums.
+        """
         head, std = self.head, math.nan
         if head.verb == "sum":
-            std = self.trust.std(self.noise, self.norms, len(sites))
+            std = sums_of(self.trust).std(self.noise, self.norms, len(sites))
         elif head.verb == "each":
             std = noise_std(self.noise, self.norms)
         cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps

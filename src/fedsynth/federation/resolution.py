@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import AnyQuery, Counts, Query, Training
 from fedsynth.federation.quote import Quote, noise_of
-from fedsynth.federation.trust import noise_std
 from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.noise import noise_std
 from fedsynth.schema import Schema
 from fedsynth.schema.columns import Categorical, Column
 

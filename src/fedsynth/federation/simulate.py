@@ -150,7 +150,7 @@ def federate(
     if transcript is not None:
         channel = recorded = Recorded(channel, transcript, kinds)
         released = recorded.released
-        if trust.turns > 1 and transport is InProcess:
+        if trust.sums and trust.sums.turns > 1 and transport is InProcess:
             recorded.start_sums_over()
     return Federation(
         terms,

@@ -44,7 +44,7 @@ from fedsynth.federation.query import (
     read_weights,
 )
 from fedsynth.federation.quote import Quote, noise_of
-from fedsynth.federation.trust import Trust, add_noise, noise_std
+from fedsynth.federation.trust import SumProtocol, Trust, sums_of
 from fedsynth.federation.wire import (
     NO_MESSAGE,
     NO_ROW,
@@ -63,7 +63,7 @@ from fedsynth.keys import seal
 from fedsynth.privacy.account import LARGEST_KEPT, Account
 from fedsynth.privacy.charge import Charge, OpenedQuestion
 from fedsynth.privacy.cost import Norms, ProtectedChange, protect
-from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, exponential_mechanism
+from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
 from fedsynth.schema import Schema
@@ -173,7 +173,10 @@ class Site:
         try:
             request = Request.read(self._admitted(data, authenticated(data, self.coordinator)), self.policy.kinds)
             self.policy.check(request, self.rows.schema)
-            if isinstance(request.query, Training) and request.turn == self.policy.trusts[request.head.trust].reads:
+            if (
+                isinstance(request.query, Training)
+                and request.turn == sums_of(self.policy.trusts[request.head.trust]).reads
+            ):
                 return request.query.seconds(self.rows.schema, self.policy.timed_rows)
         except Exception as error:
             _log.debug("site %s: no time is allowed for a message that will be refused: %s", self.name, error)
@@ -269,7 +272,7 @@ class _Turn:
     def take(self, weights: bytes | memoryview) -> None:
         """Keep the weights sent beside the message; raise an error if they are not those that this turn needs."""
         query = self.request.query
-        if isinstance(query, Training) and self.request.turn == self.trust.reads:
+        if isinstance(query, Training) and self.request.turn == self._sums.reads:
             self._weights = read_weights(query, self.site.rows.schema, weights)
         elif len(weights):
             raise WireError("this message takes no weights; install the same fedsynth everywhere")
@@ -281,14 +284,15 @@ class _Turn:
         self._opened = self.site.account.begin(self._charge, pay=not several, resume=several and later)
         match head.verb:
             case "sum" | "average":
-                return self.trust.answer(self, self.request.turn, self.request.event), self.trust.confidential
+                return self._sums.answer(self, self.request.turn, self.request.event), self.trust.confidential
             case "each":
                 noisy = add_noise(self.statistic(), self.release, self.norms, self.bits("noise"))
                 return PlainAnswer(noisy), False
             case "deposit":
-                query = self.request.query
+                query, vault = self.request.query, self.trust.vault
                 assert isinstance(query, Query)
-                return self.trust.deposit(self, query), True
+                assert vault is not None  # the policy refuses other deposits
+                return vault.deposit(self, query), True
             case _:
                 return PlainAnswer(self._drawn()), False
 
@@ -316,7 +320,7 @@ class _Turn:
         It can from rows that are fixed for the run, in the turn that reads them: the audit row that replies to other
         turns name changes with the charge. What training gives depends on the machine, and takes long.
         """
-        return self._fixed and (not self._several or self.request.turn == self.trust.reads)
+        return self._fixed and (not self._several or self.request.turn == self._sums.reads)
 
     @property
     def _fixed(self) -> bool:
@@ -326,7 +330,7 @@ class _Turn:
     @property
     def _several(self) -> bool:
         """Whether the question takes several messages."""
-        return self.request.head.verb in ("sum", "average") and self.trust.turns > 1
+        return self.request.head.verb in ("sum", "average") and self._sums.turns > 1
 
     @property
     def most_stored(self) -> int:
@@ -352,6 +356,11 @@ class _Turn:
     def trust(self) -> Trust:
         """The question's trust model, as configured in this site's policy."""
         return self.site.policy.trusts[self.request.head.trust]
+
+    @property
+    def _sums(self) -> SumProtocol:
+        """How the question's trust model makes sums; only for sums and averages, which the policy refuses without."""
+        return sums_of(self.trust)
 
     @property
     def name(self) -> str:

@@ -1,35 +1,39 @@
 """Trust models: the protocols that decide who adds the noise and who may see exact counts.
 
-A trust model defines a site's answer to a query whose answers are summed over sites (:meth:`Trust.answer`), and how the
-server turns the answers into the released sum (:meth:`Trust.aggregation`). A sum takes one or more turns: a turn is one
-message to each site, and the site's answer.
+A trust model is a few values and one or two roles: how sums over sites are made (:class:`SumProtocol`), and how vaults
+are filled (:class:`VaultProtocol`). A sum takes one or more turns: a turn is one message to each site, and the site's
+answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
 
-from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.events import Answer, Event, PlainAnswer
-from fedsynth.privacy import noise
+from fedsynth.errors import Unsupported
+from fedsynth.federation.events import Answer, Event, values_of
+from fedsynth.federation.query import Query
+from fedsynth.federation.vault import Vault, VaultQuestion
+from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Norms
-from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
+from fedsynth.privacy.noise import RandomBits
+from fedsynth.privacy.release import Release
+from fedsynth.schema import Schema
 from fedsynth.schema.bins import Integers
+from fedsynth.terms import Terms
 
-if TYPE_CHECKING:
-    from fedsynth.federation.query import Query
-    from fedsynth.federation.vault import Vault, VaultTerms
-    from fedsynth.keys import Keys
-    from fedsynth.schema import Schema
-    from fedsynth.terms import Terms
+NO_SUMS = (
+    "three servers hold deposits, from which methods draw and open tables; for plain sums use --trust secure, which "
+    "needs no servers"
+)
 
 
 class SiteTurn(Protocol):
@@ -80,7 +84,7 @@ class SiteTurn(Protocol):
         :class:`~fedsynth.errors.Refused` if the account refuses it, as for a closed run.
         """
 
-    def bits(self, purpose: str) -> noise.RandomBits:
+    def bits(self, purpose: str) -> RandomBits:
         """Return a reproducible stream of random bits for one use, such as ``"noise"``, which ``purpose`` names.
 
         The stream is a function of the site's secret, the question with its salt and terms, and ``purpose``.
@@ -110,8 +114,8 @@ class Released(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False
     """A released sum over sites, as it is recorded in a run's transcript, the file from which the run can be resumed.
 
     ``sites`` are the names of the sites whose answers are in the sum, ``std`` is the standard deviation of the noise in
-    each of its cells, or an upper bound (:func:`noise_std`), and ``values`` (int64, shape ``(cells,)``) are the
-    integers with that noise.
+    each of its cells, or an upper bound (:func:`~fedsynth.privacy.noise.noise_std`), and ``values`` (int64, shape
+    ``(cells,)``) are the integers with that noise.
     """
 
     sites: tuple[str, ...]
@@ -146,117 +150,6 @@ class Aggregation(Protocol):
         """
 
 
-class Trust(Protocol):
-    """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
-
-    There are four: :class:`~fedsynth.federation.trusted.TrustedServer`,
-    :class:`~fedsynth.federation.local.LocalNoise`, :class:`~fedsynth.secure.site.SecureSum` and
-    :class:`~fedsynth.servers.trust.ThreeServers`. Sites and server each hold a copy: a site
-    calls :meth:`answer` and :meth:`deposit`, the server :meth:`aggregation`, :meth:`std` and :meth:`vault` (which holds
-    exact sums of tables and releases noisy results). A question is sent in one or more turns, each of which is one
-    message to each site and its answer.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name of this trust model in requests, site policies and on the command line, such as ``secure``."""
-
-    @property
-    def confidential(self) -> bool:
-        """Whether a site's answer to a sum is exact, and must therefore be encrypted for the server."""
-
-    @property
-    def deposits(self) -> bool:
-        """Whether methods may use a vault, which holds exact sums of tables and releases only noisy results of them.
-
-        The vault (:class:`~fedsynth.federation.vault.Vault`) is held by a trusted server, or as secret shares by
-        several servers.
-        """
-
-    @property
-    def pooled(self) -> bool:
-        """Whether noise is added once, to the sum over sites (true), or by each site in full to its own answer."""
-
-    @property
-    def turns(self) -> int:
-        """Number of turns of a sum, each one message to each site and its answer; 0 if there are no sums."""
-
-    @property
-    def reads(self) -> int:
-        """Index, from 0, of the turn of a sum (:attr:`turns`) in which a site reads its rows."""
-
-    @property
-    def terms(self) -> str:
-        """The site's own settings of this trust model, as text; the noise and keys of the site depend on them too."""
-
-    @property
-    def assumption(self) -> str:
-        """The assumption about other parties that the guarantee rests on, as English text; empty if there is none."""
-
-    def with_roster(self, roster: Mapping[str, bytes]) -> Trust:
-        """Return a copy of this trust model for the sites in ``roster``.
-
-        ``roster`` maps each site's name to its public identity key (Ed25519, 32 bytes).
-        """
-
-    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> Trust:
-        """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
-
-        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
-        the party of that name; ``terms`` are what these parties agree to, and ``coordinator`` (64 bytes) holds the
-        server's public keys.
-        """
-
-    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
-        """Return a site's answer to one message of a sum, with whatever noise or masks this trust model demands.
-
-        ``site`` gives access to the question and the site's secrets, ``turn`` counts the messages of the sum from 0,
-        and ``event`` is what the server sent with this message, ``None`` if nothing. Raises
-        :class:`~fedsynth.errors.Refused` for an event that does not belong to the turn.
-        """
-
-    def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
-
-        A vault releases only noisy results of them (:class:`~fedsynth.federation.vault.Vault`). Depending on the trust
-        model the answer has exact tables, or secret shares of them. Raises :class:`~fedsynth.errors.Refused` if this
-        trust model has no vault.
-        """
-
-    def aggregation(
-        self,
-        digest: str,
-        release: Release,
-        norms: Norms,
-        sites: Sequence[str],
-        bits: Callable[[Integers], noise.RandomBits],
-    ) -> Aggregation:
-        """Return the server's side of one sum over ``sites``.
-
-        ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
-        cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`pooled`, otherwise of one
-        site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds the
-        noise. Raises :class:`~fedsynth.errors.Unsupported` if this trust model has no sums. For a release that is not
-        a noisy sum, either this raises it or :meth:`Aggregation.result` does.
-        """
-
-    def std(self, release: Release, norms: Norms, sites: int) -> float:
-        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
-
-        It is never too small (:func:`noise_std`). ``release`` says which noise is added, and at what privacy cost;
-        ``norms`` bound how far one person moves the vector that noise is added to, in the L1 and L2 norms. Raises
-        :class:`~fedsynth.errors.Unsupported` if this trust model has no sums, or none with such noise.
-        """
-
-    def vault(self, terms: VaultTerms) -> Vault | None:
-        """Return an empty vault for the tables that ``terms`` describe; ``None`` if no party can hold exact sums.
-
-        A vault holds sums of exact tables, and releases only noisy results of them
-        (:class:`~fedsynth.federation.vault.Vault`). ``terms`` also say what the releases may cost together, and who is
-        protected (:class:`~fedsynth.federation.vault.VaultTerms`).
-        """
-
-
 def settable(trust: Any) -> tuple[str, ...]:
     """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
 
@@ -278,11 +171,11 @@ def settings_of(trust: Any) -> dict[str, float]:
 
 @dataclass
 class Traffic:
-    """What three compute servers in one process would have sent and computed if each were a machine of its own.
+    """What one compute server, or all three together, sent, were sent and computed so far.
 
-    ``down`` are bytes from the coordinator to all three servers, ``up`` bytes from all three to the coordinator, and
-    ``among`` bytes from one server for another: in draws, and what the coordinator passes on. ``draw_seconds`` is the
-    estimated CPU time of one server in all draws (private selections).
+    ``down`` are bytes of the coordinator's calls, ``up`` those of the results, and ``among`` bytes that servers sent
+    each other in draws (private selections), all without what TLS adds. ``draw_seconds`` is the estimated CPU time of
+    one server in all draws.
     """
 
     down: int = 0
@@ -292,28 +185,152 @@ class Traffic:
 
     @property
     def sent(self) -> int:
-        """Bytes that all three servers sent together."""
+        """Bytes that were sent by servers."""
         return self.up + self.among
 
 
-@runtime_checkable
-class Assisted(Protocol):
-    """A trust model in which further parties than the sites and the server take part, such as three compute servers."""
+class SumProtocol(ABC):
+    """The sums of a trust model: sites answer in one or more turns, and the server makes a released sum of the answers.
+
+    ``turns`` is the number of turns, and ``reads`` the index, from 0, of the one in which a site reads its rows.
+    """
+
+    turns: ClassVar[int] = 1
+    reads: ClassVar[int] = 0
+
+    @abstractmethod
+    def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
+        """Return a site's answer to one message of a sum, with whatever noise or masks this trust model demands.
+
+        ``site`` gives access to the question and the site's secrets, ``turn`` counts the messages of the sum from 0,
+        and ``event`` is what the server sent with this message, ``None`` if nothing. Raises
+        :class:`~fedsynth.errors.Refused` for an event that does not belong to the turn.
+        """
+
+    @abstractmethod
+    def aggregation(
+        self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
+    ) -> Aggregation:
+        """Return the server's side of one sum over ``sites``.
+
+        ``digest`` is the SHA-256 (hex) of the question, and ``release`` says which noise is added, and at what privacy
+        cost. ``norms`` are the L1 and L2 sensitivity to one person: of the sum if :attr:`Trust.pooled`, otherwise of
+        one site's answer. ``bits(exact)`` gives the server's own noise source for an exact sum, where the server adds
+        the noise. For a release that is not a noisy sum, either this raises :class:`~fedsynth.errors.Unsupported` or
+        :meth:`Aggregation.result` does.
+        """
+
+    @abstractmethod
+    def std(self, release: Release, norms: Norms, sites: int) -> float:
+        """Return the standard deviation of the noise in each cell of a sum over ``sites`` sites, without asking any.
+
+        It is never too small (:func:`~fedsynth.privacy.noise.noise_std`). ``release`` says which noise is added, and
+        at what privacy cost; ``norms`` bound how far one person moves the vector that noise is added to, in the L1 and
+        L2 norms. Raises :class:`~fedsynth.errors.Unsupported` if there are no sums with such noise.
+        """
+
+
+class VaultProtocol(ABC):
+    """The vaults of a trust model, which hold exact sums of tables and release only noisy results of them.
+
+    ``opens_scores`` says whether :meth:`Vault.scores <fedsynth.federation.vault.Vault.scores>` is available.
+    """
+
+    opens_scores: ClassVar[bool] = True
+
+    @abstractmethod
+    def deposit(self, site: SiteTurn, query: Query) -> Answer:
+        """Return a site's answer to ``query``, a query for tables whose sums over sites are to be kept in a vault.
+
+        Depending on the trust model the answer has exact tables, which are then sealed for the server, or secret shares
+        of them.
+        """
+
+    @abstractmethod
+    def create(self, terms: Terms, question: VaultQuestion) -> Vault:
+        """Return an empty vault (:class:`~fedsynth.federation.vault.Vault`) for the tables that ``question`` asked
+        sites for, under the run's ``terms``.
+        """
+
+
+class Trust:
+    """A trust model: the protocol that decides who adds the noise, and who may see exact counts.
+
+    There are four: :class:`~fedsynth.federation.trusted.TrustedServer`,
+    :class:`~fedsynth.federation.local.LocalNoise`, :class:`~fedsynth.secure.site.SecureSum` and
+    :class:`~fedsynth.servers.trust.ThreeServers`. Sites and server each hold a copy. A trust model is a few values and
+    has one or both of two roles, which it states as further base classes: it has :attr:`sums` if it is a
+    :class:`SumProtocol`, and a :attr:`vault` if it is a :class:`VaultProtocol`.
+
+    ``name`` is its name in requests, site policies and on the command line, such as ``secure``. ``confidential`` says
+    whether a site's answer to a sum is exact, and must therefore be encrypted for the server; ``pooled`` whether noise
+    is added once, to the sum over sites, or by each site in full to its own answer.
+    """
+
+    name: ClassVar[str]
+    confidential: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
+
+    @property
+    def sums(self) -> SumProtocol | None:
+        """How sums over sites are made, or ``None`` if there are none."""
+        return self if isinstance(self, SumProtocol) else None
+
+    @property
+    def vault(self) -> VaultProtocol | None:
+        """How vaults are filled and made, or ``None`` if no party can hold exact sums."""
+        return self if isinstance(self, VaultProtocol) else None
+
+    @property
+    def terms(self) -> str:
+        """The site's own settings of this trust model, as text; the noise and keys of the site depend on them too."""
+        return ""
+
+    @property
+    def assumption(self) -> str:
+        """The assumption about other parties that the guarantee rests on, as English text; empty if there is none."""
+        return ""
 
     @property
     def traffic(self) -> Traffic:
-        """What these parties sent and computed so far if they are in this process; otherwise zeros."""
+        """What further parties, such as three compute servers, together sent, were sent and computed so far."""
+        return Traffic()
+
+    def with_roster(self, roster: Mapping[str, bytes]) -> Trust:
+        """Return a copy for the sites in ``roster``: each site's public identity key (Ed25519, 32 bytes) by name."""
+        return self
+
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> Trust:
+        """Return a copy of this trust model for a simulation, with all parties besides sites and server in process.
+
+        Such parties are three compute servers; most trust models have none. ``secret(name)`` gives 32 secret bytes for
+        the party of that name; ``terms`` are what these parties agree to, and ``coordinator`` (64 bytes) holds the
+        server's public keys.
+        """
+        return self
 
     def pinned(self, folder: Path) -> Trust:
-        """Return a copy with the parties' public keys, as a site's ``folder`` has them."""
+        """Return a copy with the public keys of further parties, as a site's ``folder`` has them.
+
+        Raises :class:`~fedsynth.errors.FedsynthError` if they are missing or invalid.
+        """
+        return self
 
     def connected(self, folder: Path, coordinator: Keys) -> AbstractContextManager[Trust]:
-        """A context manager (for a ``with`` block) that yields a copy with connections to the parties, for one run.
+        """A context manager (for a ``with`` block) that yields a copy with connections to further parties, for one run.
 
         Each connection is opened at the first call, and all are closed at the block's end. Addresses, keys and
         certificates come from the coordinator's ``folder``; ``coordinator`` are its keys. Raises
-        :class:`FedsynthError` if they are missing or invalid.
+        :class:`~fedsynth.errors.FedsynthError` if they are missing or invalid.
         """
+        return nullcontext(self)
+
+
+def sums_of(trust: Trust) -> SumProtocol:
+    """Return the sums of a trust model; raises :class:`Unsupported` if it has none."""
+    if trust.sums is None:
+        raise Unsupported(NO_SUMS)
+    return trust.sums
 
 
 @dataclass(eq=False)
@@ -353,52 +370,3 @@ class OneMessageSum:
         if self._total is None:
             return None
         return Released(tuple(self._heard), self.std(len(self._heard)), self.finish(self._total))
-
-
-def values_of(site: str, answer: Answer) -> Integers:
-    """Return the integers (int64, flat) in a site's ``answer`` to a sum.
-
-    Raises :class:`~fedsynth.errors.FedsynthError`, which names ``site``, for an answer that is not one vector of
-    integers.
-    """
-    if not isinstance(answer, PlainAnswer) or answer.values.ndim != 1:
-        raise FedsynthError(f"site {site} sent no numbers; install the same fedsynth version everywhere")
-    return answer.values
-
-
-def add_noise(answer: Integers, release: Release, norms: Norms, bits: noise.RandomBits) -> Integers:
-    """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
-
-    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person, from
-    which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
-    :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
-    ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
-    such as a private selection.
-    """
-    match release:
-        case Gaussian() if norms.l2 > 0:
-            return answer + noise.discrete_gaussian(release.sigma(norms.l2), answer.size, bits)
-        case Laplace() if norms.l1 > 0:
-            return answer + noise.discrete_laplace(release.scale(norms.l1), answer.size, bits)
-        case Exact() | Public() | Gaussian() | Laplace():  # zero sensitivity needs no noise
-            return answer
-        case _:
-            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
-
-
-def noise_std(release: Release, norms: Norms) -> float:
-    """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
-
-    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person. The
-    result is the standard deviation of continuous noise of the same scale, which is an upper bound for discrete noise;
-    it is 0 without noise. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
-    """
-    match release:
-        case Gaussian():
-            return release.sigma(norms.l2)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)
-        case Laplace():
-            return float(np.sqrt(2.0)) * release.scale(norms.l1)  # likewise: the discrete law's is smaller
-        case Exact() | Public():
-            return 0.0
-        case _:
-            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth.cliques import integer_weights
 from fedsynth.errors import BudgetExceeded, Unsupported
-from fedsynth.federation.events import Answer
+from fedsynth.federation.events import Answer, values_of
 from fedsynth.federation.query import Clique, Counts, UtilityBound
-from fedsynth.federation.trust import add_noise, noise_std, values_of
 from fedsynth.federation.wire import Request
-from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Norms, Sensitivity, Unit, protect
+from fedsynth.privacy.cost import ROUNDING, Norms, Sensitivity, protect
 from fedsynth.privacy.ledger import Entry
-from fedsynth.privacy.noise import RandomBits, exponential_mechanism
+from fedsynth.privacy.noise import RandomBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
-from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
-
-if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation
+from fedsynth.terms import Terms
 
 GRAIN = 1024  # scores are integers in units of 1 / GRAIN record
 NOISE_L1 = math.sqrt(2 / math.pi)
@@ -104,40 +101,53 @@ class WeightedL1:
         return self.integer_weights * (np.array(distances, dtype=np.int64) - penalties)
 
 
-class Vault(Protocol):
+@dataclass(frozen=True, eq=False)
+class VaultQuestion:
+    """The question by which a vault began: the deposited tables and their privacy cost, and what its releases need.
+
+    ``query`` are the tables, and ``share`` is the most that all releases may cost, a fraction of the run's budget.
+    ``step`` is the question's number in the run, and ``digest`` its SHA-256 (hex). ``bits(purpose)`` gives secret
+    random bits for the vault's noise, and ``note(entry, tables)`` records a release, with its tables if it has any, in
+    the server's ledger without a further charge.
+    """
+
+    query: Counts
+    share: float
+    step: int
+    digest: str
+    bits: Callable[[str], RandomBits]
+    note: Callable[[Entry, Counts | None], None]
+
+
+@dataclass(eq=False)
+class Vault(ABC):
     """Exact sums of all sites' tables, from which only noisy selections, scores and tables are released.
 
     :meth:`Federation.deposit <fedsynth.federation.federation.Federation.deposit>` makes one: in a trusted server's
     memory, or in secret shares at three servers. Amounts of budget (``share``, ``left``) are fractions of the run's
     budget; all releases together cost at most the ``share`` that sites were charged for the deposit. Sites may deposit
-    at different times, and their tables stay.
+    at different times (:meth:`Federation.deposit_into
+    <fedsynth.federation.federation.Federation.deposit_into>`), and their tables stay.
 
-    A method calls :meth:`add`, :meth:`select`, :meth:`scores` and :meth:`open`. The last three raise
-    :class:`BudgetExceeded` for a ``share`` above :attr:`left`, and :class:`Unsupported` for tables that were not
-    deposited. The federation alone hands over the sites' answers: :meth:`begin`, :meth:`take` for each answer, and
-    :meth:`keep`.
+    A method calls :meth:`select`, :meth:`scores`, :meth:`open` and :meth:`std`, and reads :attr:`left` and ``sites``,
+    the names of the sites whose tables the vault holds. The first three raise :class:`BudgetExceeded` for a ``share``
+    above :attr:`left`, and :class:`Unsupported` for tables that were not deposited. The rest is the federation's:
+    ``terms``, the ``question``, the sites that it ``asked`` so far, and :meth:`begin`, :meth:`take` for each answer,
+    and :meth:`keep`. ``spent`` is what the releases have cost so far.
     """
+
+    terms: Terms
+    question: VaultQuestion
+    sites: tuple[str, ...] = ()
+    asked: set[str] = field(default_factory=set)
+    spent: float = 0.0
 
     @property
     def left(self) -> float:
         """What the deposit still pays for, as a fraction of the run's budget."""
+        return self.question.share - self.spent
 
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """Names of the sites whose tables the vault holds."""
-
-    @property
-    def opens_scores(self) -> bool:
-        """Whether :meth:`scores` is available."""
-
-    def add(self, cohort: Federation) -> None:
-        """Ask the sites of ``cohort`` that were not asked yet for their tables, and wait for the answers.
-
-        ``cohort`` is the federation with some of its sites (:meth:`Federation.cohorts
-        <fedsynth.federation.federation.Federation.cohorts>`). Each is charged the deposit's whole share. Raises
-        :class:`BudgetExceeded`, :class:`Refused` and :class:`SiteLost` like every verb of a federation.
-        """
-
+    @abstractmethod
     def select(self, distances: CandidateScores, share: float) -> int:
         """Return the index of one candidate, drawn by the exponential mechanism: higher scores are likelier.
 
@@ -146,6 +156,7 @@ class Vault(Protocol):
         for a candidate whose columns were not deposited together.
         """
 
+    @abstractmethod
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
         """Return every candidate's noisy score, shape ``(candidates,)``, and the noise's standard deviation.
 
@@ -156,6 +167,7 @@ class Vault(Protocol):
         <fedsynth.federation.federation.Federation.require_vault>` says so before anything is charged).
         """
 
+    @abstractmethod
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
         """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
 
@@ -164,156 +176,79 @@ class Vault(Protocol):
         or are binned differently there.
         """
 
+    @abstractmethod
     def std(self, share: float) -> float:
         """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
 
         ``share`` is a fraction of the run's budget.
         """
 
+    @abstractmethod
     def begin(self, request: Request) -> None:
         """Prepare for answers to ``request``, the signed question for tables; discard answers that were not kept."""
 
+    @abstractmethod
     def take(self, site: str, answer: Answer) -> None:
         """Take in the answer of the site named ``site``; raises :class:`FedsynthError` for an invalid one."""
 
+    @abstractmethod
     def keep(self) -> None:
         """Add the tables of the sites whose answers were taken since :meth:`begin` to the vault."""
 
-
-@dataclass(frozen=True, eq=False)
-class VaultTerms:
-    """What a trust model needs to make a vault: the deposited tables, their privacy cost, protection and accounting.
-
-    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``query`` are the tables,
-    under ``schema``. ``share`` is the most that all releases may cost, a fraction of ``budget``. ``unit`` says how many
-    rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by adding or removing
-    these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and ``question`` its
-    digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, ``note(entry, tables)`` records a
-    release, with its tables if it has any, in the server's ledger without a further charge, and ``fill(vault, sites)``
-    puts into the vault the tables of those ``sites`` that were not asked before.
-    """
-
-    schema: Schema
-    query: Counts
-    budget: Budget
-    share: float
-    unit: Unit
-    neighbours: Neighbours
-    step: int
-    question: str
-    bits: Callable[[str], RandomBits]
-    note: Callable[[Entry, Counts | None], None]
-    fill: Callable[[Vault, Sequence[str]], None]
-
-
-@dataclass(eq=False)
-class VaultAccounting:
-    """Accounting of a vault's releases: together they never cost more than the share of the budget that was deposited.
-
-    A vault holds exact sums of the sites' tables and releases only noisy results of them. ``terms`` are its terms.
-    ``spent`` is what its releases have cost so far, as a fraction of the run's budget.
-    """
-
-    terms: VaultTerms
-    spent: float = 0.0
-
-    @property
-    def left(self) -> float:
-        """What the deposit still pays for, as a fraction of the run's budget."""
-        return self.terms.share - self.spent
-
     def charge(
-        self,
-        verb: str,
-        release: Release,
-        share: float,
-        sites: Sequence[str],
-        cells: int,
-        std: float,
-        tables: Counts | None = None,
+        self, verb: str, release: Release, share: float, cells: int, std: float, tables: Counts | None = None
     ) -> None:
         """Charge a release against the deposit and note it in the server's ledger.
 
         Raises :class:`BudgetExceeded` if the deposit does not cover it, unless the budget has no limit. ``verb`` names
-        the release in the ledger ("select", "scores" or "open"), ``share`` is its privacy cost, a fraction of the run's
-        budget, and ``sites`` are those whose tables it is about. ``cells`` is the number of cells, scores or
-        candidates, and ``std`` the noise's standard deviation (NaN for a selection); ``tables`` are those opened.
+        the release in the ledger ("select", "scores" or "open"), and ``share`` is its privacy cost, a fraction of the
+        run's budget. ``cells`` is the number of cells, scores or candidates, and ``std`` the noise's standard deviation
+        (NaN for a selection); ``tables`` are those opened.
         """
-        if not self.terms.budget.exact and self.spent + share > self.terms.share * ROUNDING:
+        if not self.terms.budget.exact and self.spent + share > self.question.share * ROUNDING:
             raise BudgetExceeded(
-                f"the vault has released {self.spent:.6g} of the {self.terms.share:.6g} of the budget that was "
+                f"the vault has released {self.spent:.6g} of the {self.question.share:.6g} of the budget that was "
                 f"deposited, and this costs {share:.6g} more; deposit a larger share"
             )
         self.spent += share
-        paid = f"deposit of step {self.terms.step}"
+        paid = f"deposit of step {self.question.step}"
         cost = release.cost(Norms(1.0, 1.0))
-        entry = Entry(self.terms.step, verb, "vault", release, tuple(sites), cells, cost, std, paid_by=paid)
-        self.terms.note(entry, tables)
+        entry = Entry(self.question.step, verb, "vault", release, self.sites, cells, cost, std, paid_by=paid)
+        self.question.note(entry, tables)
 
+    def check_axes(self, query: Counts) -> None:
+        """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do.
 
-def held_axes(terms: VaultTerms, query: Counts) -> None:
-    """Raise :class:`Unsupported` for tables that bin a column in another way than the deposited tables do.
-
-    ``query`` are the tables that a method wants to open, and ``terms`` those of the vault. Raises
-    :class:`InvalidParameter` for a query that does not fit the schema.
-    """
-    query.check(terms.schema)
-    held = {axis.column: axis for axis in terms.query.axes}
-    asked = {at: query.axes[at] for table in query.tables for at in table}
-    if not all(axis.column in held and axis.same(held[axis.column]) for axis in asked.values()):
-        raise Unsupported("a vault holds tables over the axes that were deposited; open those")
+        Raises :class:`InvalidParameter` for a ``query`` that does not fit the schema.
+        """
+        query.check(self.terms.schema)
+        held = {axis.column: axis for axis in self.question.query.axes}
+        asked = {at: query.axes[at] for table in query.tables for at in table}
+        if not all(axis.column in held and axis.same(held[axis.column]) for axis in asked.values()):
+            raise Unsupported("a vault holds tables over the axes that were deposited; open those")
 
 
 @dataclass(eq=False)
-class TrustedVault:
-    """A vault in a trusted server's memory: exact sums of the sites' tables, of which only noisy results are released.
+class TrustedVault(Vault):
+    """A vault in a trusted server's memory. Candidates are scored by L1 distances."""
 
-    Its methods are those of :class:`Vault`. ``terms`` say which tables it holds and what all releases may cost
-    together, and ``sites`` are the names of the sites whose tables it holds.
-    """
-
-    opens_scores: ClassVar[bool] = True
-
-    terms: VaultTerms
-    sites: tuple[str, ...] = ()
     _total: Integers | None = None
     _staged: tuple[list[str], Integers | None] = field(default_factory=lambda: ([], None))
     _tables: dict[Clique, Integers] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        """Start the accounting of releases."""
-        self._releases = VaultAccounting(self.terms)
-
-    @property
-    def left(self) -> float:
-        """What the deposit still pays for, as a fraction of the run's budget."""
-        return self._releases.left
-
-    def add(self, cohort: Federation) -> None:
-        """Ask the sites of ``cohort`` that were not asked yet for their tables; each is charged the whole deposit.
-
-        ``cohort`` is the federation with some of its sites (:meth:`Federation.cohorts
-        <fedsynth.federation.federation.Federation.cohorts>`).
-        """
-        self.terms.fill(self, cohort.sites)
-
+    @override
     def begin(self, request: Request) -> None:
-        """Discard answers that were taken but not kept; ``request``, the question for tables, is not used."""
         self._staged = [], None
 
+    @override
     def take(self, site: str, answer: Answer) -> None:
-        """Add the tables of the site named ``site`` to a separate sum, which :meth:`keep` adds to the vault.
-
-        Memory thus holds two vectors and the total, for any number of sites. Raises :class:`FedsynthError` for an
-        answer without numbers.
-        """
         values = values_of(site, answer)
-        sites, staged = self._staged
+        sites, staged = self._staged  # added up apart: memory holds two vectors and the total, for any number of sites
         staged = values.copy() if staged is None else np.add(staged, values, out=staged)
         self._staged = [*sites, site], staged
 
+    @override
     def keep(self) -> None:
-        """Add the tables taken since :meth:`begin` to the vault, and their sites to ``sites``."""
         sites, staged = self._staged
         if staged is not None:
             self._total = staged if self._total is None else np.add(self._total, staged, out=self._total)
@@ -321,63 +256,44 @@ class TrustedVault:
         self._staged = [], None
         self._tables = {}
 
+    @override
     def select(self, distances: CandidateScores, share: float) -> int:
-        """Return the index of one candidate, drawn by the exponential mechanism on L1 distances.
-
-        The scores are those of ``distances`` (:class:`CandidateScores`), and ``share`` is the privacy cost, a fraction
-        of the run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
-        """
         scores = distances.l1
         release = draw_for(self.terms.budget, share, at_site=False)
-        self._charge("select", release, share, len(scores.candidates), math.nan)
+        self.charge("select", release, share, len(scores.candidates), math.nan)
         utilities = scores.utilities(self._marginal)
         if isinstance(release, Exact):
             return int(utilities.argmax())
         bits = self._bits(f"select {scores.candidates}", release, utilities)
         return exponential_mechanism(utilities, self._moved(scores), release.epsilon, bits)
 
+    @override
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
-        """Return every candidate's score with noise, shape ``(candidates,)``, and the noise's standard deviation.
-
-        The scores of ``distances`` (:class:`CandidateScores`) are by L1 distances and divided by the largest weight, so
-        that the score of a candidate with this weight is in records. All together cost ``share``, a fraction of the
-        run's budget. Raises :class:`Unsupported` for a candidate whose columns were not deposited together, and
-        :class:`BudgetExceeded` for a ``share`` above :attr:`left`.
-        """
         scores = distances.l1
         release = noise_for(self.terms.budget, share, at_site=False)
         exact, moved = scores.utilities(self._marginal), self._moved(scores)
         norms = Norms(float(moved * exact.size), moved * math.sqrt(exact.size))
         unit = GRAIN * int(scores.integer_weights.max())
         std = noise_std(release, norms) / unit
-        self._charge("scores", release, share, exact.size, std)
+        self.charge("scores", release, share, exact.size, std)
         bits = self._bits(f"scores {scores.candidates}", release, exact)
         return add_noise(exact, release, norms, bits) / unit, std
 
+    @override
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
-
-        All tables together cost ``share``, a fraction of the run's budget. Raises :class:`Unsupported` for columns that
-        are not together in a deposited table, or are binned differently there, and :class:`BudgetExceeded` for a
-        ``share`` above :attr:`left`.
-        """
         release = noise_for(self.terms.budget, share, at_site=False)
-        held_axes(self.terms, query)
+        self.check_axes(query)
         tables = [self._marginal(clique).ravel() for clique in query.cliques]
         weights = query.weights or (1,) * len(tables)
         exact = np.concatenate([table * weight for table, weight in zip(tables, weights, strict=True)])
         norms = self._norms(query.sensitivity(self.terms.schema))
         std = noise_std(release, norms)
-        self._charge("open", release, share, exact.size, std, query)
+        self.charge("open", release, share, exact.size, std, query)
         noisy = add_noise(exact, release, norms, self._bits(f"open {query.tables} {query.weights}", release, exact))
         return query.split(self.terms.schema, noisy), query.stds(std)
 
+    @override
     def std(self, share: float) -> float:
-        """Return the noise's standard deviation, in records, in a cell of a single table opened for ``share``.
-
-        ``share`` is a fraction of the run's budget.
-        """
         return noise_std(
             noise_for(self.terms.budget, share, at_site=False), self._norms(Sensitivity(1, 1, 2, math.sqrt(2)))
         )
@@ -387,9 +303,7 @@ class TrustedVault:
 
     def _bits(self, what: str, release: Release, exact: Integers) -> RandomBits:
         """Return random bits for one release, bound to the exact numbers that its noise hides."""
-        return self.terms.bits(
-            f"{what} {release} {self._releases.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}"
-        )
+        return self.question.bits(f"{what} {release} {self.spent!r} {hashlib.sha256(exact.tobytes()).hexdigest()}")
 
     def _moved(self, scores: WeightedL1) -> int:
         unit = self.terms.unit
@@ -399,12 +313,12 @@ class TrustedVault:
         """Return the exact table of a deposited clique, or of a subset of one, with its columns in their order."""
         if not self._tables:
             assert self._total is not None
-            tables = self.terms.query.split(self.terms.schema, self._total)
+            tables = self.question.query.split(self.terms.schema, self._total)
             self._tables = {
-                held: table.astype(np.int64) for held, table in zip(self.terms.query.cliques, tables, strict=True)
+                held: table.astype(np.int64) for held, table in zip(self.question.query.cliques, tables, strict=True)
             }
         if clique not in self._tables:
-            source = next((held for held in self.terms.query.cliques if set(clique) <= set(held)), None)
+            source = next((held for held in self.question.query.cliques if set(clique) <= set(held)), None)
             if source is None:
                 raise Unsupported(f"columns {clique} were not deposited together; deposit a clique that contains them")
             axes = tuple(axis for axis, column in enumerate(source) if column not in clique)
@@ -412,8 +326,3 @@ class TrustedVault:
             summed = self._tables[source].sum(axis=axes)
             self._tables[clique] = summed.transpose([kept.index(column) for column in clique])
         return self._tables[clique]
-
-    def _charge(
-        self, verb: str, release: Release, share: float, cells: int, std: float, tables: Counts | None = None
-    ) -> None:
-        self._releases.charge(verb, release, share, self.sites, cells, std, tables)

@@ -132,11 +132,11 @@ class AIM:
             domain.counts(maximal([*(tuple(sorted(q)) for q in workload), *ones])),
         )
         if self.keep_first:
-            vault = opened = federation.deposit(kept, share, entering.first)
+            vault = opened = entering.first.deposit(kept, share)
         else:
-            opened = federation.deposit(domain.counts(ones), share_ones, entering.first)
+            opened = entering.first.deposit(domain.counts(ones), share_ones)
             second = entering.later[0] if entering.later else entering.first
-            vault = federation.deposit(kept, share - share_ones, second)
+            vault = second.deposit(kept, share - share_ones)
 
         found = measure_in_vault(opened, domain, ones, share_ones, entering.factor(opened))
         measured = with_survey(domain, found)
@@ -150,7 +150,7 @@ class AIM:
                 measure_each, select_each = self.measure_share * left, (1 - self.measure_share) * left
                 last = True
             if done < len(entering.later):
-                vault.add(entering.later[done])
+                entering.later[done].deposit_into(vault)
             factor = entering.factor(vault)
             limit = self.max_megabytes * (1 - (left - measure_each - select_each) / share)
             viable = [q for q in candidates if fits(domain.sizes, model.cliques, q, limit)]

@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from fedsynth.errors import Unsupported
+from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.inversion import (
     DIGITS,
     Bounds,
@@ -36,6 +38,7 @@ from fedsynth.privacy.inversion import (
     normalised_bounds,
     table,
 )
+from fedsynth.privacy.release import Exact, Gaussian, Laplace, Public, Release
 
 BLOCK = 1 << 15  # draws per pass: words, cells and guide fit into the second-level cache
 LARGEST_SCALE = 2.0**40  # a draw leaves int64 beyond 2^23 scales, with probability exp(-2^23)
@@ -398,3 +401,41 @@ def _check(name: str, value: float, largest: float, size: int) -> None:
         raise ValueError(f"{name} is {value}; pass a number that is positive and {limit}")
     if size < 0:
         raise ValueError(f"size is {size}; pass 0 or more")
+
+
+def add_noise(answer: NDArray[np.int64], release: Release, norms: Norms, bits: RandomBits) -> NDArray[np.int64]:
+    """Return ``answer`` (integers, flat) plus one sample of the noise of ``release`` for each cell, in exact integers.
+
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person, from
+    which the scale of the noise follows; ``bits`` is the source of randomness. Without noise, for
+    :class:`~fedsynth.privacy.release.Exact` and :class:`~fedsynth.privacy.release.Public` and at zero sensitivity,
+    ``answer`` itself is returned. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum,
+    such as a private selection.
+    """
+    match release:
+        case Gaussian() if norms.l2 > 0:
+            return answer + discrete_gaussian(release.sigma(norms.l2), answer.size, bits)
+        case Laplace() if norms.l1 > 0:
+            return answer + discrete_laplace(release.scale(norms.l1), answer.size, bits)
+        case Exact() | Public() | Gaussian() | Laplace():  # zero sensitivity needs no noise
+            return answer
+        case _:
+            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")
+
+
+def noise_std(release: Release, norms: Norms) -> float:
+    """Return the standard deviation of the noise that :func:`add_noise` adds to each cell, never too small.
+
+    ``release`` says which noise, and at what privacy cost; ``norms`` are the L1 and L2 sensitivity to one person. The
+    result is the standard deviation of continuous noise of the same scale, which is an upper bound for discrete noise;
+    it is 0 without noise. Raises :class:`~fedsynth.errors.Unsupported` for a release that is not a noisy sum.
+    """
+    match release:
+        case Gaussian():
+            return release.sigma(norms.l2)  # the discrete law's deviation is never larger (arXiv 2004.00010, cor. 9)
+        case Laplace():
+            return math.sqrt(2.0) * release.scale(norms.l1)  # likewise: the discrete law's is smaller
+        case Exact() | Public():
+            return 0.0
+        case _:
+            raise Unsupported(f"a sum cannot be released as {release}; use Gaussian or Laplace")

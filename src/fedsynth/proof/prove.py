@@ -284,7 +284,9 @@ class _Prover:
         if asked.request.head.verb not in ("sum", "average"):
             return
         if len(asked.released) != 1:
-            if asked.released or (asked.answers and self.trust.turns == 1):  # a secure sum may fail
+            if asked.released or (
+                asked.answers and self.trust.sums and self.trust.sums.turns == 1
+            ):  # a secure sum may fail
                 self._problem(
                     f"{asked.name} was released {len(asked.released)} times; the transcript has one for each sum"
                 )

@@ -31,7 +31,7 @@ from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, 
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import Assisted, Traffic, Trust, settings_of
+from fedsynth.federation.trust import Traffic, Trust, settings_of
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.ledger import Entry
@@ -243,7 +243,7 @@ class DryRunRecord:
         self.asked = self._charged(federation, sites)
         self.entries = federation.ledger.entries
         self.epsilon = federation.ledger.epsilon
-        self.servers = federation.trust.traffic if isinstance(federation.trust, Assisted) else Traffic()
+        self.servers = federation.trust.traffic
 
     def per_site(self, weight: Callable[[ExchangeSize], int]) -> list[float]:
         """Return, for each site in the order of ``asked``, the sum of ``weight`` over its messages.
@@ -533,7 +533,7 @@ def forecast(
     most = [] if everybody is short else [run(everybody, table=table, seed=next(seeds)) for table in tables.values()]
 
     figures = _Figures(usual, usual[:repeats], most)
-    turns = max(1, trust.turns)
+    turns = trust.sums.turns if trust.sums else 1
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
     options = {key: value for key, value in options_of(method).items() if key != "is"}
     slots = tuple(_slots(usual, most, budget, headroom, limits, apportions))

@@ -165,7 +165,7 @@ class RunFolder:
         roster = {name: bytes.fromhex(key) for name, key in self.made.get("identities", {}).items()}
         if self.job.deployment is not None and self.job.deployment.peers:
             return trust
-        if trust.turns > 1 and not roster:
+        if trust.sums and trust.sums.turns > 1 and not roster:
             raise FedsynthError(
                 f"{self.run_file} names no identity keys, on which the noise of the trust {trust.name!r} depends; run "
                 "it again with this version"

@@ -10,7 +10,6 @@ import logging
 import secrets
 import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,8 @@ from fedsynth.federation.plan import Plan
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
-from fedsynth.federation.trust import Assisted, Trust
+from fedsynth.federation.trust import Trust
 from fedsynth.files import sync
-from fedsynth.keys import Keys
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
@@ -168,7 +166,7 @@ def run_deployed(
     schema, coordinator, identities = Schema.load(Path(job.schema)), load_coordinator(folder), deployment.identities
     tell_ends(folder, transport, coordinator, identities)
     method, trust = job.build_method(schema), job.build_trust()
-    with claimed(state), _connected(trust, folder, coordinator) as trust:
+    with claimed(state), trust.connected(folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
         witness = WitnessTransport(transport, folder / "state" / "seen.json")
         recorded = Recorded(watch(witness), state / "transcript")
@@ -278,8 +276,3 @@ def _rows_key(job: Job) -> bytes:
     if job.seed is None:
         return secrets.token_bytes(32)
     return hashlib.sha256(f"rows of seed {job.seed}".encode()).digest()
-
-
-def _connected(trust: Trust, folder: Path, coordinator: Keys) -> AbstractContextManager[Trust]:
-    """Return a context manager that yields the trust model, connected to further parties if it has any."""
-    return trust.connected(folder, coordinator) if isinstance(trust, Assisted) else nullcontext(trust)

@@ -52,9 +52,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedsynth.federation.trust import noise_std
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Norms
+from fedsynth.privacy.noise import noise_std
 from fedsynth.privacy.release import Gaussian, Laplace, Release
 from fedsynth.schema.bins import Integers
 

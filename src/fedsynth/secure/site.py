@@ -56,9 +56,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth import keys
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
@@ -75,7 +76,7 @@ from fedsynth.federation.events import (
     SharesAnswer,
     Unmask,
 )
-from fedsynth.federation.trust import SiteTurn
+from fedsynth.federation.trust import SiteTurn, SumProtocol, Trust
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -101,11 +102,6 @@ from fedsynth.secure.session import (
 )
 from fedsynth.secure.shamir import NO_SHARE, SHARE_BYTES, split, to_bytes, uniform
 
-if TYPE_CHECKING:
-    from fedsynth.federation.query import Query
-    from fedsynth.federation.vault import VaultTerms
-    from fedsynth.terms import Terms
-
 KEY = "agreement key"
 """Purpose of the key of a run that a site agrees with others by, one X25519 for each pair and run."""
 
@@ -121,7 +117,7 @@ class _Held(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SecureSum:
+class SecureSum(Trust, SumProtocol):
     """Trust model of secure aggregation: the server sees sums over sites, and no site's own answer.
 
     Each site adds its share of the noise before it masks its answer. The guarantee holds against the server together
@@ -130,8 +126,7 @@ class SecureSum:
     sites then has s / :meth:`honest` (s) times the variance of a trusted server's, more where some dropped out, and up
     to s times for small Gaussian noise and for Laplace noise of a scale above 4096, of which nothing is subtracted
     (:mod:`~fedsynth.secure.noise_shares`). Where so few take part that a site can count on nobody else, it
-    adds the whole noise itself, as under :class:`~fedsynth.federation.local.LocalNoise`. The class attributes are
-    those of :class:`~fedsynth.federation.trust.Trust`.
+    adds the whole noise itself, as under :class:`~fedsynth.federation.local.LocalNoise`.
 
     Parameters
     ----------
@@ -151,9 +146,6 @@ class SecureSum:
     dropouts: int | None = None
     roster: Mapping[str, bytes] = field(default_factory=dict)
     name: ClassVar[str] = "secure"
-    confidential: ClassVar[bool] = False
-    deposits: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
     reads: ClassVar[int] = MASKED
 
@@ -173,6 +165,7 @@ class SecureSum:
                 "min_honest (--trust-set), or add sites"
             )
 
+    @override
     def with_roster(self, roster: Mapping[str, bytes]) -> SecureSum:
         """Return a copy for the sites in ``roster``, their public identity keys (Ed25519, 32 bytes) by name.
 
@@ -192,6 +185,7 @@ class SecureSum:
         return size - (size // 2 + 1 if self.min_honest is None else self.min_honest)
 
     @property
+    @override
     def assumption(self) -> str:
         """The assumption that the guarantee rests on, as English text: how many of all sites are honest.
 
@@ -208,6 +202,7 @@ class SecureSum:
         )
 
     @cached_property
+    @override
     def terms(self) -> str:
         """How many sites may collude and drop out, and the roster, as text that all members of a sum must agree on.
 
@@ -269,6 +264,7 @@ class SecureSum:
         """
         return share_of(release, norms, self.honest(self.threshold(members)), self.honest(members))
 
+    @override
     def std(self, release: Release, norms: Norms, sites: int) -> float:
         """Return the standard deviation of the noise in each cell of a sum that all of ``sites`` sites stay in.
 
@@ -278,6 +274,7 @@ class SecureSum:
         share = self.share(release, norms, sites)
         return share.std(share.kept(self.honest(sites))) * math.sqrt(sites)
 
+    @override
     def aggregation(
         self, digest: str, release: Release, norms: Norms, sites: Sequence[str], bits: Callable[[Integers], RandomBits]
     ) -> Aggregator:
@@ -300,17 +297,7 @@ class SecureSum:
             self.honest,
         )
 
-    def vault(self, terms: VaultTerms) -> None:
-        """Return ``None``: there is no vault, since no party may hold exact sums of the sites' tables."""
-
-    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> SecureSum:
-        """Return this trust model unchanged: it has no parties besides sites and server, hence uses no argument."""
-        return self
-
-    def deposit(self, site: SiteTurn, query: Query) -> Answer:
-        """Raise :class:`Refused`, for any ``query``: no party may hold exact sums of the sites' tables (a vault)."""
-        raise Refused("no vault exists under the trust 'secure'; use a method without deposits")
-
+    @override
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:
         """Return a site's answer in one of a sum's five turns (rounds of messages), listed in the package's docstring.
 

@@ -3,9 +3,10 @@
 Replicated secret sharing among three (Araki et al., CCS 2016, doi 10.1145/2976749.2978331): a table x is x1 + x2 + x3
 modulo 2^128, and server i has two of the three. `keys` are the servers' keys and sealed boxes; `shares` is the
 arithmetic; `questions` what the servers are asked, with the checks of public numbers and what a release may cost;
-`server` one server's state and steps without any messages; `ideal` all three in one process; `vault` the vault over
-either, and `trust` the trust model. A deposit is the tables that sites share among the servers, a draw is the private
-selection of one candidate table by its index, and a statement says what a server is asked and what its own state is.
+`server` one server's state and steps, and its answers to the coordinator's `calls`; `ideal` all three in one process,
+`remote` the connections to three processes; `vault` the coordinator's side over either, and `trust` the trust model. A
+deposit is the tables that sites share among the servers, a draw is the private selection of one candidate table by its
+index, and a statement says what a server is asked and what its own state is.
 
     step    to a server              from a server                     who learns what
     ------- ------------------------ --------------------------------- -----------------------------------------------

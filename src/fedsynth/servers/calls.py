@@ -12,6 +12,8 @@ from fedsynth.servers.questions import OpenTables, SelectTable, Signature, Signe
 
 _Site = Annotated[str, msgspec.Meta(max_length=64)]
 _Mac = Annotated[bytes, msgspec.Meta(max_length=32)]
+MOST_REASON = 1000
+"""Largest number of characters in the reason of a :class:`Failure`."""
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
@@ -165,7 +167,7 @@ class Failure(Call, frozen=True, tag="failure"):
     """
 
     code: Literal["refused", "spent", "lost", "failed"]
-    reason: Annotated[str, msgspec.Meta(max_length=1000)]
+    reason: Annotated[str, msgspec.Meta(max_length=MOST_REASON)]
 
 
 AnyResult = Done | Confirmations | Confirmed | Asked | Answered | Failure

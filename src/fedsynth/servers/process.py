@@ -5,8 +5,6 @@ Rule 1: a call is answered only on a connection whose client signed this server'
     (:class:`~fedsynth.servers.server.ComputeParty`).
 Rule 2: calls are answered one at a time. Their lasting effects are in the ledger; shares are in memory only, and a
     restarted server receives them again from the coordinator's file of the run's answers (transcript).
-Rule 3: the reason given for a refusal depends on the calls, on the server's terms and on its ledger, and never on the
-    numbers that shares stand for. Any other error is reported without a reason.
 """
 
 from __future__ import annotations
@@ -16,37 +14,18 @@ import logging
 import os
 import ssl
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 
-from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, is_fault, reason_of
-from fedsynth.federation.wire import WireError, decode, encode
+from fedsynth.errors import FedsynthError, Refused
+from fedsynth.federation.wire import encode
 from fedsynth.keys import verified
-from fedsynth.servers.calls import (
-    Agree,
-    Answered,
-    AnyCall,
-    AnyResult,
-    Ask,
-    Asked,
-    Begin,
-    Confirm,
-    Confirmations,
-    Confirmed,
-    Done,
-    Drop,
-    Failure,
-    Keep,
-    Recall,
-    Take,
-)
-from fedsynth.servers.draw import Candidates, DrawFailed, draw
+from fedsynth.servers.calls import AnyResult, Failure
+from fedsynth.servers.draw import Candidates, Drawn, draw
 from fedsynth.servers.links import Listener, Meetings, ServerCard, receive, send
-from fedsynth.servers.questions import Question, SelectTable
+from fedsynth.servers.questions import SelectTable, SignedStatement
 from fedsynth.servers.server import ComputeParty
 
 CHALLENGE = 32
@@ -74,7 +53,6 @@ class ComputeServer:
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _replies: int = 0  # that are being computed or sent
     _closed: bool = False
-    _question: Question | None = None
 
     def __post_init__(self) -> None:
         """Listen at the address in this server's own card.
@@ -143,82 +121,21 @@ class ComputeServer:
                         self._changed.notify_all()
 
     def answer(self, data: bytes) -> AnyResult:
-        """Return the result of one call of the coordinator, or a ``Failure`` that says why there is none; never raises.
-
-        ``data`` is the encoded call, one of :data:`~fedsynth.servers.calls.AnyCall`.
+        """Return the result of one encoded call of the coordinator (:meth:`ComputeParty.answer
+        <fedsynth.servers.server.ComputeParty.answer>`), and log why one was not carried out; never raises.
         """
         with self._lock:
-            try:
-                return self._answered(decode(data, AnyCall))
-            except BudgetExceeded as error:
-                return self._failure("spent", str(error))
-            except DrawFailed as error:
-                return self._failure("lost", str(error))
-            except (WireError, FedsynthError) as error:
-                return self._failure("refused", str(error))
-            except Exception as error:
-                _log.error("a call could not be answered: %s", reason_of(error), exc_info=is_fault(error))
-                return Failure("failed", "")
+            found = self.server.answer(data, self._draw)
+        if isinstance(found, Failure):
+            _log.warning("%s: %s", found.code, found.reason)
+        return found
 
-    def _failure(self, code: str, reason: str) -> Failure:
-        _log.warning("%s: %s", code, reason)
-        return msgspec.convert({"type": "failure", "code": code, "reason": reason[:1000]}, Failure)
-
-    def _answered(self, call: AnyCall) -> AnyResult:
-        server = self.server
-        match call:
-            case Begin():
-                server.begin(call.vault, call.body.tobytes(), call.signature)
-            case Take():
-                return Confirmations(*server.take(call.vault, call.site, call.dealt))
-            case Confirm():
-                return Confirmed(server.confirm(call.vault, call.site, call.before, call.after))
-            case Drop():
-                server.drop(call.vault, call.site)
-            case Keep():
-                server.keep(call.vault, call.sites)
-            case Ask():
-                self._question = None
-                statement = server.ask(call.question)
-                self._question = call.question
-                return Asked(statement, server.replied(call.question) is not None)
-            case Recall():
-                reply = server.replied(call.question)
-                if reply is None:
-                    raise Refused("this question was not answered yet; run the same command again")
-                return Answered(np.frombuffer(reply, dtype=np.uint8))
-            case Agree():
-                return self._agreed(call)
-        return Done()
-
-    def _agreed(self, call: Agree) -> AnyResult:
-        """Agree to the question that was asked last, and answer it; a repeated question gets the stored answer.
-
-        If a server has answered a draw but another one has not, both repeat the draw with the same inputs, which gives
-        the same index.
-        """
-        question = self._question
-        if question is None:
-            raise Refused("no question was asked before this statement; run the same command again")
-        self.server.agree(call.statements)
-        sent, began = 0, time.monotonic()
-        if isinstance(question, SelectTable):
-            purpose = hashlib.sha256(call.statements[0].statement.body).digest()
-            drawn = draw(
-                self.server.terms.position,
-                self._meetings.links(purpose, self.patience, self.timeout),
-                Candidates(question.weights.astype(np.int64), question.penalties.astype(np.int64)),
-                self.server.scores(),
-                self.server.gumbels(),
-                self.timeout,
-            )
-            reply, sent = drawn.index.to_bytes(4), drawn.sent
-        else:
-            reply = self.server.share().tobytes()
-        first = self.server.answered(reply)
-        if first != reply:
-            raise Refused("this question had another answer before; start another run")
-        kind = "drawn" if isinstance(question, SelectTable) else "opened"
-        seconds, tables = time.monotonic() - began, len(question.cliques)
-        _log.info("question %d: %s of %d tables in %.1f s, %d bytes", question.number, kind, tables, seconds, sent)
-        return Answered(np.frombuffer(first, dtype=np.uint8), sent)
+    def _draw(self, question: SelectTable, statements: Sequence[SignedStatement]) -> Drawn:
+        return draw(
+            self.server.terms.position,
+            self._meetings.links(hashlib.sha256(statements[0].statement.body).digest(), self.patience, self.timeout),
+            Candidates(question.weights.astype(np.int64), question.penalties.astype(np.int64)),
+            self.server.scores(),
+            self.server.gumbels(),
+            self.timeout,
+        )

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,16 +30,36 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, is_fault, reason_of
 from fedsynth.federation.events import Bytes, DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.wire import QuestionHead, Request, encode, is_signed
+from fedsynth.federation.wire import QuestionHead, Request, decode, encode, is_signed
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
 from fedsynth.privacy.cost import ROUNDING, Norms
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit
 from fedsynth.schema.bins import Integers
+from fedsynth.servers.calls import (
+    MOST_REASON,
+    Agree,
+    Answered,
+    AnyCall,
+    AnyResult,
+    Ask,
+    Asked,
+    Begin,
+    Confirm,
+    Confirmations,
+    Confirmed,
+    Done,
+    Drop,
+    Failure,
+    Keep,
+    Recall,
+    Take,
+)
+from fedsynth.servers.draw import DrawFailed, Drawn
 from fedsynth.servers.questions import (
     OpenTables,
     Question,
@@ -72,6 +94,7 @@ BOX = 3 * KEY_BYTES + TAG_BYTES
 """Length of a box in bytes: the sender's public key for this box, and two sealed secrets of 32 bytes."""
 _CONFIRM = b"both hold this share"
 _DEAL = "a deal to three servers"
+_log = logging.getLogger(__name__)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -294,16 +317,20 @@ class _Pending:
     confirmations: tuple[bytes, bytes]
 
 
+JointDraw = Callable[[SelectTable, Sequence[SignedStatement]], Drawn]
+"""A server's part in a draw (private selection) that all three compute, once each has agreed to these statements."""
+
+
 @dataclass(eq=False)
 class ComputeParty:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
     ``terms`` are what it agreed to, ``ledger`` is its ledger of charged questions, and ``secret`` holds at least 32
     random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
-    which the three servers hold in secret shares. Whenever sites are asked for tables, the caller calls :meth:`begin`,
-    for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a vault it calls
-    :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and :meth:`gumbels` (to draw a
-    table, that is to select one privately), and :meth:`answered`.
+    which the three servers hold in secret shares. Calls of the coordinator come to :meth:`answer`. Whenever sites are
+    asked for tables, it calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For
+    each question about a vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or
+    :meth:`scores` and :meth:`gumbels` (to draw a table, that is to select one privately), and :meth:`answered`.
     """
 
     terms: ServerTerms
@@ -320,6 +347,72 @@ class ComputeParty:
         self.keys = Keys(self.secret)
         if self.terms.publics[self.terms.position] != self.keys.public:
             raise InvalidParameter("the server's secret does not belong to its public key; correct the position")
+
+    # Calls
+
+    def answer(self, data: bytes, draw: JointDraw) -> AnyResult:
+        """Return the result of one call of the coordinator, or a ``Failure`` that says why there is none; never raises.
+
+        ``data`` is the encoded call, one of :data:`~fedsynth.servers.calls.AnyCall`, and ``draw`` makes the joint draw.
+        The reason given for a refusal depends on the calls, on the server's terms and on its ledger, and never on the
+        numbers that shares stand for. Any other error is reported without a reason.
+        """
+        try:
+            return self._result(decode(data, AnyCall), draw)
+        except BudgetExceeded as error:
+            return Failure("spent", str(error)[:MOST_REASON])
+        except DrawFailed as error:
+            return Failure("lost", str(error)[:MOST_REASON])
+        except FedsynthError as error:
+            return Failure("refused", str(error)[:MOST_REASON])
+        except Exception as error:
+            _log.error("a call could not be answered: %s", reason_of(error), exc_info=is_fault(error))
+            return Failure("failed", "")
+
+    def _result(self, call: AnyCall, draw: JointDraw) -> AnyResult:
+        match call:
+            case Begin():
+                self.begin(call.vault, call.body.tobytes(), call.signature)
+            case Take():
+                return Confirmations(*self.take(call.vault, call.site, call.dealt))
+            case Confirm():
+                return Confirmed(self.confirm(call.vault, call.site, call.before, call.after))
+            case Drop():
+                self.drop(call.vault, call.site)
+            case Keep():
+                self.keep(call.vault, call.sites)
+            case Ask():
+                return Asked(self.ask(call.question), self.replied(call.question) is not None)
+            case Recall():
+                reply = self.replied(call.question)
+                if reply is None:
+                    raise Refused("this question was not answered yet; run the same command again")
+                return Answered(np.frombuffer(reply, dtype=np.uint8))
+            case Agree():
+                return self._conclude(call.statements, draw)
+        return Done()
+
+    def _conclude(self, statements: Sequence[SignedStatement], draw: JointDraw) -> Answered:
+        """Agree to the question that was asked last, and answer it; a repeated question gets the stored answer.
+
+        If a server has answered a draw but another one has not, both repeat the draw with the same inputs, which gives
+        the same index.
+        """
+        self.agree(statements)
+        question, _ = self._current()
+        sent, began = 0, time.monotonic()
+        if isinstance(question, SelectTable):
+            drawn = draw(question, statements)
+            reply, sent = drawn.index.to_bytes(4), drawn.sent
+        else:
+            reply = self.share().tobytes()
+        first = self.answered(reply)
+        if first != reply:
+            raise Refused("this question had another answer before; start another run")
+        kind = "drawn" if isinstance(question, SelectTable) else "opened"
+        seconds, tables = time.monotonic() - began, len(question.cliques)
+        _log.info("question %d: %s of %d tables in %.1f s, %d bytes", question.number, kind, tables, seconds, sent)
+        return Answered(np.frombuffer(first, dtype=np.uint8), sent)
 
     # Dealing
 
@@ -466,6 +559,7 @@ class ComputeParty:
         question, or one out of order, and :class:`BudgetExceeded` for one that costs more than the vault's budget has
         left.
         """
+        self._asked = None
         held = self._held(question.vault)
         if question.vault in self._staged:
             raise Refused("sites are still joining this vault; run the same command again")

@@ -1,171 +1,242 @@
 """The vault that three servers hold in shares: nobody can read it, and only noisy results are released from it.
 
-:class:`Servers` has two implementations: three servers in this process (`ideal`), and three processes (`remote`).
+:class:`Servers` is the coordinator's side of all calls, whether the servers are in this process (`ideal`) or three
+processes (`remote`). The same command resumes a run and repeats the interrupted question: servers that had answered it
+return the answers in their ledgers, and each charges it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TypeVar
 
 import numpy as np
+from typing_extensions import override
 
 from fedsynth.cliques import Clique, integer_weights
-from fedsynth.errors import FedsynthError, Refused, Unsupported
+from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost, Unsupported
 from fedsynth.federation.events import Answer, DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.vault import CandidateScores, VaultAccounting, VaultTerms, held_axes
-from fedsynth.federation.wire import Request
+from fedsynth.federation.trust import Traffic
+from fedsynth.federation.vault import CandidateScores, Vault
+from fedsynth.federation.wire import Request, WireError, decode, encode
 from fedsynth.privacy.cost import Norms, Sensitivity, protect
 from fedsynth.privacy.release import draw_for, noise_for
 from fedsynth.schema.bins import Floats, Integers
-from fedsynth.servers.questions import MOST_PENALTY, OpenTables, SelectTable, opened_std
+from fedsynth.servers.calls import (
+    Agree,
+    Answered,
+    AnyCall,
+    AnyResult,
+    Ask,
+    Asked,
+    Begin,
+    Call,
+    Confirm,
+    Confirmations,
+    Confirmed,
+    Done,
+    Drop,
+    Failure,
+    Keep,
+    Recall,
+    Take,
+)
+from fedsynth.servers.questions import MOST_PENALTY, OpenTables, Question, SelectTable, opened_std
+from fedsynth.servers.server import part_for
+from fedsynth.servers.shares import SERVERS, total
 
-if TYPE_CHECKING:
-    from fedsynth.federation.federation import Federation
+_Result = TypeVar("_Result", bound=Call)
+DRAW_SECONDS = 3.1 / 161
+"""CPU seconds that a server needs for one candidate of a draw, measured with 161 candidates."""
+
+SendAll = Callable[[Sequence[bytes]], Sequence[bytes]]
+"""The way to three servers: sends each one its frame, and returns their replies; :func:`lost` if one does not answer.
+
+It is either :class:`~fedsynth.servers.ideal.IdealServers`, in this process, or
+:class:`~fedsynth.servers.remote.RemoteServers`, three processes.
+"""
+
+_ERRORS: dict[str, Callable[[str], FedsynthError]] = {
+    "refused": Refused,
+    "spent": BudgetExceeded,
+    "lost": lambda what: lost(what),
+    "failed": FedsynthError,
+}
+"""The errors for the codes of a failure. A refusal goes first, since other failures may follow from it."""
 
 
-class Servers(Protocol):
-    """The coordinator's access to three compute servers: it passes on sealed shares and asks questions of all three.
+def lost(what: str) -> SiteLost:
+    """Return the error of a server that does not answer; ``what`` names it."""
+    return SiteLost(
+        f"{what}; without all three servers nothing is opened. Restart what is missing and run the same command again: "
+        "questions that were answered are not charged again"
+    )
 
-    There are two: :class:`~fedsynth.servers.ideal.IdealServers` in one process and
-    :class:`~fedsynth.servers.remote.RemoteServers`. Every method raises
-    :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer, and :class:`~fedsynth.errors.Refused` or
-    :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for what one refuses of a site
-    (:meth:`take`). A repeated question gets the same answer, and is not charged again. A vault is the sum of the sites'
-    tables, which the three servers hold in secret shares.
+
+@dataclass(eq=False)
+class Servers:
+    """The coordinator's side of three compute servers: it passes on sealed shares and asks questions of all three.
+
+    ``send`` carries the calls (:data:`SendAll`), and ``traffic`` counts the bytes of each server's calls and results.
+    Every method raises :class:`~fedsynth.errors.SiteLost`, naming a server that does not answer,
+    :class:`~fedsynth.errors.Refused` or :class:`~fedsynth.errors.BudgetExceeded` if one of them refuses, except for
+    what one refuses of a site (:meth:`take`), and :class:`~fedsynth.errors.FedsynthError` for any other failure. A
+    repeated question gets the same answer, and is not charged again. A vault is the sum of the sites' tables, which the
+    three servers hold in secret shares; its name ``vault`` is the digest (hex) of the question that it began with.
     """
+
+    send: SendAll
+    traffic: tuple[Traffic, Traffic, Traffic] = field(default_factory=lambda: (Traffic(), Traffic(), Traffic()))
 
     def begin(self, vault: str, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
 
-        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
-        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
-        were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
-        sent again, empties the vault. Errors are those of :class:`Servers`.
+        ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's
+        signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the
+        question that it began with, sent again, empties the vault.
         """
+        self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
 
         They do if each server can open its two shares, and the two servers that have a share in common hold the same.
-        Otherwise, all three leave the site out. ``vault`` is the vault's name (a digest, hex). ``site`` is the site's
-        name, and ``dealt`` holds its shares (:class:`~fedsynth.federation.events.DealtShares`). Errors are those of
-        :class:`Servers`.
+        Otherwise, all three leave the site out. ``site`` is the site's name, and ``dealt`` holds its shares
+        (:class:`~fedsynth.federation.events.DealtShares`).
         """
+        first, others = (Take(vault, site, part_for(dealt, number)) for number in range(2))
+        found: Sequence[AnyResult] = self._call([first, others, others])
+        said = [one for one in found if isinstance(one, Confirmations)]
+        if len(said) == SERVERS:
+            ring = range(SERVERS)
+            found = self._call(
+                [Confirm(vault, site, said[at - 1].after, said[(at + 1) % SERVERS].before) for at in ring]
+            )
+            if all(isinstance(one, Confirmed) and one.same for one in found):
+                return True
+        if any(isinstance(one, Failure) and one.code != "refused" for one in found):
+            raise _error_of(found)  # what a server refuses of a site is the site's fault, anything else is not
+        self._same(Drop(vault, site), Done)
+        return False
 
     def keep(self, vault: str, sites: Sequence[str]) -> None:
-        """Let into the vault all ``sites``, which are those whose shares were accepted, in the order of :meth:`take`.
-
-        ``vault`` is the vault's name (a digest, hex). Errors are those of :class:`Servers`.
-        """
+        """Let ``sites`` into the vault: all those whose shares were accepted, in the order of :meth:`take`."""
+        self._same(Keep(vault, tuple(sites)), Done)
 
     def open(self, question: OpenTables) -> Integers:
         """Return the noisy tables that ``question`` asks for, one after the other, int64 and flat.
 
-        They are the sum of the three servers' noisy shares. A repeated question gets the same answer and is not charged
-        again. Errors are those of :class:`Servers`.
+        They are the sum of the three servers' noisy shares.
         """
+        return total([reply.reply.view(np.uint64) for reply in self._answers(question)])
 
     def draw(self, question: SelectTable) -> int:
-        """Return the index of the candidate (a table) of ``question`` that the three servers drew together, privately.
+        """Return the index of the candidate (a table) of ``question`` that the servers drew together, privately."""
+        replies = {reply.reply.tobytes() for reply in self._answers(question)}
+        if len(replies) > 1:
+            raise Refused(
+                "the servers drew different candidates, so nothing is opened; install the same fedsynth on all"
+            )
+        return int.from_bytes(replies.pop())
 
-        A repeated question gets the same answer and is not charged again. Errors are those of :class:`Servers`.
-        """
+    def _answers(self, question: Question, tries: int = 2) -> list[Answered]:
+        """Ask all three servers; once more if they lost each other but all answer, as after the restart of one."""
+        asked = self._same(Ask(question), Asked)
+        if all(one.answered for one in asked):
+            return self._same(Recall(question), Answered)
+        found = self._call([Agree(tuple(one.statement for one in asked))] * SERVERS)
+        if tries > 1 and any(isinstance(one, Failure) and one.code == "lost" for one in found):
+            return self._answers(question, tries - 1)
+        answers = _of_kind(found, Answered)
+        for moved, one in zip(self.traffic, answers, strict=True):
+            moved.among += one.sent
+            moved.draw_seconds += DRAW_SECONDS * len(question.cliques) if isinstance(question, SelectTable) else 0.0
+        return answers
+
+    def _same(self, call: AnyCall, kind: type[_Result]) -> list[_Result]:
+        """Make the same call to all three servers, and return their results, which must all be of one kind."""
+        return _of_kind(self._call([call] * SERVERS), kind)
+
+    def _call(self, calls: Sequence[AnyCall]) -> list[AnyResult]:
+        """Make one call to each server, and return their results."""
+        frames = {id(call): encode(call) for call in calls}
+        sent = [frames[id(call)] for call in calls]
+        found: list[AnyResult] = []
+        for moved, frame, reply in zip(self.traffic, sent, self.send(sent), strict=True):
+            moved.down += len(frame)
+            moved.up += len(reply)
+            try:
+                found.append(decode(reply, AnyResult))
+            except WireError as error:
+                raise lost(f"no valid answer from server {len(found) + 1} ({error})") from error
+        return found
+
+
+def _of_kind(found: Sequence[AnyResult], kind: type[_Result]) -> list[_Result]:
+    results: list[_Result] = [one for one in found if isinstance(one, kind)]
+    if len(results) < len(found):
+        raise _error_of(found)
+    return results
+
+
+def _error_of(found: Sequence[AnyResult]) -> FedsynthError:
+    """Return the error of a server that failed."""
+    for code, kind in _ERRORS.items():
+        for number, one in enumerate(found):
+            if isinstance(one, Failure) and one.code == code:
+                return kind(f"server {number + 1}: {one.reason or 'it failed; its operator reads why in its log'}")
+    return FedsynthError("the servers' answers are not of the expected kind; install the same fedsynth everywhere")
 
 
 @dataclass(eq=False)
-class SharedVault:
+class SharedVault(Vault):
     """The vault of the trust model three-servers: sums of the sites' tables, held in secret shares by three servers.
 
-    It is a :class:`~fedsynth.federation.vault.Vault`. ``terms`` say which tables it holds and what its releases may
-    cost together (:class:`~fedsynth.federation.vault.VaultTerms`); ``servers`` is the access to the three servers. In
-    its methods ``share`` is the fraction of the run's budget that a release may cost. Opened tables have 1.5 times the
-    noise variance of the release, up to 3 times for very small and very large noise
-    (:func:`~fedsynth.servers.questions.opened_std`), because each server adds noise and one of
-    them may be curious; each candidate of a draw (private selection) gets two Gumbel numbers instead of one. Distances
-    are L2 distances, since these need one secure product for each cell instead of a comparison. None of this changes
-    the privacy cost of a release. ``sites`` are the names of the sites whose tables are in the vault; ``opens_scores``
-    is false: :meth:`scores` always fails.
+    ``servers`` is the coordinator's side of the three servers. Opened tables have 1.5 times the noise variance of the
+    release, up to 3 times for very small and very large noise (:func:`~fedsynth.servers.questions.opened_std`), because
+    each server adds noise and one of them may be curious; each candidate of a draw (private selection) gets two Gumbel
+    numbers instead of one. Distances are L2 distances, since these need one secure product for each cell instead of a
+    comparison; expected counts and noise are rounded to whole records, negative ones to 0, and weights to integers
+    (:func:`~fedsynth.cliques.integer_weights`). None of this changes the privacy cost of a release. There are no
+    scores. The methods also raise what those of :class:`Servers` raise.
     """
 
-    opens_scores: ClassVar[bool] = False
-
-    terms: VaultTerms
-    servers: Servers
-    sites: tuple[str, ...] = ()
+    servers: Servers = field(kw_only=True)
     _staged: list[str] = field(default_factory=list)
     _number: int = 0
 
-    def __post_init__(self) -> None:
-        """Start an empty record of releases."""
-        self._releases = VaultAccounting(self.terms)
-
-    @property
-    def left(self) -> float:
-        """What this vault's further releases may cost together, as a fraction of the run's budget."""
-        return self._releases.left
-
-    def add(self, cohort: Federation) -> None:
-        """Ask those sites of ``cohort`` that were not asked yet for shares of their tables; each pays the full deposit.
-
-        ``cohort`` is a federation of some of the run's sites. The deposit is the part of the budget for everything that
-        the vault will ever release. Raises what :class:`Servers` raises, and :class:`~fedsynth.errors.SiteLost` if too
-        few sites answer.
-        """
-        self.terms.fill(self, cohort.sites)
-
+    @override
     def begin(self, request: Request) -> None:
-        """Pass the signed question that asks sites for their tables to the servers, before the sites answer it.
-
-        Shares that were taken before, but not kept (:meth:`keep`), are forgotten; the vault's first question, sent
-        again, empties it. Raises :class:`FedsynthError` for a ``request``, the question, without the coordinator's
-        signature, and what :class:`Servers` raises.
-        """
         if request.signature is None:
             raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
         self._staged = []
-        self.servers.begin(self.terms.question, request.body, request.signature)
+        self.servers.begin(self.question.digest, request.body, request.signature)
 
+    @override
     def take(self, site: str, answer: Answer) -> None:
-        """Pass the shares in a site's ``answer`` to the servers; call :meth:`keep` once all sites have answered.
-
-        Raises :class:`Refused` if the answer holds no shares, if a server cannot open its shares, or if two servers
-        hold different values of the share that both should have, and what :class:`Servers` raises.
-        """
         if not isinstance(answer, DealtShares):
             raise Refused("its answer holds no shares; install the same fedsynth there")
-        if not self.servers.take(self.terms.question, site, answer):
+        if not self.servers.take(self.question.digest, site, answer):
             raise Refused("its shares cannot be opened, or two servers hold different ones; compare its servers.toml")
         self._staged.append(site)
 
+    @override
     def keep(self) -> None:
-        """Let into the vault all sites whose shares the servers have accepted since :meth:`begin`.
-
-        Raises what :class:`Servers` raises.
-        """
-        self.servers.keep(self.terms.question, self._staged)
+        self.servers.keep(self.question.digest, self._staged)
         self.sites += tuple(self._staged)
         self._staged = []
 
+    @override
     def select(self, distances: CandidateScores, share: float) -> int:
-        """Return the index of a candidate, drawn privately with preference for tables far from the expected ones.
-
-        ``distances`` gives candidates, expected tables and weights
-        (:class:`~fedsynth.federation.vault.CandidateScores`). The three servers draw by L2 distances, with the Gumbel
-        numbers of two of them, for the fraction ``share`` of the run's budget. Expected counts and noise are rounded to
-        whole records, negative ones to 0, and weights to integers (:func:`~fedsynth.cliques.integer_weights`). Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if less than ``share`` is left, :class:`Unsupported` for a candidate
-        whose columns are not together in a table of the vault, and what :class:`Servers` raises.
-        """
-        self._held(distances.candidates)
-        release = draw_for(self.terms.budget, share, at_site=False)
         cliques = distances.candidates
+        self._held(cliques)
+        release = draw_for(self.terms.budget, share, at_site=False)
         expected = np.concatenate([np.rint(np.clip(table, 0.0, 2.0**31 - 1)).ravel() for table in distances.expected])
         penalties = np.minimum(np.rint(np.maximum(distances.noise, 0.0)), MOST_PENALTY)
         question = SelectTable(
-            self.terms.question,
+            self.question.digest,
             self._number,
             cliques,
             expected.astype(np.int32),
@@ -173,40 +244,32 @@ class SharedVault:
             penalties.astype(np.int32),
             release,
         )
-        self._releases.charge("select", release, share, self.sites, len(cliques), float("nan"))
+        self.charge("select", release, share, len(cliques), float("nan"))
         self._number += 1
         return self.servers.draw(question)
 
+    @override
     def scores(self, distances: CandidateScores, share: float) -> tuple[Floats, float]:
-        """Raise :class:`Unsupported`: three servers use scores in draws (:meth:`select`) and release none of them."""
         raise Unsupported("three servers draw by scores and never open them; use a method that draws")
 
+    @override
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query`` (in records), and the noise's standard deviation in a cell of each.
-
-        All together they cost the fraction ``share`` of the run's budget. Raises
-        :class:`~fedsynth.errors.BudgetExceeded` if less is left, :class:`Unsupported` for a table whose columns are not
-        together in a table of the vault or have other bins there, and what :class:`Servers` raises.
-        """
         release = noise_for(self.terms.budget, share, at_site=False)
-        held_axes(self.terms, query)
+        self.check_axes(query)
         self._held(query.cliques)
-        question = OpenTables(self.terms.question, self._number, tuple(query.cliques), release, query.weights)
+        question = OpenTables(self.question.digest, self._number, tuple(query.cliques), release, query.weights)
         std = opened_std(release, question.norms(self.terms.schema, self.terms.unit, self.terms.neighbours))
-        self._releases.charge("open", release, share, self.sites, query.cells(self.terms.schema), std, query)
+        self.charge("open", release, share, query.cells(self.terms.schema), std, query)
         self._number += 1
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 
+    @override
     def std(self, share: float) -> float:
-        """Return the standard deviation of all noise in a cell, if a single table is opened for ``share``.
-
-        ``share`` is a fraction of the run's budget; the result is in records.
-        """
         one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.unit, self.terms.neighbours, pooled=True)
         return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
 
     def _held(self, cliques: Sequence[Clique]) -> None:
-        deposited = [set(clique) for clique in self.terms.query.cliques]
+        deposited = [set(clique) for clique in self.question.query.cliques]
         for clique in cliques:
             if not any(set(clique) <= held for held in deposited):
                 raise Unsupported(

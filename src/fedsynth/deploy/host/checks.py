@@ -540,7 +540,7 @@ def account_text(config: SiteConfig, account: Account) -> str:
 
 def _policy(config: SiteConfig) -> str:
     policy = among_peers(config, site_secret(config)) if config.peers else config.policy
-    alone = [name for name, trust in policy.trusts.items() if trust.turns > 1 and not config.peers]
+    alone = [name for name, trust in policy.trusts.items() if trust.sums and trust.sums.turns > 1 and not config.peers]
     if alone:
         raise FedsynthError(
             f"the trust {alone[0]} needs the roster of all sites, which comes with the admission: fedsynth site join"

@@ -25,7 +25,6 @@ from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site, authenticated
-from fedsynth.federation.trust import Assisted, Trust
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.keys import Keys
@@ -294,10 +293,7 @@ def among_peers(config: SiteConfig, secret: bytes) -> Policy:
             f"the roster gives {config.name} a key that is not this site's own: somebody put another one in its place, "
             "or this folder has another site's account; ask the coordinator"
         )
-    trusts = {name: _pinned(config, trust.with_roster(config.peers)) for name, trust in config.policy.trusts.items()}
+    trusts = {
+        name: trust.with_roster(config.peers).pinned(config.folder) for name, trust in config.policy.trusts.items()
+    }
     return dataclasses.replace(config.policy, trusts=trusts)
-
-
-def _pinned(config: SiteConfig, trust: Trust) -> Trust:
-    """Return the trust model with the keys of further parties, such as compute servers, that the site has pinned."""
-    return trust.pinned(config.folder) if isinstance(trust, Assisted) else trust
