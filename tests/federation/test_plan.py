@@ -30,7 +30,7 @@ from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import Message
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys
@@ -42,7 +42,7 @@ from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import Gaussian, Laplace, Public
 from fedsynth.rows import Table
 from fedsynth.runs import dry_run
-from fedsynth.runs.dry_run import DryRunRecord, Forecast, MeasuringTransport
+from fedsynth.runs.dry_run import DryRun, Forecast
 from fedsynth.schema import Schema
 
 BUDGET = Budget(1.0, 1e-6)
@@ -456,7 +456,7 @@ def compare(
     budget: Budget = BUDGET,
     further: dict[str, Any] | None = None,
     rows: int | None = None,
-) -> tuple[Forecast, DryRunRecord]:
+) -> tuple[Forecast, DryRun]:
     """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run.
 
     With ``further``, options are changed between prediction and run; with ``rows``, so many are predicted.
@@ -467,32 +467,29 @@ def compare(
     told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=rows or len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
-    notes, approving = DryRunRecord(), []
 
-    def approved(members: Sequence[Site]) -> MeasuringTransport:
-        for member in members:
-            policy = replace(member.policy, plans={plan.digest: plan}, any_plan=False)
-            approving.append(replace(member, policy=policy))
-        return MeasuringTransport(approving, notes)
+    def approved(members: Sequence[Site]) -> InProcess:
+        return InProcess(
+            [replace(one, policy=replace(one.policy, plans={plan.digest: plan}, any_plan=False)) for one in members]
+        )
 
     federation = federate(
         [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=1011, transport=approved
     )
     replace(method, **further or {}).fit(replace(federation, plan=plan.digest))
-    notes.close(federation, approving)
-    return told, notes
+    return told, DryRun.of(federation, len(table))
 
 
-def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
+def hold(told: Forecast, notes: DryRun, slack: float = 1.05) -> None:
     """Hold a run to its forecast: bytes within 5 %, exchanges and epsilon exactly, where a figure and no range is."""
-    assert told.exchanges.low <= notes.exchanges <= told.exchanges.high
+    assert told.exchanges.low <= notes.ledger.exchanges <= told.exchanges.high
     if told.epsilon.settled:
-        assert notes.epsilon == pytest.approx(told.epsilon.typical, rel=1e-9)
-    assert notes.epsilon <= told.epsilon.high * (1 + 1e-9)
+        assert notes.ledger.epsilon == pytest.approx(told.epsilon.typical, rel=1e-9)
+    assert notes.ledger.epsilon <= told.epsilon.high * (1 + 1e-9)
     assert all(told.messages.low <= count <= told.messages.high for count in notes.messages())
     for figures, range_ in (
-        (notes.per_site(lambda message: message.down), told.down),
-        (notes.per_site(lambda message: message.up), told.up),
+        (notes.per_site(lambda down, up: down), told.down),
+        (notes.per_site(lambda down, up: up), told.up),
     ):
         for figure in figures:
             if range_.settled:
@@ -504,7 +501,7 @@ def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
 def test_a_plan_for_another_number_of_rows_admits_a_method_that_apportions_its_budget(rows):
     told, notes = compare("world", "auto", "trusted", rows=rows)
     assert {slot.kind for slot in told.plan.slots} == {"counts", "interactions"}
-    assert notes.epsilon <= BUDGET.epsilon
+    assert notes.ledger.epsilon <= BUDGET.epsilon
 
 
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():

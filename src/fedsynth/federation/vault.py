@@ -247,7 +247,8 @@ class VaultAccounting:
         self.spent += share
         paid = f"deposit of step {self.terms.step}"
         cost = release.cost(Norms(1.0, 1.0))
-        entry = Entry(self.terms.step, verb, "vault", release, tuple(sites), cells, cost, std, paid_by=paid)
+        step, question = self.terms.step, self.terms.question
+        entry = Entry(step, verb, "vault", release, tuple(sites), cells, cost, std, question, paid)
         self.terms.note(entry, tables)
 
 

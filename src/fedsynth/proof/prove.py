@@ -257,7 +257,7 @@ class _Prover:
             looked = query.look(0, self.schema).sensitivity(self.schema)
             noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
         return ProvedRelease(
-            quote.entry(sites),
+            quote.entry(sites, asked.request.question),
             noise,
             tuple(sorted(asked.answers)),
             asked.request.question,
@@ -269,7 +269,7 @@ class _Prover:
 
     def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
         """Yield the differences between a recomputed release and its ledger entry."""
-        right = self._quote(asked).entry(entry.sites)
+        right = self._quote(asked).entry(entry.sites, entry.question)
         if right.cells != entry.cells:
             yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
         if not _same(right.cost, entry.cost):
