@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -495,6 +496,33 @@ def hold(told: Forecast, notes: DryRun, slack: float = 1.05) -> None:
             if range_.settled:
                 assert figure == pytest.approx(range_.typical, rel=slack - 1)
             assert range_.low / slack <= figure <= range_.high * slack
+
+
+@pytest.mark.parametrize(
+    ("name", "trust"), [("oneshot", "local"), ("flaim", "secure"), ("aim", "trusted"), ("fedtabdiff", "secure")]
+)
+def test_the_ledger_of_a_dry_run_has_the_size_of_every_message(name, trust, monkeypatch):
+    """Of training steps, one is computed and all are counted."""
+    sent: list[tuple[str, int, int]] = []
+
+    class Weighing(InProcess):
+        def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+            asked = list(messages)
+            for message, reply in zip(asked, super().exchange(asked), strict=True):
+                sent.append((message.site, len(message.data), len(reply.data)))
+                yield reply
+
+    if name not in PRIVATE:
+        pytest.skip("needs torch")
+    steps = 7 if name in TRAINING else 1
+    monkeypatch.setattr(dry_run, "InProcess", Weighing)
+    method = dry_run.shortened(PRIVATE[name].kind(**({"steps": steps, "width": 16} if name in TRAINING else {})))
+    parts = dry_run.dealt(random_table(300, 0), 5, 0)
+    federation, _ = dry_run.dry_run(method, SCHEMA, BUDGET, trust=trust_named(trust, {}), parts=parts, seed=0)
+    charged = [entry for entry in federation.ledger.entries if not entry.paid_by]
+    computed = {entry.question: entry for entry in charged}.values()
+    assert Counter(sizes for entry in computed for sizes in entry.messages()) == Counter(sent)
+    assert max(Counter(entry.question for entry in charged).values()) == steps
 
 
 @pytest.mark.parametrize("rows", [20, 300, 60_000])

@@ -12,7 +12,6 @@ import logging
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ import numpy as np
 
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
-from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.federation.trust import Trust
@@ -260,9 +259,7 @@ def _unwarned() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DataWarning)  # random tables may leave sites without rows
-            yield
+        yield
     finally:
         logger.setLevel(level)
 

@@ -367,26 +367,27 @@ def site_account(
         account.restored(row, begun, sampled=policy.samples, announced=lost)
     row, chain = account.head()
     delta = config.policy.budget.delta
+    runs, lines = [], [f"{config.name}: {account_text(config, account)}"]
     charges, kept = account.charges(), account.kept()
-    asked = {
-        run: [
+    for run, idle in account.open_runs():
+        spent = account.spent(run)
+        asked = [
             {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
             | {"bytes": kept.get(charge["key"], 0)}
             for charge in charges
             if charge["run"] == run and "key" in charge
         ]
-        for run, _ in account.open_runs()
-    }
-    runs = [
-        {
-            "run": run,
-            "idle_days": round(idle, 3),
-            "spent": to_json(account.spent(run)),
-            **to_json(account.change_of(run)),
-            "questions": asked[run],
-        }
-        for run, idle in account.open_runs()
-    ]
+        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
+        runs.append({**facts, "questions": asked})
+        lines.append(
+            f"  run {run}: epsilon {spent.at(delta):.4g}, idle for {idle:.1f} of {config.policy.keep_runs_days:g} "
+            f"days, {len(asked)} questions" + (", the last of them:" if len(asked) > _LISTED else "")
+        )
+        lines += [
+            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
+            f"{one['bytes']:,} bytes"
+            for one in asked[-_LISTED:]
+        ]
     repriced = None
     with contextlib.suppress(errors.Refused):
         repriced = account.spent_under(config.policy.change)
@@ -401,17 +402,6 @@ def site_account(
         "row": row,
         "head": chain.hex(),
     }
-    lines = [f"{config.name}: {account_text(config, account)}"]
-    for run, idle in account.open_runs():
-        lines.append(
-            f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, idle for {idle:.1f} of "
-            f"{config.policy.keep_runs_days:g} days, {len(asked[run])} questions"
-        )
-        lines += [
-            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
-            f"{one['bytes']:,} bytes"
-            for one in asked[run][-_LISTED:]
-        ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
 
 
