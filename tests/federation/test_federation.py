@@ -328,6 +328,18 @@ def test_the_ledger_has_the_size_of_every_message(trust):
     assert federation.ledger.exchanges == network.exchanges
 
 
+@each_trust
+def test_sizes_of_messages_tell_nothing_of_rows(trust):
+    """The ledger is published: one row or a thousand, the same messages."""
+    found = []
+    for rows in (1, 1000):
+        federation = start(Network(), tables(4, rows), trust, NONE)
+        federation.sum(QUERY, 1.0)
+        federation.each(RecordCount(), 1.0)
+        found.append([entry["turns"] for entry in federation.ledger.to_json()["entries"]])
+    assert found[0] == found[1] != []
+
+
 @pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
 def test_a_secure_sum_is_that_of_the_sites_that_stayed(turn):
     gone = {"site-002", "site-007"}

@@ -27,8 +27,11 @@ class Turn(msgspec.Struct):
     """Sizes in bytes of a question's messages in one turn of the trust model's protocol, for each site of an entry.
 
     ``down`` are the messages to the sites (0: none was sent) and ``up`` their replies (0: no valid one came), as
-    encoded, without the overhead of a network. A file has a single number where all sites have the same: then even a
-    thousand sites take no more room than their names, and nothing is added up.
+    encoded, without the overhead of a network. Integers of answers have a fixed width, so sizes follow from the
+    question, the sites' names and the numbers of digits of their audit rows, and say nothing of rows of data.
+
+    A file has a single number where all sites have the same: then even a thousand sites take no more room than their
+    names, and nothing is added up.
     """
 
     down: list[int]
