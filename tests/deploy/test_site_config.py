@@ -995,7 +995,15 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
     shown = json.loads(fedsynth("site", "account", ready, "--json").stdout)
     assert [one["run"] for one in shown["open_runs"]] == ["monday", "tuesday"]
     assert shown["spent"]["rho"] == pytest.approx(0.002)
-    assert "run monday: epsilon" in fedsynth("site", "account", ready).stdout
+    (asked,) = shown["open_runs"][0]["questions"]
+    (charge, _) = open_account(config).charges()
+    assert asked == {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")} | {
+        "bytes": open_account(config).kept()[charge["key"]]
+    }
+    assert asked["bytes"] > 100
+    said = fedsynth("site", "account", ready).stdout
+    assert "run monday: epsilon" in said
+    assert f"{asked['key'][:12]}  step {asked['step']} (" in said
     closed = fedsynth("site", "close", ready, "monday")
     assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)
     assert fedsynth("site", "close", ready, "sunday").returncode == 2

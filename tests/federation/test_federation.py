@@ -297,6 +297,49 @@ def test_a_sum_goes_on_without_a_silent_site_and_says_so(trust):
     assert federation.lost == ["site-002"]
 
 
+@pytest.mark.parametrize("trust", ["trusted", "local", "secure"])
+def test_the_ledger_has_the_size_of_every_message(trust):
+    """Of lost ones, too, and of each question of a step that several share."""
+    network = Network(loses=silent({0: {"site-002"}}))
+    federation = start(network, tables(7), TRUSTS[trust])
+    federation.sum(QUERY, 0.2)
+    one, two = counts((SEX,)), counts((REGION,))
+    names = federation.sites
+    federation.sums({name: [one, two] if at else [one] for at, name in enumerate(names)}, 0.1)
+    federation.each(QUERY, 0.1)
+    federation.choose(scores(), 0.1)
+    if trust == "trusted":
+        vault = federation.deposit(QUERY, 0.2)
+        vault.open(QUERY, 0.2)
+        assert federation.ledger.entries[-1].question == federation.ledger.entries[-2].question
+        assert not federation.ledger.entries[-1].turns
+    found = Counter[str]()
+    replied = 0
+    for entry in federation.ledger.entries:
+        assert entry.paid_by or len(entry.question) == 64
+        for site, down, up in entry.messages():
+            found[site] += down
+            replied += up
+    sent = Counter[str]()
+    for message in network.sent:
+        sent[message.site] += len(message.data)
+    assert found == sent
+    assert replied == sum(len(reply.data) for reply in network.replies)
+    assert federation.ledger.exchanges == network.exchanges
+
+
+@each_trust
+def test_sizes_of_messages_tell_nothing_of_rows(trust):
+    """The ledger is published: one row or a thousand, the same messages."""
+    found = []
+    for rows in (1, 1000):
+        federation = start(Network(), tables(4, rows), trust, NONE)
+        federation.sum(QUERY, 1.0)
+        federation.each(RecordCount(), 1.0)
+        found.append([entry["turns"] for entry in federation.ledger.to_json()["entries"]])
+    assert found[0] == found[1] != []
+
+
 @pytest.mark.parametrize("turn", [KEYS, SHARES, MASKED, AGREE, UNMASK])
 def test_a_secure_sum_is_that_of_the_sites_that_stayed(turn):
     gone = {"site-002", "site-007"}

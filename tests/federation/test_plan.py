@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -30,7 +31,7 @@ from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import Message
+from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import settings_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
@@ -43,7 +44,7 @@ from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import Gaussian, Laplace, Public
 from fedsynth.rows import Table
 from fedsynth.runs import dry_run
-from fedsynth.runs.dry_run import DryRunRecord, Forecast, MeasuringTransport
+from fedsynth.runs.dry_run import DryRun, Forecast
 from fedsynth.schema import Schema
 
 BUDGET = Budget(1.0, 1e-6)
@@ -457,7 +458,7 @@ def compare(
     budget: Budget = BUDGET,
     further: dict[str, Any] | None = None,
     rows: int | None = None,
-) -> tuple[Forecast, DryRunRecord]:
+) -> tuple[Forecast, DryRun]:
     """Predict a run, let sites approve its plan, run it on real rows, and return prediction and run.
 
     With ``further``, options are changed between prediction and run; with ``rows``, so many are predicted.
@@ -468,32 +469,29 @@ def compare(
     told = forecast(name, method, schema, budget, trust=terms, sites=SITES, rows=rows or len(table))
     plan = told.plan
     of = np.random.default_rng(5).integers(0, SITES, len(table))  # by chance, so not quite equal parts
-    notes, approving = DryRunRecord(), []
 
-    def approved(members: Sequence[Site]) -> MeasuringTransport:
-        for member in members:
-            policy = replace(member.policy, plans={plan.digest: plan}, any_plan=False)
-            approving.append(replace(member, policy=policy))
-        return MeasuringTransport(approving, notes)
+    def approved(members: Sequence[Site]) -> InProcess:
+        return InProcess(
+            [replace(one, policy=replace(one.policy, plans={plan.digest: plan}, any_plan=False)) for one in members]
+        )
 
     federation = federate(
         [table.take(of == k) for k in range(SITES)], schema, budget, trust=terms, seed=1011, transport=approved
     )
     replace(method, **further or {}).fit(replace(federation, plan=plan.digest))
-    notes.close(federation, approving)
-    return told, notes
+    return told, DryRun.of(federation, len(table))
 
 
-def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
+def hold(told: Forecast, notes: DryRun, slack: float = 1.05) -> None:
     """Hold a run to its forecast: bytes within 5 %, exchanges and epsilon exactly, where a figure and no range is."""
-    assert told.exchanges.low <= notes.exchanges <= told.exchanges.high
+    assert told.exchanges.low <= notes.ledger.exchanges <= told.exchanges.high
     if told.epsilon.settled:
-        assert notes.epsilon == pytest.approx(told.epsilon.typical, rel=1e-9)
-    assert notes.epsilon <= told.epsilon.high * (1 + 1e-9)
+        assert notes.ledger.epsilon == pytest.approx(told.epsilon.typical, rel=1e-9)
+    assert notes.ledger.epsilon <= told.epsilon.high * (1 + 1e-9)
     assert all(told.messages.low <= count <= told.messages.high for count in notes.messages())
     for figures, range_ in (
-        (notes.per_site(lambda message: message.down), told.down),
-        (notes.per_site(lambda message: message.up), told.up),
+        (notes.per_site(lambda down, up: down), told.down),
+        (notes.per_site(lambda down, up: up), told.up),
     ):
         for figure in figures:
             if range_.settled:
@@ -501,11 +499,38 @@ def hold(told: Forecast, notes: DryRunRecord, slack: float = 1.05) -> None:
             assert range_.low / slack <= figure <= range_.high * slack
 
 
+@pytest.mark.parametrize(
+    ("name", "trust"), [("oneshot", "local"), ("flaim", "secure"), ("aim", "trusted"), ("fedtabdiff", "secure")]
+)
+def test_the_ledger_of_a_dry_run_has_the_size_of_every_message(name, trust, monkeypatch):
+    """Of training steps, one is computed and all are counted."""
+    sent: list[tuple[str, int, int]] = []
+
+    class Weighing(InProcess):
+        def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
+            asked = list(messages)
+            for message, reply in zip(asked, super().exchange(asked), strict=True):
+                sent.append((message.site, len(message.data), len(reply.data)))
+                yield reply
+
+    if name not in PRIVATE:
+        pytest.skip("needs torch")
+    steps = 7 if name in TRAINING else 1
+    monkeypatch.setattr(dry_run, "InProcess", Weighing)
+    method = dry_run.shortened(PRIVATE[name].kind(**({"steps": steps, "width": 16} if name in TRAINING else {})))
+    parts = dry_run.dealt(random_table(300, 0), 5, 0)
+    federation, _ = dry_run.dry_run(method, SCHEMA, BUDGET, trust=trust_named(trust, {}), parts=parts, seed=0)
+    charged = [entry for entry in federation.ledger.entries if not entry.paid_by]
+    computed = {entry.question: entry for entry in charged}.values()
+    assert Counter(sizes for entry in computed for sizes in entry.messages()) == Counter(sent)
+    assert max(Counter(entry.question for entry in charged).values()) == steps
+
+
 @pytest.mark.parametrize("rows", [20, 300, 60_000])
 def test_a_plan_for_another_number_of_rows_admits_a_method_that_apportions_its_budget(rows):
     told, notes = compare("world", "auto", "trusted", rows=rows)
     assert {slot.kind for slot in told.plan.slots} == {"counts", "interactions"}
-    assert notes.epsilon <= BUDGET.epsilon
+    assert notes.ledger.epsilon <= BUDGET.epsilon
 
 
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():

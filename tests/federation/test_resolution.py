@@ -34,7 +34,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
-from fedsynth.runs.dry_run import dry_run, even_rows, steep_rows
+from fedsynth.runs.dry_run import dealt, dry_run, even_rows, steep_rows
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -297,9 +297,8 @@ def test_a_dry_run_has_the_noise_of_the_run(method, trust):
     found = []
     for make in (steep_rows, even_rows):
         made = make(SCHEMA, 3000, np.random.default_rng(0))
-        found.append(
-            dry_run(method, SCHEMA, BUDGET, trust=TRUSTS[trust], table=made, sites=3, seed=1, rows=50).resolution
-        )
+        tried, _ = dry_run(method, SCHEMA, BUDGET, trust=TRUSTS[trust], parts=dealt(made, 3, 1), seed=1)
+        found.append(resolution(tried, 50))
     run = federate(tables(3, 1000), SCHEMA, BUDGET, trust=TRUSTS[trust], seed=2)
     method.fit(run)
     real = resolution(run, 50)

@@ -72,7 +72,8 @@ def same(first: list[NDArray[Any]], second: list[NDArray[Any]]) -> bool:
 def test_a_run_that_died_anywhere_resumes_to_the_same_bits_and_pays_once(trust, tmp_path):
     held = tables(4)
     whole = Network()
-    expected = run(start(whole, held, trust))
+    uninterrupted = start(whole, held, trust)
+    expected = run(uninterrupted)
     assert len(whole.sent) == 4 * trust.turns + 4 + 4 + 6 * trust.turns + 4 * trust.confidential
     for dies_at in range(0, len(whole.sent), 1 if trust.turns == 1 else 5):
         path = tmp_path / f"transcript-{dies_at}"
@@ -80,8 +81,10 @@ def test_a_run_that_died_anywhere_resumes_to_the_same_bits_and_pays_once(trust, 
         with pytest.raises(ConnectionError):
             run(start(network, held, trust, transcript=path))
         again = network.back()
-        assert same(run(start(again, held, trust, transcript=path)), expected)
+        resumed = start(again, held, trust, transcript=path)
+        assert same(run(resumed), expected)
         assert again.rho == pytest.approx(whole.rho)
+        assert resumed.ledger.to_json() == uninterrupted.ledger.to_json()  # of messages, too: each is counted once
         if not trust.confidential:  # exact answers are asked for again, and are free
             assert len(again.sent) == len(whole.sent) - dies_at
 

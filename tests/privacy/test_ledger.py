@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedsynth.errors import BudgetExceeded
 from fedsynth.privacy.cost import Budget, Cost, Norms
-from fedsynth.privacy.ledger import Entry, Ledger
+from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile, Turn
 from fedsynth.privacy.release import (
     AdaptiveSelection,
     Deposit,
@@ -165,5 +165,47 @@ def test_json_is_the_whole_account():
             "cost": {"epsilon": None, "rho": 0.01},
             "std": None,
             "paid_by": "",
+            "question": "",
+            "turns": [],
         }
     ]
+
+
+def test_each_turn_has_the_sizes_of_its_messages_for_every_site(tmp_path):
+    ledger = Ledger(NOISY)
+    ledger.record(entry(Gaussian(0.01), "b", "a", question="1" * 64))
+    ledger.record(entry(Gaussian(0.01), "b", question="2" * 64))  # of the same step: it shares the exchanges
+    ledger.record(entry(Gaussian(0.01), "a", step=1, question="3" * 64))
+    ledger.note(entry(Gaussian(0.01), "a", step=1, question="3" * 64, paid_by="deposit 1"))
+    for turn, site, down, up in [(0, "b", 100, 20), (0, "a", 100, 21), (1, "a", 300, 0)]:
+        ledger.count("1" * 64, turn, site, down, up)
+    ledger.count("2" * 64, 0, "b", 90, 9)
+    ledger.count("3" * 64, 0, "a", 80, 8)
+    assert [list(one.messages()) for one in ledger.entries] == [
+        [("b", 100, 20), ("a", 100, 21), ("a", 300, 0)],
+        [("b", 90, 9)],
+        [("a", 80, 8)],
+        [],
+    ]
+    assert ledger.exchanges == 3
+    path = tmp_path / "ledger.json"
+    path.write_text(json.dumps(ledger.to_json()))
+    assert json.loads(path.read_text())["entries"][0]["turns"] == [
+        {"down": [100], "up": [20, 21]},
+        {"down": [0, 300], "up": [0]},
+    ]
+    assert LedgerFile.read(path).entries == tuple(ledger.entries)
+
+
+def test_the_ledger_of_a_thousand_sites_stays_readable():
+    """A hundred questions of five turns: the sizes add a tenth to what the names of the sites take."""
+    sites = [f"site-{k:03d}" for k in range(1000)]
+    ledger = Ledger(NOISY)
+    for step in range(100):
+        ledger.record(entry(Gaussian(1e-6), *sites, step=step, question=f"{step:064x}"))
+    before = len(json.dumps(ledger.to_json()))
+    for step in range(100):
+        for turn in range(5):
+            ledger.count(f"{step:064x}", turn, sites[0], 1000, 500)
+            ledger.entries[step].turns[turn] = Turn([1000] * 1000, [500] * 1000)
+    assert len(json.dumps(ledger.to_json())) < 1.1 * before < 2_000_000

@@ -259,6 +259,51 @@ def test_an_entry_that_is_missing_is_found(tmp_path):
     problems(run.proved(), "step 2 (each size) was asked, and the ledger has no entry")
 
 
+def test_an_entry_of_an_unknown_question_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    run.change_ledger(lambda content: content["entries"][3].update(question="ab" * 32))
+    problems(
+        run.proved(),
+        "step 2 (each size) was asked, and the ledger has no entry for it",
+        "the ledger has step 2 (each size), and the transcript has no such question",
+    )
+
+
+def test_a_second_entry_of_a_question_is_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+    run.change_ledger(lambda content: content["entries"].append(content["entries"][0]))
+    problems(run.proved(), "step 0 (sum counts) was asked once, and the ledger has 2 entries for it")
+
+
+def test_entries_that_name_each_others_questions_are_found(tmp_path):
+    run = a_run(tmp_path, LocalNoise())
+
+    def swap(content):
+        first, last = content["entries"][0], content["entries"][3]
+        first["question"], last["question"] = last["question"], first["question"]
+
+    run.change_ledger(swap)
+    problems(
+        run.proved(), "the ledger calls it step 2 (each size)", "its price is gaussian rho", "it has 22 cells, and the"
+    )
+
+
+def test_sizes_of_messages_are_told_and_prove_nothing(tmp_path):
+    run = a_run(tmp_path, SecureSum())
+    sizes = [(len(entry.turns), list(entry.messages())) for entry in run.federation.ledger.entries]
+    assert [turns for turns, _ in sizes] == [SecureSum().turns] * 3 + [1]
+    lines = run.sheet().to_json()["releases"]
+    assert [line["exchanges"] for line in lines] == [turns for turns, _ in sizes]
+    assert [line["bytes"] for line in lines] == [sum(down + up for _, down, up in sent) for _, sent in sizes]
+    asked = [entry.question for entry in run.federation.ledger.entries]
+    assert [line["question"] for line in lines] == asked
+    assert all(digest[:12] in run.sheet().text for digest in asked)
+    run.change_ledger(
+        lambda content: [entry.update(turns=[{"down": [1, 2], "up": []}]) for entry in content["entries"]]
+    )
+    assert run.proved().problems == ()
+
+
 def test_a_site_that_is_not_charged_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
     run.change_ledger(lambda content: content["entries"][0]["sites"].remove("east"))

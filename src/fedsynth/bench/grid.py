@@ -54,8 +54,6 @@ from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.wire import Reply
 from fedsynth.files import load_object, write_whole
 from fedsynth.methods import find_method
 from fedsynth.methods.registry import read_options
@@ -230,21 +228,6 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 # One cell
 
 
-class MeteredTransport(InProcess):
-    """A simulation's transport, which passes messages to sites in this process and counts the bytes of their replies.
-
-    ``uploaded`` is the total so far, of encoded replies without a network's overhead.
-    """
-
-    uploaded = 0
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, after adding its bytes to ``uploaded``."""
-        for reply in super().exchange(messages):
-            self.uploaded += len(reply.data)
-            yield reply
-
-
 def measure(case: Case, folder: Path) -> dict[str, float]:
     """Run one cell of a grid in this process, and return its figures by name.
 
@@ -304,12 +287,6 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
         declared = find_method(case.method.method)
         method = _method(case, declared.kind, schema, workload)
         name, _, numbers = cell.trust.partition(":")
-        links: list[MeteredTransport] = []
-
-        def metered(members: Sequence[Any]) -> MeteredTransport:
-            links.append(MeteredTransport(members))
-            return links[-1]
-
         federation = federate(
             sites,
             schema,
@@ -318,7 +295,6 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
             seed=seed,
             exact=case.method.exact or not declared.private,
             queries=declared.queries,
-            transport=metered,
         )
         synthesizer = method.fit(federation)
         count = round(case.dataset.synthetic_share * sum(len(part) for part in rows.sites))
@@ -327,7 +303,7 @@ def _run(case: Case, rows: CellRows, sites: list[Table], seed: int, rng: np.rand
         else:
             frame = synthesizer.sample(count, rng)
         synthetic = schema.encode(frame)
-        about |= {"synthesizer": synthesizer, "ledger": federation.ledger, "uploaded": links[0].uploaded}
+        about |= {"synthesizer": synthesizer, "ledger": federation.ledger}
         about["among_servers"] = federation.trust.traffic.sent
     about["seconds"] = time.process_time() - began
     about["megabytes"] = _peak()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Unsupported, exit_code, explained
@@ -33,6 +34,7 @@ from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
 
 FILE = "events.jsonl"  # in a run's state folder
+_ROWS = 2000  # random rows of a dry run that only counts rounds
 MOST_SITES = 5  # sites of a dry run that only counts rounds, unless min_honest needs more: the number stays the same
 _KINDS = {
     "counts": "contingency tables",
@@ -347,22 +349,24 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
     ``file`` the event file, and ``attempt`` identifies the start of the run to which the event belongs. Raises the
     errors of the dry run.
     """
-    from fedsynth.runs.dry_run import expected_exchanges
+    from fedsynth.runs.dry_run import dealt, dry_run, shortened, steep_rows
 
     assert job.deployment is not None
     sites = len(job.deployment.sites)
     trust = trust_named(job.trust, job.trust_options)
-    rounds = expected_exchanges(
-        job.build_method(schema),
+    count = min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1))
+    federation, _ = dry_run(
+        shortened(job.build_method(schema)),
         schema,
         job.budget,
         trust=trust,
-        sites=min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1)),
+        parts=dealt(steep_rows(schema, _ROWS, np.random.default_rng(0)), count, 0),
+        seed=0,
         public_sizes=job.public_sizes,
         queries=find_method(job.method).queries,
     )
     with EventLog(file, attempt) as log:
-        log.add(RoundsExpected, rounds=rounds)
+        log.add(RoundsExpected, rounds=federation.ledger.exchanges)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -54,8 +54,8 @@ class FinishedRun(EvaluationTables):
       ``seed``: that of the run.
     - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that
       no method generated, see :func:`uniform_rows`) has neither.
-    - ``uploaded``: bytes that sites sent; ``among_servers``: under the trust model "three-servers", the bytes that
-      these servers sent each other and the coordinator, else 0.
+    - ``among_servers``: under the trust model "three-servers", the bytes that these servers sent each other and the
+      coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
 
     Unlike in other evaluations, all tables are encoded as sites store their rows, and ``agreed``, the schema whose
@@ -70,7 +70,6 @@ class FinishedRun(EvaluationTables):
     seed: int = 0
     synthesizer: Synthesizer | None = None
     ledger: Ledger | None = None
-    uploaded: float = math.nan
     among_servers: float = 0.0
     seconds: float = math.nan
     megabytes: float = math.nan
@@ -553,6 +552,13 @@ def rounds(run: FinishedRun) -> float:
     return math.nan if run.ledger is None else float(len({entry.step for entry in run.ledger.entries}))
 
 
+def uploaded(run: FinishedRun) -> float:
+    """Return the bytes of the sites' replies, by the run's ledger; nan for a run without one: a floor."""
+    if run.ledger is None:
+        return math.nan
+    return float(sum(up for entry in run.ledger.entries for _, _, up in entry.messages()))
+
+
 def spent(run: FinishedRun) -> float:
     """Return the epsilon, at the run's delta, that bounds the privacy cost to any one person.
 
@@ -596,8 +602,8 @@ METRICS: dict[str, Metric] = {
     "cliques": cliques,
     "rounds": rounds,
     "epsilon": spent,
-    "upload-mib": lambda run: run.uploaded / 2**20,
-    "site-upload-mib": lambda run: run.uploaded / 2**20 / len(run.sites),
+    "upload-mib": lambda run: uploaded(run) / 2**20,
+    "site-upload-mib": lambda run: uploaded(run) / 2**20 / len(run.sites),
     "servers-mib": lambda run: run.among_servers / 2**20,
     "cpu-seconds": lambda run: run.seconds,
     "peak-gb": lambda run: run.megabytes / 2**10,

@@ -455,7 +455,7 @@ class Federation:
     def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
         """Record a question in the server's ledger, and return the entry."""
         quote = Quote(request.head, request.query, self.schema, self.trust)
-        entry = quote.entry(sites)
+        entry = quote.entry(sites, request.question)
         self.ledger.record(entry)
         self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry
@@ -654,13 +654,16 @@ class Federation:
         return True
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
-        """Yield each request with its reply; record lost sites, and raise an error if a site refused."""
+        """Yield each request with its reply; record sizes and lost sites, and raise an error if a site refused."""
         messages = [
             Message.of(site, self.identities[site], request, self.coordinator, self.seen.get(site, AuditPosition()))
             for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             head = message.request.head
+            self.ledger.count(
+                message.request.question, message.request.turn, message.site, len(message.data), len(reply.data)
+            )
             if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
                 self.seen[reply.site] = reply.seen
             if reply.code == "refused":

@@ -76,8 +76,8 @@ class Quote:
         """The question's cost to one person, as charged at each site."""
         return self.head.release.cost(self.norms) * self.times
 
-    def entry(self, sites: Sequence[str]) -> Entry:
-        """Return the ledger's entry for the question if it is put to these sites (names).
+    def entry(self, sites: Sequence[str], question: str) -> Entry:
+        """Return the ledger's entry for the question, of which ``question`` is the digest, put to ``sites`` (names).
 
         Raises :class:`~fedsynth.errors.Unsupported` for a sum under a trust model without sums.
         """
@@ -88,4 +88,5 @@ class Quote:
             std = noise_std(self.noise, self.norms)
         cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps
         unit = self.query.unit if isinstance(self.query, Query) else 1.0
-        return Entry(head.step, head.verb, head.kind, head.release, tuple(sites), cells, self.cost, std / unit)
+        cost, asked = self.cost, tuple(sites)
+        return Entry(head.step, head.verb, head.kind, head.release, asked, cells, cost, std / unit, question)

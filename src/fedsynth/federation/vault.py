@@ -213,7 +213,8 @@ class Vault(ABC):
         self.spent += share
         paid = f"deposit of step {self.question.step}"
         cost = release.cost(Norms(1.0, 1.0))
-        entry = Entry(self.question.step, verb, "vault", release, self.sites, cells, cost, std, paid_by=paid)
+        step, digest = self.question.step, self.question.digest
+        entry = Entry(step, verb, "vault", release, self.sites, cells, cost, std, digest, paid)
         self.question.note(entry, tables)
 
     def check_axes(self, query: Counts) -> None:

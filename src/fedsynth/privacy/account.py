@@ -492,6 +492,11 @@ class Account:
             runs = records.all(RunRecord, "NOT closed ORDER BY used, run")
         return [(run.run, max(0.0, now.age - run.used) / _DAY) for run in runs]
 
+    def kept(self) -> dict[str, int]:
+        """Return the bytes that the account holds for each question of an open run (replies, session), by its key."""
+        with self._file.open() as records:
+            return dict(records.execute("SELECT key, SUM(LENGTH(value)) FROM parts GROUP BY key").fetchall())
+
     def close(self, run: str, by: str = "steward") -> int:
         """Delete the replies, salts and sessions of a ``run`` permanently, and return the number of its questions.
 

@@ -7,7 +7,8 @@ It serves planning and reporting. What a site allows is decided by its own priva
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,23 @@ from fedsynth.privacy.release import Exact, Release, kind_of
 FORMAT = 1  # format number of ledger.json
 
 
+class Turn(msgspec.Struct):
+    """Sizes in bytes of a question's messages in one turn of the trust model's protocol, for each site of an entry.
+
+    ``down`` are the messages to the sites (0: none was sent) and ``up`` their replies (0: no valid one came), as
+    encoded, without the overhead of a network. Integers of answers have a fixed width, so sizes follow from the
+    question, the sites' names and the numbers of digits of their audit rows, and say nothing of rows of data.
+
+    A file has a single number where all sites have the same: then even a thousand sites take no more room than their
+    names, and nothing is added up.
+    """
+
+    down: list[int]
+    up: list[int]
+
+
 class Entry(msgspec.Struct, frozen=True):
-    """One release in a run's ledger: what was asked, of which sites, and its cost to one person.
+    """One release in a run's ledger: what was asked, of which sites, its cost to one person, and its messages.
 
     * ``step``: number of the question (one request to the sites) in its run.
     * ``verb``: what was asked for, such as "sum" or "choose"; ``kind``: the query's class, such as "counts".
@@ -32,9 +48,15 @@ class Entry(msgspec.Struct, frozen=True):
     * ``cost``: charged to each of the sites; it already accounts for persons at several of them
       (:func:`~fedsynth.privacy.cost.times_charged`).
     * ``std``: standard deviation of the noise in each cell, in records or another unit of the query; NaN if undefined.
+    * ``question``: SHA-256 (hex) of the question that is charged; for a release from a vault, of its first deposit.
     * ``paid_by``: for a release from a vault (:class:`~fedsynth.federation.vault.Vault`: exact sums that sites
       deposited and that only noisy releases disclose), the deposit that was charged for it, such as "deposit of step
       2"; empty for all other releases.
+    * ``turns``: sizes of the question's messages in each turn; none for a release from a vault. A turn takes one
+      exchange, in which the server sends messages to several sites and waits for their replies; the questions of a step
+      share it. A resumed run counts the replies that it takes from its transcript like others, and each message once,
+      however often it was sent: more bytes may have been exchanged. The server alone knows these sizes; no proof rests
+      on them.
     """
 
     step: int
@@ -45,12 +67,24 @@ class Entry(msgspec.Struct, frozen=True):
     cells: int
     cost: Cost
     std: Number = math.nan
+    question: str = ""
     paid_by: str = ""
+    turns: list[Turn] = []
 
     def __post_init__(self) -> None:
-        """Read ``null`` in a file as NaN."""
+        """Read ``null`` in a file as NaN, and a single size as that of all sites."""
         if self.std is None:
             msgspec.structs.force_setattr(self, "std", math.nan)
+        for turn in self.turns:
+            turn.down, turn.up = (
+                sizes * len(self.sites) if len(sizes) == 1 else sizes for sizes in (turn.down, turn.up)
+            )
+
+    def messages(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the site of each message, and the sizes in bytes of the message and of the reply (0: no valid one)."""
+        for turn in self.turns:
+            # A changed file may have other numbers of sizes than of sites: a proof must get as far as to say so.
+            yield from (sizes for sizes in zip(self.sites, turn.down, turn.up, strict=False) if sizes[1])
 
     @property
     def exact(self) -> bool:
@@ -71,6 +105,7 @@ class Ledger:
     budget: Budget
     entries: list[Entry] = field(default_factory=list)
     per_site: dict[str, Cost] = field(default_factory=dict)
+    _charged: dict[str, Entry] = field(default_factory=dict, repr=False)  # by question
 
     def check(self, sites: Iterable[str], cost: Cost) -> None:
         """Raise :class:`BudgetExceeded` if one of the ``sites`` cannot pay ``cost`` from the rest of the budget.
@@ -100,6 +135,7 @@ class Ledger:
         """
         self.check(entry.sites, entry.cost)
         self.entries.append(entry)
+        self._charged[entry.question] = entry
         if not math.isinf(entry.cost.rho):
             for site in entry.sites:
                 self.per_site[site] = self.per_site.get(site, Cost()) + entry.cost
@@ -110,6 +146,25 @@ class Ledger:
         A vault (:class:`~fedsynth.federation.vault.Vault`) holds exact sums that only later, noisy releases disclose.
         """
         self.entries.append(entry)
+
+    def count(self, question: str, turn: int, site: str, down: int, up: int) -> None:
+        """Enter the sizes in bytes of one message of a recorded ``question`` (digest) to ``site``, and of its reply."""
+        entry = self._charged[question]
+        while len(entry.turns) <= turn:
+            entry.turns.append(Turn([0] * len(entry.sites), [0] * len(entry.sites)))
+        at = entry.sites.index(site)
+        entry.turns[turn].down[at], entry.turns[turn].up[at] = down, up
+
+    @property
+    def exchanges(self) -> int:
+        """Number of exchanges so far: how often the server sent messages to several sites and waited for replies."""
+        turns = Counter[tuple[int, str]]()
+        for entry in self.entries:
+            turns[entry.step, entry.question] += len(entry.turns)
+        steps: dict[int, int] = {}
+        for (step, _), count in turns.items():
+            steps[step] = max(count, steps.get(step, 0))
+        return sum(steps.values())
 
     @property
     def spent(self) -> Cost:
@@ -158,6 +213,8 @@ class Ledger:
                 "entries": self.entries,
             }
         )
+        for turn in (turn for entry in content["entries"] for turn in entry["turns"]):
+            turn.update({way: sizes[:1] for way, sizes in turn.items() if len(set(sizes)) == 1})
         return content
 
     def __str__(self) -> str:

@@ -205,32 +205,24 @@ class _Prover:
     # Releases
 
     def _match(self) -> None:
-        """Recompute every question's release, and compare it with the ledger entry that matches it best."""
-        free: dict[tuple[Any, ...], list[Entry]] = {}
+        """Recompute every question's release, and compare it with the ledger's entry for the question."""
+        entries: dict[str, list[Entry]] = {}
         for entry in self.ledger.entries:
             if entry.sites and not entry.paid_by:
-                free.setdefault((entry.step, entry.verb, entry.kind, entry.release), []).append(entry)
-        asked_of = self.transcript.asked
-        for digest in sorted(
-            asked_of, key=lambda digest: -len(asked_of[digest].answers)
-        ):  # most answers first: fewest entries fit
-            asked = asked_of[digest]
+                entries.setdefault(entry.question, []).append(entry)
+        for digest, asked in self.transcript.asked.items():
+            found = entries.pop(digest, [])
             if not self._understood(asked):
                 continue
-            head = asked.request.head
-            alike = free.get((head.step, head.verb, head.kind, head.release), [])
-            if alike:
-                fitting = (at for at, entry in enumerate(alike) if not any(self._differences(asked, entry)))
-                entry = alike.pop(next(fitting, 0))
-                self.problems += [f"{asked.name}: {wrong}" for wrong in self._differences(asked, entry)]
-                self.lines[digest] = self._line(asked, entry.sites)
-            else:
-                self._problem(f"{asked.name} was asked, and the ledger has no entry for it at that price")
-                self.lines[digest] = self._line(asked, tuple(asked.answers))
+            if not found:
+                self._problem(f"{asked.name} was asked, and the ledger has no entry for it")
+            if len(found) > 1:
+                self._problem(f"{asked.name} was asked once, and the ledger has {len(found)} entries for it")
+            self.problems += [f"{asked.name}: {wrong}" for entry in found for wrong in self._differences(asked, entry)]
+            self.lines[digest] = self._line(asked, found[0] if found else None)
             self._check_released(asked, self.lines[digest].entry.cells)
-        self.lines = {digest: self.lines[digest] for digest in asked_of if digest in self.lines}
-        for entry in (entry for entries in free.values() for entry in entries):
-            self._problem(f"the ledger has {name_of(entry)}, and the transcript has no such question at that price")
+        for entry in (entry for same in entries.values() for entry in same):
+            self._problem(f"the ledger has {name_of(entry)}, and the transcript has no such question")
 
     def _understood(self, asked: _Asked) -> bool:
         """Whether a question can be recomputed: it is valid under the run's schema and trust model."""
@@ -250,17 +242,18 @@ class _Prover:
     def _quote(self, asked: _Asked) -> Quote:
         return Quote(asked.request.head, asked.request.query, self.schema, self.trust)
 
-    def _line(self, asked: _Asked, sites: tuple[str, ...]) -> ProvedRelease:
+    def _line(self, asked: _Asked, told: Entry | None) -> ProvedRelease:
+        """Return the proved release of a question; what proves nothing is taken from its entry in the ledger."""
         head, query, quote = asked.request.head, asked.request.query, self._quote(asked)
         noise = _law(head.release, quote.norms)
         if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
             looked = query.look(0, self.schema).sensitivity(self.schema)
             noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
+        sites, turns = (tuple(asked.answers), []) if told is None else (told.sites, told.turns)
         return ProvedRelease(
-            quote.entry(sites),
+            msgspec.structs.replace(quote.entry(sites, asked.request.question), turns=turns),
             noise,
             tuple(sorted(asked.answers)),
-            asked.request.question,
             _tables(query, self.schema),
             quote.norms if isinstance(query, Query) else None,
             quote.pooled,
@@ -269,7 +262,11 @@ class _Prover:
 
     def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
         """Yield the differences between a recomputed release and its ledger entry."""
-        right = self._quote(asked).entry(entry.sites)
+        right = self._quote(asked).entry(entry.sites, entry.question)
+        if name_of(right) != name_of(entry):
+            yield f"the ledger calls it {name_of(entry)}"
+        if right.release != entry.release:
+            yield f"its price is {_law(right.release, None)}, and the ledger says {_law(entry.release, None)}"
         if right.cells != entry.cells:
             yield f"it has {right.cells} cells, and the ledger says {entry.cells}"
         if not _same(right.cost, entry.cost):
@@ -307,18 +304,16 @@ class _Prover:
 
     def _vault_lines(self) -> Iterator[ProvedRelease]:
         """Yield the releases from vaults, and check that their prices add up to no more than their deposit's."""
-        deposits = {
-            f"deposit of step {line.entry.step}": line for line in self.lines.values() if line.entry.verb == "deposit"
-        }
+        deposits = {digest: line for digest, line in self.lines.items() if line.entry.verb == "deposit"}
         deposited_by = {site for line in deposits.values() for site in line.answered}  # over all cohorts
         spent: dict[str, Cost] = {}
         for entry in self.ledger.entries:
             if not entry.paid_by:
                 continue
             cost = entry.release.cost(Norms(1.0, 1.0))
-            spent[entry.paid_by] = spent.get(entry.paid_by, Cost()) + cost
-            deposit = deposits.get(entry.paid_by)
-            if deposit is None:
+            spent[entry.question] = spent.get(entry.question, Cost()) + cost
+            deposit = deposits.get(entry.question)
+            if deposit is None or entry.paid_by != f"deposit of step {deposit.entry.step}":
                 self._problem(f"{name_of(entry)} is paid by the {entry.paid_by}, which is not in the transcript")
             elif not set(entry.sites) <= deposited_by:
                 self._problem(f"{name_of(entry)} is of sites that deposited nothing")
@@ -327,10 +322,12 @@ class _Prover:
                     f"{name_of(entry)} costs {self._price(cost)}, and the ledger says {self._price(entry.cost)}"
                 )
             yield ProvedRelease(msgspec.structs.replace(entry, cost=cost), _law(entry.release, None), entry.sites)
-        for name, cost in spent.items():
-            if name in deposits and not _covers(deposits[name].entry.cost, cost):
-                deposited = self._price(deposits[name].entry.cost)
-                self._problem(f"releases of {self._price(cost)} are paid by the {name}, which is {deposited}")
+        for digest, cost in spent.items():
+            if digest in deposits and not _covers((paying := deposits[digest].entry).cost, cost):
+                name = f"deposit of step {paying.step}"
+                self._problem(
+                    f"releases of {self._price(cost)} are paid by the {name}, which is {self._price(paying.cost)}"
+                )
 
     def _price(self, cost: Cost) -> str:
         return price(cost, self.limit)

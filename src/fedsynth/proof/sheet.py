@@ -17,20 +17,19 @@ from fedsynth.privacy.release import kind_of
 class ProvedRelease:
     """One line of a proof sheet: a release, recomputed from its question, with its sensitivity, noise and cost.
 
-    ``entry`` is the correct entry of the ledger. Its sites are those that were asked, according to the ledger;
-    ``answered`` are those that answered, according to the transcript, the run's record of its messages. ``noise`` is
-    the distribution with its scale, as text. ``question`` is the question's digest (hex), and ``tables`` names the
-    columns of each contingency table that it asks for. ``norms`` are the L1 and L2 sensitivity to one person of the
+    ``entry`` is the correct entry of the ledger. Its sites, which were asked, and the sizes of its messages are as the
+    ledger says; ``answered`` are those that answered, according to the transcript, the run's record of its messages.
+    ``noise`` is the distribution with its scale, as text. ``tables`` names the columns of each contingency table that
+    the question asks for. ``norms`` are the L1 and L2 sensitivity to one person of the
     vector that noise is added to, ``None`` for private selections. That vector is the sum over sites if ``pooled``, and
     otherwise each site's own answer. Each site is charged for ``times`` releases, which the cost in ``entry`` includes.
-    For a release from a vault (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``question`` is
-    empty and ``norms`` is ``None``.
+    For a release from a vault (:class:`~fedsynth.federation.vault.Vault`), which a deposit paid for, ``norms`` is
+    ``None``.
     """
 
     entry: Entry
     noise: str
     answered: tuple[str, ...]
-    question: str = ""
     tables: tuple[tuple[str, ...], ...] = ()
     norms: Norms | None = None
     pooled: bool = True
@@ -45,7 +44,9 @@ class ProvedRelease:
                 "verb": entry.verb,
                 "kind": entry.kind,
                 "release": kind_of(entry.release),
-                "question": self.question,
+                "question": entry.question,
+                "exchanges": len(entry.turns),
+                "bytes": _bytes(entry),
                 "tables": self.tables,
                 "cells": entry.cells,
                 "sensitivity": None if self.norms is None else self.norms._asdict(),
@@ -60,6 +61,10 @@ class ProvedRelease:
             }
         )
         return content
+
+
+def _bytes(entry: Entry) -> int:
+    return sum(down + up for _, down, up in entry.messages())
 
 
 def name_of(release: Entry | QuestionHead) -> str:
@@ -120,7 +125,8 @@ class ProofSheet:
         """The sheet as a table to read, with all problems and the verdict."""
         width = max([len(name) for name in self.per_site], default=4)
         limit = "none" if self.limit.exact else f"epsilon = {self.limit.epsilon:.4g}, delta = {self.limit.delta:.3g}"
-        columns = ("step", "question", "cells", "L1", "L2", "noise", "std", "cost", "asked", "answered")
+        columns: tuple[str, ...] = ("step", "question", "digest", "cells", "L1", "L2", "noise", "std", "cost")
+        columns += ("asked", "answered", "exchanges", "bytes")
         rows = [_cells_of(line, self.limit) for line in self.lines]
         widths = [max(len(row[at]) for row in [columns, *rows]) for at in range(len(columns))]
         table = [
@@ -177,6 +183,7 @@ def _cells_of(line: ProvedRelease, limit: Budget) -> tuple[str, ...]:
     return (
         str(entry.step),
         f"{entry.verb} {entry.kind}{tables}",
+        entry.question[:12],
         str(entry.cells),
         l1,
         l2,
@@ -185,6 +192,7 @@ def _cells_of(line: ProvedRelease, limit: Budget) -> tuple[str, ...]:
         f"({cost}, {entry.paid_by})" if entry.paid_by else cost + times,
         str(len(entry.sites)),
         str(len(line.answered)),
+        *(("", "") if entry.paid_by else (str(len(entry.turns)), f"{_bytes(entry):,}")),
     )
 
 

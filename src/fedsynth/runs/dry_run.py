@@ -14,12 +14,11 @@ import itertools
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,12 +28,12 @@ from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
 from fedsynth.federation.simulate import federate
-from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER, Site
-from fedsynth.federation.transport import InProcess, Message
+from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER
+from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Traffic, Trust, settings_of
-from fedsynth.federation.wire import Reply
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
-from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.privacy.ledger import Entry, Ledger
+from fedsynth.privacy.release import kind_of
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 
@@ -164,125 +163,14 @@ def _table(schema: Schema, codes: Sequence[NDArray[Any]], rng: np.random.Generat
 # ---------------------------------------------------------------------------------------------------------------------
 # One dry run
 
-
-@dataclass(frozen=True)
-class ExchangeSize:
-    """Sizes of one exchange with one ``site``: ``down`` is the message to it, ``up`` its reply, in bytes.
-
-    Both are the encoded sizes, without the transport's overhead.
-    """
-
-    site: str
-    down: int
-    up: int
+Group = tuple[str, str, str]
+"""Questions of one verb (how sites are asked, such as ``sum``), kind of query (``counts``) and kind of release."""
 
 
-@dataclass(frozen=True)
-class ChargedQuestion:
-    """One question that a site was charged for in a dry run.
-
-    ``group`` is the question's verb (the federation's method that asks it, such as ``sum``), the kind of its query
-    (such as ``counts``) and the kind of its release (such as ``gaussian``). ``price`` is its privacy cost to one
-    person, as one number: epsilon if the budget's delta is 0, otherwise rho of zCDP (:meth:`Budget.price
-    <fedsynth.privacy.cost.Budget.price>`).
-    """
-
-    group: tuple[str, str, str]
-    price: float
-
-
-@dataclass
-class DryRunRecord:
-    """Observations of one dry run: the sizes of all messages, what each site was charged, and the releases.
-
-    ``sent`` holds the sizes. ``exchanges`` is the number of exchanges: in each, the server sends messages to several
-    sites and waits for the replies. ``asked`` are the questions that each site was charged for, by the site's name.
-    They include the ``repeated`` ones, of training steps that were counted but not computed (:meth:`repeat`).
-    ``entries`` are the releases in the server's ledger and ``epsilon`` is their total cost, at the budget's delta;
-    ``resolution`` says what stands out from their noise.
-    ``servers`` is the traffic of the compute servers under the trust model of three servers
-    (:class:`~fedsynth.federation.trust.Traffic`), zero under others. :meth:`close` sets ``asked``,
-    ``entries``, ``epsilon`` and ``servers``, :func:`dry_run` the resolution.
-    """
-
-    sent: list[ExchangeSize] = field(default_factory=list)
-    exchanges: int = 0
-    asked: dict[str, list[ChargedQuestion]] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
-    epsilon: float = 0.0
-    repeated: dict[str, list[ChargedQuestion]] = field(default_factory=dict)
-    servers: Traffic = field(default_factory=Traffic)
-    resolution: Resolution = field(default_factory=Resolution)
-
-    def repeat(self, times: int, federation: Federation, sites: Sequence[Site]) -> Iterator[int]:
-        """Yield 0, the only computed one of ``times`` training steps; then count its bytes and charges for all of them.
-
-        In a dry run the ``federation`` has this method as its ``loop``, which gives a method the numbers of its
-        training steps (:class:`~fedsynth.federation.federation.Federation`); ``sites`` are the federation's sites. The
-        steps differ only in a network's weights, on which neither privacy costs nor bytes depend, so the other steps
-        need not be computed.
-        """
-        sent, exchanges, entries = len(self.sent), self.exchanges, len(federation.ledger.entries)
-        charged = {site.name: len(site.account.charges()) for site in sites}
-        yield 0
-        others = times - 1
-        for site in sites:
-            asked = list(_charges(site, federation.budget))[charged[site.name] :]
-            self.repeated[site.name] = self.repeated.get(site.name, []) + asked * others
-        self.sent += self.sent[sent:] * others
-        self.exchanges += (self.exchanges - exchanges) * others
-        for entry in federation.ledger.entries[entries:] * others:
-            federation.ledger.record(entry)
-
-    def _charged(self, federation: Federation, sites: Sequence[Site]) -> dict[str, list[ChargedQuestion]]:
-        """Return the questions that each site was charged for, including the steps that were not computed."""
-        return {site.name: [*_charges(site, federation.budget), *self.repeated.get(site.name, ())] for site in sites}
-
-    def close(self, federation: Federation, sites: Sequence[Site]) -> None:
-        """Record, at the end of a run, what each of the ``sites`` was charged and the ``federation`` released."""
-        self.asked = self._charged(federation, sites)
-        self.entries = federation.ledger.entries
-        self.epsilon = federation.ledger.epsilon
-        self.servers = federation.trust.traffic
-
-    def per_site(self, weight: Callable[[ExchangeSize], int]) -> list[float]:
-        """Return, for each site in the order of ``asked``, the sum of ``weight`` over its messages.
-
-        ``weight`` gives a number for each message, such as its size in bytes. Call it after :meth:`close`.
-        """
-        totals = dict.fromkeys(self.asked, 0)
-        for message in self.sent:
-            totals[message.site] += weight(message)
-        return [float(total) for total in totals.values()]
-
-    def messages(self) -> list[float]:
-        """Return the number of messages sent to each site, those of the ``repeated`` questions included.
-
-        The numbers are whole, in the order of the sites in ``asked``. Call it after :meth:`close`.
-        """
-        return self.per_site(lambda message: 1)
-
-
-class MeasuringTransport(InProcess):
-    """A transport to ``sites`` in this process that measures encoded messages, for dry runs.
-
-    It adds the sizes of each message and its reply to ``notes`` (:class:`DryRunRecord`), and counts there how often
-    messages are sent to several sites and their replies awaited (exchanges). The attribute ``members`` holds the sites.
-    """
-
-    def __init__(self, sites: Sequence[Site], notes: DryRunRecord) -> None:
-        """Record the sizes of the messages of ``sites`` in ``notes``."""
-        super().__init__(sites)
-        self._notes = notes
-        self.members = tuple(sites)
-
-    def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
-        """Yield each site's reply, in the order of ``messages``, and record its size and that of its message."""
-        asked = list(messages)
-        self._notes.exchanges += bool(asked)
-        for message, reply in zip(asked, super().exchange(asked), strict=True):
-            self._notes.sent.append(ExchangeSize(message.site, len(message.data), len(reply.data)))
-            yield reply
+def dealt(table: Table, sites: int, seed: int) -> list[Table]:
+    """Return the rows of ``table`` dealt to ``sites`` sites, at random and evenly; ``seed`` fixes the chance."""
+    order = np.random.default_rng(seed).permutation(len(table))
+    return [table.take(part) for part in np.array_split(order, sites)]
 
 
 def dry_run(
@@ -291,30 +179,25 @@ def dry_run(
     budget: Budget,
     *,
     trust: Trust,
-    table: Table,
-    sites: int,
+    parts: Sequence[Table],
     seed: int,
     unit: Unit = ONE_ROW,
     public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
-    rows: int | None = None,
-) -> DryRunRecord:
-    """Run ``method`` on the rows of ``table``, dealt at random and evenly to ``sites`` sites; return what it costs.
+    trains: bool = False,
+) -> tuple[Federation, Any]:
+    """Fit ``method`` to simulated sites with the random rows ``parts``; return the federation and the synthesizer.
 
-    ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
-    :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the dealing, the noise and the method's own random
-    choices. ``rows`` is the number of real rows that the warnings of the record's ``resolution`` are about, by default
-    that of ``table``. Networks are not trained: sites answer training questions with zeros, at the same privacy cost.
-    Raises the errors of the run, such as :class:`Unsupported`.
+    The federation's ledger has every release and message of the run. ``schema``, ``budget``, ``trust``, ``unit``,
+    ``public_sizes`` and ``queries`` are the run's terms, as in :func:`~fedsynth.federation.simulate.federate`. ``seed``
+    fixes the noise and the method's own random choices.
+
+    Unless the run ``trains``, which can take hours, its synthesizer is useless, but its questions, costs and sizes are
+    those of a deployed run: they do not depend on a network's weights. Sites answer training questions with zeros, and
+    of training steps that differ in weights alone, the first is computed and all are entered in the ledger
+    (:meth:`Federation.repeat <fedsynth.federation.federation.Federation.repeat>`). Raises the errors of the run, such
+    as :class:`Unsupported`.
     """
-    dealt = np.random.default_rng(seed).permutation(len(table))
-    parts = [table.take(part) for part in np.array_split(dealt, sites)]
-    notes = DryRunRecord()
-
-    def weighing(members: Sequence[Site]) -> MeasuringTransport:
-        # Without training, which could take hours: neither the size of replies nor any question depends on weights.
-        return MeasuringTransport([dataclasses.replace(site, trains=False) for site in members], notes)
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # made-up rows may be fewer than sites
         federation = federate(
@@ -326,62 +209,71 @@ def dry_run(
             seed=seed,
             public_sizes=public_sizes,
             queries=queries,
-            transport=weighing,
+            transport=lambda sites: InProcess([dataclasses.replace(site, trains=trains) for site in sites]),
         )
-    assert isinstance(federation.transport, MeasuringTransport)
-    members = federation.transport.members
-    federation = dataclasses.replace(
-        federation,
+    federation = dataclasses.replace(federation, noise=NoiseRecord(tell=say_nothing))  # callers say what it drowns
+    if not trains:
         # A planned run names its plan in every request. The plan does not exist yet, but all digests have one size.
-        plan=hashlib.sha256(b"dry run").hexdigest(),
-        loop=partial(notes.repeat, federation=federation, sites=members),
-        noise=NoiseRecord(tell=say_nothing),  # the record has the sentences
-    )
-    if public_sizes:
-        federation.public_sizes()  # a deployed run asks for them
-    method.fit(federation)
-    notes.close(federation, members)
-    notes.resolution = resolution(federation, rows or len(table))
-    return notes
+        plan = hashlib.sha256(b"dry run").hexdigest()
+        federation = dataclasses.replace(federation, plan=plan, loop=partial(_one_step, federation.ledger))
+        if public_sizes:
+            federation.public_sizes()  # a deployed run asks for them
+    return federation, method.fit(federation)
 
 
-def expected_exchanges(
-    method: FittableMethod,
-    schema: Schema,
-    budget: Budget,
-    *,
-    trust: Trust,
-    sites: int,
-    public_sizes: bool = False,
-    queries: Sequence[type[AnyQuery]] = (),
-    rows: int = 2000,
-) -> int:
-    """Estimate the number of exchanges of a run, for its progress bar, by one dry run on random rows.
+def _one_step(ledger: Ledger, times: int) -> Iterator[int]:
+    """Yield 0, the only computed one of ``times`` training steps, and enter its releases for all of them."""
+    before = len(ledger.entries)
+    yield 0
+    for entry in ledger.entries[before:] * (times - 1):
+        ledger.record(entry)
 
-    An exchange sends messages to several sites and waits for the replies. ``sites`` is the number of sites, and
-    ``rows`` that of the random rows at all sites together; fits of models are shortened. The other arguments are the
-    run's terms, as in :func:`~fedsynth.federation.simulate.federate`. Raises the errors of the run.
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a forecast reads of one dry run, whose rows are not kept.
+
+    ``sites`` are the names of the sites, and ``ledger`` has the releases and their messages; ``resolution`` says what
+    stands out from the noise. ``servers`` is the traffic of the compute servers under the trust model of three servers
+    (:class:`~fedsynth.federation.trust.Traffic`), zero under others.
     """
-    table = steep_rows(schema, rows, np.random.default_rng(0))
-    short = _changed(method, _few_fitting_steps)
-    return dry_run(
-        short,
-        schema,
-        budget,
-        trust=trust,
-        table=table,
-        sites=sites,
-        seed=0,
-        public_sizes=public_sizes,
-        queries=queries,
-    ).exchanges
 
+    sites: tuple[str, ...]
+    ledger: Ledger
+    servers: Traffic
+    resolution: Resolution
 
-def _charges(site: Site, budget: Budget) -> Iterator[ChargedQuestion]:
-    for charge in site.account.charges():
-        release = charge["release"]["type"]
-        price = budget.price(msgspec.convert(charge["cost"], Cost))
-        yield ChargedQuestion((charge["verb"], charge["kind"], release), price)
+    @classmethod
+    def of(cls, federation: Federation, rows: int) -> DryRun:
+        """Return what a finished ``federation`` recorded, with the resolution of a run over ``rows`` rows."""
+        return cls(federation.sites, federation.ledger, federation.trust.traffic, resolution(federation, rows))
+
+    def per_site(self, weight: Callable[[int, int], int]) -> list[float]:
+        """Return the sum of ``weight(down, up)`` over each site's messages: bytes of the message and of its reply."""
+        totals = dict.fromkeys(self.sites, 0)
+        for entry in self.ledger.entries:
+            for site, down, up in entry.messages():
+                totals[site] += weight(down, up)
+        return [float(total) for total in totals.values()]
+
+    def messages(self) -> list[float]:
+        """Return the number of messages to each site: whole numbers."""
+        return self.per_site(lambda down, up: 1)
+
+    def charged(self) -> list[dict[Group, Counter[float]]]:
+        """Return how often each site was charged each price, by group; prices that differ by rounding alone are one.
+
+        A price is a question's cost to one person as one number (:meth:`Budget.price
+        <fedsynth.privacy.cost.Budget.price>`). Rounding changes it by less than an account's tolerance
+        (:data:`fedsynth.privacy.cost.ROUNDING`).
+        """
+        found: dict[str, dict[Group, Counter[float]]] = {site: {} for site in self.sites}
+        for entry in self.ledger.entries:
+            group = entry.verb, entry.kind, kind_of(entry.release)
+            price = float(f"{self.ledger.budget.price(entry.cost):.10g}")
+            for site in () if entry.paid_by else entry.sites:
+                found[site].setdefault(group, Counter())[price] += 1
+        return list(found.values())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -511,26 +403,31 @@ def forecast(
     if budget.exact:
         raise Unsupported("a run without noise cannot be planned: sites approve prices; give --epsilon a number")
     tables = {kind: make(schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
-    run = partial(
-        dry_run,
-        schema=schema,
-        budget=budget,
-        trust=trust,
-        sites=sites,
-        unit=unit,
-        public_sizes=public_sizes,
-        queries=queries,
-    )
-    short = _changed(method, _few_fitting_steps)
+    short = shortened(method)
     everybody = _changed(short, _of_everybody)
-
     # Each seed is used once: a method's own random draws, such as random pairs, depend on the seed, not on the table.
     seeds = itertools.count()
-    usual: list[DryRunRecord] = []
+
+    def run(tried: FittableMethod, table: Table) -> DryRun:
+        seed = next(seeds)
+        federation, _ = dry_run(
+            tried,
+            schema,
+            budget,
+            trust=trust,
+            parts=dealt(table, sites, seed),
+            seed=seed,
+            unit=unit,
+            public_sizes=public_sizes,
+            queries=queries,
+        )
+        return DryRun.of(federation, rows)
+
+    usual: list[DryRun] = []
     for table, _ in itertools.product(tables.values(), range(repeats)):
-        usual.append(run(short, table=table, seed=next(seeds)))
+        usual.append(run(short, table))
         progress(f"dry runs of {name}", len(usual), len(tables) * repeats)
-    most = [] if everybody is short else [run(everybody, table=table, seed=next(seeds)) for table in tables.values()]
+    most = [] if everybody is short else [run(everybody, table) for table in tables.values()]
 
     figures = _Figures(usual, usual[:repeats], most)
     turns = trust.sums.turns if trust.sums else 1
@@ -541,16 +438,16 @@ def forecast(
         plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
         rows=rows,
         dry_runs=len(usual) + len(most),
-        exchanges=figures.count(lambda notes: [notes.exchanges]),
-        messages=figures.count(DryRunRecord.messages),
-        down=figures.bytes(lambda message: message.down),
-        up=figures.bytes(lambda message: message.up),
-        epsilon=figures.range(lambda notes: [notes.epsilon]),
-        noise=tuple(_noise(usual[0].entries)),
+        exchanges=figures.count(lambda notes: [notes.ledger.exchanges]),
+        messages=figures.count(DryRun.messages),
+        down=figures.bytes(lambda down, up: down),
+        up=figures.bytes(lambda down, up: up),
+        epsilon=figures.range(lambda notes: [notes.ledger.epsilon]),
+        noise=tuple(_noise(usual[0].ledger.entries)),
         resolution=usual[0].resolution,
         chosen=figures.chosen,
-        largest=max(message.down for notes in (*usual, *most) for message in notes.sent),
-        stored=figures.bytes(lambda message: message.up + beside),
+        largest=max(down for one in (*usual, *most) for entry in one.ledger.entries for _, down, _ in entry.messages()),
+        stored=figures.bytes(lambda down, up: up + beside),
         servers=figures.range(lambda notes: [notes.servers.sent]),
         servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),
     )
@@ -566,16 +463,16 @@ class _Figures:
     can be in more rounds than all; for the runs with all sites, the margin covers only the differences among them.
     """
 
-    usual: Sequence[DryRunRecord]
-    first: Sequence[DryRunRecord]
-    most: Sequence[DryRunRecord]
+    usual: Sequence[DryRun]
+    first: Sequence[DryRun]
+    most: Sequence[DryRun]
 
     @property
     def chosen(self) -> bool:
         """Whether what is released differs from dry run to dry run."""
         return any(_statistics(notes) != _statistics(self.usual[0]) for notes in self.usual)
 
-    def range(self, figure: Callable[[DryRunRecord], Sequence[float]]) -> ForecastRange:
+    def range(self, figure: Callable[[DryRun], Sequence[float]]) -> ForecastRange:
         seen = [value for notes in [*self.usual, *self.most] for value in figure(notes)]
         bounding = [value for notes in self.most or self.usual for value in figure(notes)]
         margin = MARGIN if self.chosen or self.most else 0.0
@@ -583,13 +480,13 @@ class _Figures:
         typical = float(np.mean([value for notes in self.first for value in figure(notes)]))
         return ForecastRange(max(0.0, min(seen) - below), typical, max(seen) + above)
 
-    def count(self, figure: Callable[[DryRunRecord], Sequence[float]]) -> ForecastRange:
+    def count(self, figure: Callable[[DryRun], Sequence[float]]) -> ForecastRange:
         of = self.range(figure)
         return ForecastRange(math.floor(of.low), of.typical, math.ceil(of.high))
 
-    def bytes(self, weight: Callable[[ExchangeSize], int]) -> ForecastRange:
+    def bytes(self, weight: Callable[[int, int], int]) -> ForecastRange:
         of = self.range(lambda notes: notes.per_site(weight))
-        messages = self.count(DryRunRecord.messages)
+        messages = self.count(DryRun.messages)
         if self.most or not self.chosen or messages.settled:
             return of
         # Extrapolated numbers of messages are multiplied by the largest and the smallest mean size of a message.
@@ -602,8 +499,9 @@ class _Figures:
         return ForecastRange(min(of.low, messages.low * min(mean)), of.typical, max(of.high, messages.high * max(mean)))
 
 
-def _few_fitting_steps(option: dataclasses.Field[Any], value: Any) -> Any:
-    return min(value, _STEPS) if option.name in _FITTING else value
+def shortened(method: FittableMethod) -> Any:
+    """Return the method with few steps in the fits of its models: they take time, and send no queries."""
+    return _changed(method, lambda option, value: min(value, _STEPS) if option.name in _FITTING else value)
 
 
 def _of_everybody(option: dataclasses.Field[Any], value: Any) -> Any:
@@ -623,13 +521,13 @@ def _changed(value: Any, change: Callable[[dataclasses.Field[Any], Any], Any]) -
     return dataclasses.replace(value, **changed) if changed else value
 
 
-def _statistics(notes: DryRunRecord) -> list[tuple[str, str, int]]:
-    return sorted((entry.verb, entry.kind, entry.cells) for entry in notes.entries)
+def _statistics(notes: DryRun) -> list[tuple[str, str, int]]:
+    return sorted((entry.verb, entry.kind, entry.cells) for entry in notes.ledger.entries)
 
 
 def _slots(
-    usual: Sequence[DryRunRecord],
-    most: Sequence[DryRunRecord],
+    usual: Sequence[DryRun],
+    most: Sequence[DryRun],
     budget: Budget,
     headroom: float,
     limits: Extent,
@@ -644,8 +542,8 @@ def _slots(
     fewer rounds, but the largest number of questions to a site may still be fixed.
     """
     whole = budget.epsilon if budget.pure else budget.rho
-    seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
-    bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
+    seen = [charged for notes in [*usual, *most] for charged in notes.charged()]
+    bounding = [charged for notes in most or usual for charged in notes.charged()]
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
         tables: Sequence[int] = limits if group[1] in TABLE_KINDS else ()
@@ -659,18 +557,6 @@ def _slots(
             settled = not apportions and all(site.get(group, Counter()).total() == most_asked for site in bounding)
             count = most_asked if settled else math.ceil(headroom * most_asked)
             yield PlannedQuestion(*group, min(whole, headroom * dearest), count, *tables)
-
-
-def _by_group(asked: Sequence[ChargedQuestion]) -> dict[tuple[str, str, str], Counter[float]]:
-    """Return how often a site was asked at each price, by group; prices that differ by rounding alone are merged.
-
-    Rounding changes a price by less than an account's tolerance (:data:`fedsynth.privacy.cost.ROUNDING`).
-    """
-    groups: dict[tuple[str, str, str], Counter[float]] = {}
-    for question in asked:
-        prices = groups.setdefault(question.group, Counter())
-        prices[float(f"{question.price:.10g}")] += 1
-    return groups
 
 
 def _noise(entries: Sequence[Entry]) -> Iterator[NoiseForecast]:

@@ -12,7 +12,6 @@ import logging
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,17 +21,16 @@ import numpy as np
 
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
-from fedsynth.errors import DataWarning, FedsynthError, InvalidParameter, Unsupported
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.resolution import Resolution, resolution
-from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.methods import Method
 from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table, workload_error
-from fedsynth.runs.dry_run import MARGIN, ForecastRange, likely_rows
+from fedsynth.runs.dry_run import MARGIN, ForecastRange, dry_run, likely_rows
 from fedsynth.schema import Schema
 
 # Share of each column's variance explained by hidden factors in a random table; most real tables resemble the first.
@@ -261,9 +259,7 @@ def _unwarned() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DataWarning)  # random tables may leave sites without rows
-            yield
+        yield
     finally:
         logger.setLevel(level)
 
@@ -321,18 +317,19 @@ def _at_all_rows(error: float, of_quarter: float, kept: float) -> float:
 
 def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, seed: int) -> PlannedTrial:
     rng = np.random.default_rng(seed)
-    sites = split(table, planned.sites, planned.dealing(), rng)
-    federation = federate(
-        sites,
+    federation, synthesizer = dry_run(
+        method,
         planned.schema,
         planned.budget_at(len(table)),
         trust=planned.trust,
-        unit=planned.unit,
+        parts=split(table, planned.sites, planned.dealing(), rng),
         seed=seed,
+        unit=planned.unit,
         public_sizes=planned.public_sizes,
         queries=declared(type(method), type(method).__name__).queries,
+        trains=True,
     )
-    synthetic = method.fit(federation).sample_table(len(table), rng)
+    synthetic = synthesizer.sample_table(len(table), rng)
     columns = len(table.codes)
     ones, pairs = (random_workload(columns, min(order, columns), _PAIRS, 0) for order in (1, 2))
     uniform = [rng.integers(0, size, len(table)) for size in planned.schema.sizes]

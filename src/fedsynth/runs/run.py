@@ -21,7 +21,7 @@ import pandas as pd
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan
-from fedsynth.federation.resolution import NoiseRecord, SmallGroups, say_nothing, small_groups
+from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.federation.trust import Trust
@@ -30,7 +30,7 @@ from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
-from fedsynth.runs.dry_run import dry_run, steep_rows
+from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import new_folder, refuse_existing
 from fedsynth.runs.job import Job
@@ -226,20 +226,18 @@ def _forewarned(job: Job, method: Method, rows: Split, trust: Trust) -> NoiseRec
     declared, count = find_method(job.method), sum(map(len, rows.sites))
     if not declared.trains or job.budget.exact:
         return NoiseRecord(count)
-    tried = dry_run(
+    tried, _ = dry_run(
         method,
         rows.schema,
         job.budget,
         trust=trust,
-        table=steep_rows(rows.schema, _TRIED, np.random.default_rng(0)),
-        sites=len(rows.sites),
+        parts=dealt(steep_rows(rows.schema, _TRIED, np.random.default_rng(0)), len(rows.sites), 0),
         seed=0,
         unit=job.unit,
         public_sizes=job.public_sizes,
         queries=declared.queries,
-        rows=count,
     )
-    for warning in tried.resolution.warnings:
+    for warning in resolution(tried, count).warnings:
         _log.warning(warning)
     return NoiseRecord(count, say_nothing)
 

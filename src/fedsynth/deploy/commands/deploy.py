@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fedsynth.deploy.host.config import SiteConfig
     from fedsynth.privacy.charge import LostCharges
 
+_LISTED = 10  # questions of a run that `site account` prints
+
 
 class _ServerCommands(CommandGroup):
     panels: ClassVar = {
@@ -317,7 +319,9 @@ def site_account(
     r"""Show a site's privacy spending and its open runs.
 
     What is spent is the cost to one person of the stated unit: the largest that the policy has demanded so far. An open
-    run is one that is not closed yet (`fedsynth site close`). Also prints the head (last hash) of the audit,
+    run is one that is not closed yet (`fedsynth site close`); its last questions are listed with their keys (a key is
+    the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes that the
+    account holds for them, and all of them with --json. Also prints the head (last hash) of the audit,
     the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
     was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
     last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every open run,
@@ -363,15 +367,27 @@ def site_account(
         account.restored(row, begun, sampled=policy.samples, announced=lost)
     row, chain = account.head()
     delta = config.policy.budget.delta
-    runs = [
-        {
-            "run": run,
-            "idle_days": round(idle, 3),
-            "spent": to_json(account.spent(run)),
-            **to_json(account.change_of(run)),
-        }
-        for run, idle in account.open_runs()
-    ]
+    runs, lines = [], [f"{config.name}: {account_text(config, account)}"]
+    charges, kept = account.charges(), account.kept()
+    for run, idle in account.open_runs():
+        spent = account.spent(run)
+        asked = [
+            {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
+            | {"bytes": kept.get(charge["key"], 0)}
+            for charge in charges
+            if charge["run"] == run and "key" in charge
+        ]
+        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
+        runs.append({**facts, "questions": asked})
+        lines.append(
+            f"  run {run}: epsilon {spent.at(delta):.4g}, idle for {idle:.1f} of {config.policy.keep_runs_days:g} "
+            f"days, {len(asked)} questions" + (", the last of them:" if len(asked) > _LISTED else "")
+        )
+        lines += [
+            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
+            f"{one['bytes']:,} bytes"
+            for one in asked[-_LISTED:]
+        ]
     repriced = None
     with contextlib.suppress(errors.Refused):
         repriced = account.spent_under(config.policy.change)
@@ -386,12 +402,6 @@ def site_account(
         "row": row,
         "head": chain.hex(),
     }
-    lines = [f"{config.name}: {account_text(config, account)}"]
-    lines += [
-        f"  run {run}: epsilon {account.spent(run).at(delta):.4g}, idle for {idle:.1f} of "
-        f"{config.policy.keep_runs_days:g} days"
-        for run, idle in account.open_runs()
-    ]
     say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
 
 
