@@ -39,6 +39,7 @@ from fedsynth.privacy.release import Deposit, Gaussian
 from fedsynth.runs.dry_run import even_rows, forecast
 from fedsynth.schema import Numeric, Schema
 from fedsynth.secure.site import SecureSum
+from fedsynth.terms import Terms
 
 WIDE = Schema((Numeric("age", 0, 100, bins=200), Numeric("dose", 0, 1, bins=100)))
 BYTES = 8 * 200 * 100
@@ -179,7 +180,7 @@ def test_b11_a_plan_says_how_much_a_run_makes_a_site_store(trust):
     """What sites count before each charge is within what ``fedsynth plan`` shows."""
     method, budget = find_method("oneshot").kind(), Budget(1.0, 1e-6)
     limits = find_method("oneshot").limits(method, WIDE)
-    planned = forecast("oneshot", method, WIDE, budget, trust=trust, sites=3, rows=300, repeats=1, limits=limits)
+    planned = forecast("oneshot", method, Terms(WIDE, budget, trust.name), sites=3, rows=300, repeats=1, limits=limits)
     members: list[Site] = []
 
     def join(sites: Sequence[Site]) -> InProcess:

@@ -30,6 +30,7 @@ from fedsynth.methods import all_methods
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.dry_run import dealt, dry_run
 from fedsynth.schema import Categorical, Schema
+from fedsynth.terms import Terms
 
 TRAINING = [one for one in all_methods() if one.trains]
 ENCODERS = tuple(Encoder(np.arange(size)) for size in SCHEMA.sizes)
@@ -166,7 +167,7 @@ def test_a_dry_run_trains_nothing(monkeypatch):
     monkeypatch.setattr(LocalTraining, "trained", None)
     for method in (FedTabDiff(width=1024, local=True, updates=100), FedTabDiff(width=16, depth=1, steps=3)):
         parts = dealt(random_table(50, 0), 2, 0)
-        federation, _ = dry_run(method, SCHEMA, Budget(2.0, 1e-6), trust=LocalNoise(), parts=parts, seed=0)
+        federation, _ = dry_run(method, Terms(SCHEMA, Budget(2.0, 1e-6), "local"), parts, seed=0)
         assert federation.ledger.exchanges > (40 if method.local else 3)
     with pytest.raises(SiteLost):  # in a run sites do train
         FedTabDiff(width=16, depth=1, steps=3).fit(world([]))

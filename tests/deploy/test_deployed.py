@@ -33,12 +33,10 @@ DEPLOYMENT = Deployment("r", NAMES, peers=PEERS)
 JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=DEPLOYMENT)
 
 
-def planned(job: Job, trust: Trust) -> Plan:
+def planned(job: Job) -> Plan:
     method = job.build_method(SCHEMA)
     limits = find_method(job.method).limits(method, SCHEMA)
-    return forecast(
-        job.method, method, SCHEMA, job.budget, trust=trust, sites=2, rows=100, repeats=1, limits=limits
-    ).plan
+    return forecast(job.method, method, job.terms(SCHEMA), sites=2, rows=100, repeats=1, limits=limits).plan
 
 
 def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.MonkeyPatch) -> tuple[Job, InProcess]:
@@ -66,7 +64,7 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
 @pytest.mark.parametrize("trust", [LocalNoise(), TrustedServer()], ids=["local", "trusted"])
 def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is_at_hand(trust, tmp_path, monkeypatch):
     job = replace(JOB, trust=trust.name)
-    plan = planned(job, trust)
+    plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")
     outcome = run_deployed(job, tmp_path, sites)
@@ -77,13 +75,13 @@ def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is
 
 def test_without_the_plans_file_the_statement_gives_the_limit(tmp_path, monkeypatch):
     trust = LocalNoise()
-    job, sites = deployed(tmp_path, JOB, trust, planned(JOB, trust), monkeypatch)
+    job, sites = deployed(tmp_path, JOB, trust, planned(JOB), monkeypatch)
     assert run_deployed(job, tmp_path, sites).statement.exact is None
 
 
 def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monkeypatch):
     trust, job = LocalNoise(), replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
-    plan = planned(job, trust)
+    plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")
     assert run_deployed(job, tmp_path, sites).statement.exact is None
@@ -91,7 +89,7 @@ def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monk
 
 def test_the_file_of_another_plan_stops_the_run_before_it_asks_anything(tmp_path, monkeypatch):
     trust = LocalNoise()
-    plan = planned(JOB, trust)
+    plan = planned(JOB)
     job, sites = deployed(tmp_path, JOB, trust, plan, monkeypatch)
     replace(plan, sites=7).save(tmp_path / "plan.toml")
     with pytest.raises(FedsynthError, match="put the approved plan there, or take the file away"):

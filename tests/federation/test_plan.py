@@ -32,7 +32,7 @@ from fedsynth.federation.query import Counts, Extent, Query, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
-from fedsynth.federation.trust import settings_of
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys
@@ -46,6 +46,7 @@ from fedsynth.rows import Table
 from fedsynth.runs import dry_run
 from fedsynth.runs.dry_run import DryRun, Forecast
 from fedsynth.schema import Schema
+from fedsynth.terms import Terms
 
 BUDGET = Budget(1.0, 1e-6)
 COORDINATOR = Keys(bytes(32))
@@ -68,11 +69,22 @@ PLAN = Plan(
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 
-def forecast(name: str, method: Any, schema: Schema, budget: Budget, **terms: Any) -> Forecast:
+def forecast(
+    name: str,
+    method: Any,
+    schema: Schema,
+    budget: Budget,
+    *,
+    trust: Trust,
+    unit: Unit = ONE_ROW,
+    public_sizes: bool = False,
+    **more: Any,
+) -> Forecast:
     """Predict a run with the limits of tables that its method declares."""
     declared = find_method(name)
     limits, apportions = declared.limits(method, schema), declared.apportions
-    return dry_run.forecast(name, method, schema, budget, limits=limits, apportions=apportions, **terms)
+    terms = Terms(schema, budget, trust.name, settings_of(trust), unit, public_sizes)
+    return dry_run.forecast(name, method, terms, limits=limits, apportions=apportions, **more)
 
 
 def site(table: Table | None = None, account: Account | None = None, plan: Plan = PLAN, **policy: Any) -> Site:
@@ -519,7 +531,7 @@ def test_the_ledger_of_a_dry_run_has_the_size_of_every_message(name, trust, monk
     monkeypatch.setattr(dry_run, "InProcess", Weighing)
     method = dry_run.shortened(PRIVATE[name].kind(**({"steps": steps, "width": 16} if name in TRAINING else {})))
     parts = dry_run.dealt(random_table(300, 0), 5, 0)
-    federation, _ = dry_run.dry_run(method, SCHEMA, BUDGET, trust=trust_named(trust, {}), parts=parts, seed=0)
+    federation, _ = dry_run.dry_run(method, Terms(SCHEMA, BUDGET, trust), parts, seed=0)
     charged = [entry for entry in federation.ledger.entries if not entry.paid_by]
     computed = {entry.question: entry for entry in charged}.values()
     assert Counter(sizes for entry in computed for sizes in entry.messages()) == Counter(sent)

@@ -39,6 +39,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.secure.site import SecureSum
+from fedsynth.terms import Terms
 
 MANY = Schema(
     (Categorical("code", tuple(f"c{at}" for at in range(40))), Categorical("sick", ("no", "yes")), Numeric("x", 0, 1))
@@ -297,7 +298,7 @@ def test_a_dry_run_has_the_noise_of_the_run(method, trust):
     found = []
     for make in (steep_rows, even_rows):
         made = make(SCHEMA, 3000, np.random.default_rng(0))
-        tried, _ = dry_run(method, SCHEMA, BUDGET, trust=TRUSTS[trust], parts=dealt(made, 3, 1), seed=1)
+        tried, _ = dry_run(method, Terms(SCHEMA, BUDGET, trust), dealt(made, 3, 1), seed=1)
         found.append(resolution(tried, 50))
     run = federate(tables(3, 1000), SCHEMA, BUDGET, trust=TRUSTS[trust], seed=2)
     method.fit(run)

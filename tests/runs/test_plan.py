@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from fedsynth.data.partition import split
 from fedsynth.data.read import read_frame
 from fedsynth.datasets import patients_schema
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
@@ -30,6 +30,7 @@ from fedsynth.runs import plan as module
 from fedsynth.runs.dry_run import likely_rows
 from fedsynth.runs.plan import EPSILONS, SHAPES, PlannedRun, advise, epsilon_for, trial
 from fedsynth.schema import Categorical, Numeric, Schema
+from fedsynth.terms import Terms
 
 SCHEMA = Schema(
     (
@@ -40,7 +41,15 @@ SCHEMA = Schema(
         Categorical("town", tuple(range(12))),
     )
 )
-PLANNED = PlannedRun(SCHEMA, 8000, 4, Budget(1.0, 1e-6), TrustedServer())
+PLANNED = PlannedRun(Terms(SCHEMA, Budget(1.0, 1e-6), "trusted"), 8000, 4)
+
+
+def planned_with(**terms: Any) -> PlannedRun:
+    """Return the planned run with other numbers, or under terms that differ in some points."""
+    planned = dataclasses.replace(PLANNED, **{name: terms.pop(name) for name in ("rows", "partition") if name in terms})
+    return dataclasses.replace(planned, terms=dataclasses.replace(planned.terms, **terms))
+
+
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -84,13 +93,15 @@ def test_a_made_table_of_fewer_rows_is_drawn_from_the_same_law():
 @given(st.floats(0.01, 20), st.sampled_from([0.0, 1e-9, 1e-5]), st.integers(1, 1000))
 @settings(unhurried, max_examples=60)
 def test_noise_is_as_large_a_share_of_fewer_rows(epsilon, delta, factor):
-    planned = dataclasses.replace(PLANNED, rows=1000 * factor, budget=Budget(epsilon, delta))
-    budget = planned.budget_at(1000)
+    planned = planned_with(rows=1000 * factor, budget=Budget(epsilon, delta))
+    budget = planned.at(1000).budget
     if delta:
-        assert math.sqrt(budget.rho) * 1000 == pytest.approx(math.sqrt(planned.budget.rho) * planned.rows, rel=1e-6)
+        assert math.sqrt(budget.rho) * 1000 == pytest.approx(
+            math.sqrt(planned.terms.budget.rho) * planned.rows, rel=1e-6
+        )
     else:
         assert budget.epsilon * 1000 == pytest.approx(epsilon * planned.rows)
-    assert (budget.delta, planned.budget_at(planned.rows)) == (delta, planned.budget)
+    assert (budget.delta, planned.at(planned.rows)) == (delta, planned.terms)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +115,7 @@ def test_noise_is_as_large_a_share_of_fewer_rows(epsilon, delta, factor):
     ],
 )
 def test_fewer_rows_at_equal_noise_predict_the_errors_of_all_rows(monkeypatch, method, budget):
-    planned = dataclasses.replace(PLANNED, rows=32_000, budget=budget)
+    planned = planned_with(rows=32_000, budget=budget)
     errors = {}
     for most in (10**9, 1):  # all rows, and an eighth of them
         monkeypatch.setattr(module, "_VALUES", most)
@@ -164,7 +175,7 @@ def test_advice_says_which_epsilon_an_error_needs():
     assert found[0.05].epsilon is not None
     assert found[0.2].epsilon is not None
     assert found[0.05].epsilon > found[0.2].epsilon
-    planned = dataclasses.replace(PLANNED, budget=Budget(found[0.2].epsilon, 1e-6))
+    planned = planned_with(budget=Budget(found[0.2].epsilon, 1e-6))
     assert trial(planned, OneShot(), "typical", 0).two_way == pytest.approx(0.2, rel=0.25)
 
 
@@ -173,7 +184,7 @@ def test_advice_says_which_epsilon_an_error_needs():
 
 
 def test_a_hundred_rows_at_a_tenth_of_an_epsilon_are_noise():
-    planned = dataclasses.replace(PLANNED, rows=100, budget=Budget(0.1, 1e-6))
+    planned = planned_with(rows=100, budget=Budget(0.1, 1e-6))
     found = advise(planned, {"oneshot": OneShot(), "tda": FedTDA(), "mst": MST()}, tables=2)
     assert (found.rows, found.made_rows, found.tables, found.complete) == (100, 100, 6, True)
     for one in found.methods:
@@ -183,7 +194,7 @@ def test_a_hundred_rows_at_a_tenth_of_an_epsilon_are_noise():
 
 
 def test_many_rows_hold_their_columns_and_what_the_method_models():
-    planned = dataclasses.replace(PLANNED, rows=200_000)
+    planned = planned_with(rows=200_000)
     found = advise(planned, {"oneshot": OneShot(), "fednaivebayes": naive()}, tables=1)
     verdict = {one.method: one.verdict for one in found.methods}
     assert verdict["oneshot"] == "columns and their dependence hold"
@@ -193,7 +204,7 @@ def test_many_rows_hold_their_columns_and_what_the_method_models():
 
 def test_made_rows_that_break_a_rule_are_in_the_error_and_no_warning_of_the_advice(caplog):
     schema = patients_schema()
-    planned = dataclasses.replace(PLANNED, schema=schema, rows=2000)
+    planned = planned_with(schema=schema, rows=2000)
     assert advise(planned, {"tda": FedTDA()}, tables=3).complete
     assert caplog.text == ""
     trial(planned, FedTDA(), "independent", 2)  # one of the nine; warned of wherever the run is somebody's own
@@ -211,7 +222,7 @@ def naive() -> Method:
 def test_the_smallest_cell_is_twice_the_noise_of_a_pair():
     (found,) = advise(PLANNED, {"oneshot": OneShot()}, tables=1).methods
     rows = likely_rows(SCHEMA, 8000, SHAPES["typical"], np.random.default_rng(0))
-    federation = federate([rows], SCHEMA, PLANNED.budget, trust=TrustedServer(), seed=0)
+    federation = federate([rows], SCHEMA, PLANNED.terms.budget, trust=TrustedServer(), seed=0)
     pairs = all_marginals(5, 2)
     alone = federation.std(Counts.of(5, pairs), OneShot().pair_share)  # by weights, which come close to the share
     assert found.resolution is not None
@@ -219,7 +230,7 @@ def test_the_smallest_cell_is_twice_the_noise_of_a_pair():
 
 
 def test_what_cannot_run_says_why_and_the_others_go_on():
-    planned = dataclasses.replace(PLANNED, trust=LocalNoise())
+    planned = planned_with(trust="local")
     found = advise(planned, {"mst": MST(), "oneshot": OneShot()}, tables=1)
     ran, refused = found.methods
     assert (ran.method, refused.method, refused.tables, refused.two_way) == ("oneshot", "mst", 0, None)
@@ -246,7 +257,7 @@ def test_no_run_begins_after_the_time_is_over():
 )
 def test_what_cannot_be_planned_is_refused(changes, says):
     with pytest.raises((InvalidParameter, Unsupported), match=says):
-        dataclasses.replace(PLANNED, **changes)
+        planned_with(**changes)
 
 
 @pytest.mark.parametrize("options", [{"wanted": 0.0}, {"wanted": 2.0}, {"tables": 0}, {"seconds": 0.0}])
@@ -272,7 +283,7 @@ def test_errors_on_real_rows_lie_in_the_predicted_range(name, budget):
     frame = read_frame(public_data(name)).sample(20_000, random_state=0).reset_index(drop=True)
     schema = draft_schema(frame).schema
     table = schema.encode(frame)
-    planned = PlannedRun(schema, len(table), 5, budget, TrustedServer())
+    planned = PlannedRun(Terms(schema, budget, "trusted"), len(table), 5)
     methods: dict[str, Method] = {"oneshot": OneShot(), "fedprivsyn": FedPrivSyn(), "tda": FedTDA(), "mst": MST()}
     found = advise(planned, methods, tables=3, seconds=500)
     columns = len(schema.columns)

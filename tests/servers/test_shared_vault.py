@@ -32,6 +32,7 @@ from fedsynth.runs.dry_run import forecast
 from fedsynth.servers.ideal import DRAW_BYTES, IdealServers
 from fedsynth.servers.trust import ThreeServers
 from fedsynth.servers.vault import DRAW_SECONDS, Servers, SharedVault
+from fedsynth.terms import Terms
 
 BUDGET = Budget(2.0, 1e-6)
 QUERY = Counts.of(4, [(0, 1), (1, 2, 3)])
@@ -282,8 +283,8 @@ def test_options_of_entering_by_samples():
 def test_a_forecast_says_what_three_servers_send_and_compute():
     limits = find_method("aim").limits(AIM(), SCHEMA)
     told, other = (
-        forecast("aim", AIM(rounds=2), SCHEMA, BUDGET, trust=trust, sites=3, rows=200, repeats=1, limits=limits)
-        for trust in (ThreeServers(), TrustedServer())
+        forecast("aim", AIM(rounds=2), Terms(SCHEMA, BUDGET, trust), sites=3, rows=200, repeats=1, limits=limits)
+        for trust in ("three-servers", "trusted")
     )
     candidates = 10 + 4  # pairs of four columns, and the columns, but for pairs that the model has no room for
     assert 0 < told.servers_seconds.high <= 2 * candidates * DRAW_SECONDS * 1.3
@@ -293,14 +294,12 @@ def test_a_forecast_says_what_three_servers_send_and_compute():
     assert (other.servers.high, other.servers_seconds.high) == (0, 0)
 
 
-@pytest.mark.parametrize("trust", [ThreeServers(), TrustedServer()], ids=["three-servers", "trusted"])
+@pytest.mark.parametrize("trust", ["three-servers", "trusted"])
 def test_a_plan_without_the_first_sample_covers_a_site_of_both_deposits(trust):
     told = forecast(
         "aim",
         AIM(rounds=2, rate=0.4, keep_first=False),
-        SCHEMA,
-        BUDGET,
-        trust=trust,
+        Terms(SCHEMA, BUDGET, trust),
         sites=6,
         rows=600,
         repeats=2,

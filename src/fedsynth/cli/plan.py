@@ -119,11 +119,13 @@ def plan(
     """
     from fedsynth.federation.plan import Plan
     from fedsynth.federation.policy_file import trust_named
+    from fedsynth.federation.trust import settings_of
     from fedsynth.methods import find_method
     from fedsynth.privacy.cost import Unit
     from fedsynth.runs.dry_run import forecast
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
+    from fedsynth.terms import Terms
 
     if show is not None:
         made = Plan.load(show)
@@ -143,7 +145,8 @@ def plan(
             f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
         )
     agreed = Schema.load(schema)
-    chosen_trust = trust_named(trust, _settings(trust_set))
+    settings = settings_of(trust_named(trust, _settings(trust_set)))
+    unit = Unit(rows_per_person, sites_per_person)
     found = []
     with progress_bar(json_) as progress:
         for name, count, budget in cases:
@@ -151,13 +154,9 @@ def plan(
             one = forecast(
                 name,
                 options,
-                agreed,
-                budget_of(budget, delta),
-                trust=chosen_trust,
+                Terms(agreed, budget_of(budget, delta), trust, settings, unit, public_sizes),
                 sites=_whole("--sites", count),
                 rows=rows,
-                unit=Unit(rows_per_person, sites_per_person),
-                public_sizes=public_sizes,
                 queries=declared.queries,
                 repeats=repeats,
                 headroom=headroom,
@@ -233,24 +232,19 @@ def advise(
         --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
     """
     from fedsynth.federation.policy_file import trust_named
+    from fedsynth.federation.trust import settings_of
     from fedsynth.methods import all_methods
     from fedsynth.privacy.cost import Unit
     from fedsynth.runs import plan as plans
     from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
+    from fedsynth.terms import Terms
 
     able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
     agreed = Schema.load(schema)
-    planned = plans.PlannedRun(
-        agreed,
-        rows,
-        sites,
-        budget_of(epsilon, delta),
-        trust_named(trust, _settings(trust_set)),
-        Unit(rows_per_person, sites_per_person),
-        public_sizes,
-        partition,
-    )
+    settings, unit = settings_of(trust_named(trust, _settings(trust_set))), Unit(rows_per_person, sites_per_person)
+    terms = Terms(agreed, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
+    planned = plans.PlannedRun(terms, rows, sites, partition)
     methods = {name: _method(name, None, "", agreed) for name in (method.split(",") if method else able)}
     with progress_bar(json_) as progress:
         found = plans.advise(planned, methods, wanted=wanted, tables=tables, seconds=seconds, progress=progress)
@@ -375,7 +369,7 @@ def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) 
     from rich.table import Table
 
     console = _console()
-    budget = f"epsilon {planned.budget.epsilon:g}, trust {planned.trust.name}"
+    budget = f"epsilon {planned.terms.budget.epsilon:g}, trust {planned.terms.trust}"
     errors_ = Table(title=f"{found.rows:,} rows, {planned.sites} sites, {budget}", box=None)
     errors_.add_column("method", no_wrap=True)
     for heading in ("1-way error", "2-way error"):

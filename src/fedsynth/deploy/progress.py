@@ -24,7 +24,6 @@ import numpy as np
 
 import fedsynth
 from fedsynth.errors import FedsynthError, Unsupported, exit_code, explained
-from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
@@ -353,16 +352,12 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
 
     assert job.deployment is not None
     sites = len(job.deployment.sites)
-    trust = trust_named(job.trust, job.trust_options)
     count = min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1))
     federation, _ = dry_run(
         shortened(job.build_method(schema)),
-        schema,
-        job.budget,
-        trust=trust,
-        parts=dealt(steep_rows(schema, _ROWS, np.random.default_rng(0)), count, 0),
+        job.terms(schema),
+        dealt(steep_rows(schema, _ROWS, np.random.default_rng(0)), count, 0),
         seed=0,
-        public_sizes=job.public_sizes,
         queries=find_method(job.method).queries,
     )
     with EventLog(file, attempt) as log:

@@ -29,6 +29,7 @@ from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
+from fedsynth.terms import Terms
 
 FORMAT = 1
 WHOLE_SAMPLES = ("trusted", "local")
@@ -123,6 +124,14 @@ class Plan:
             raise InvalidParameter(
                 f"a plan needs a number of sites of at least 1, not {self.sites!r}; plan again with --sites"
             )
+
+    @classmethod
+    def of(
+        cls, method: str, options: Mapping[str, Any], terms: Terms, sites: int, slots: tuple[PlannedQuestion, ...]
+    ) -> Plan:
+        """Return the plan of a run under these ``terms``; the other arguments are the fields of their names."""
+        agreed = (terms.schema.digest, terms.trust, terms.trust_options, sites, terms.budget, terms.unit)
+        return cls(method, options, *agreed, slots)
 
     @cached_property
     def digest(self) -> str:

@@ -25,17 +25,19 @@ from numpy.typing import NDArray
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
+from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import STORED_BESIDE, STORED_OF_MEMBER
 from fedsynth.federation.transport import InProcess
-from fedsynth.federation.trust import Traffic, Trust, settings_of
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.federation.trust import Traffic
+from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import kind_of
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
+from fedsynth.terms import Terms
 
 SETTLED = 1.05  # a range with a ratio up to this counts as one number
 MARGIN = 0.25  # part of the spread over dry runs that is added at either end of a range
@@ -175,22 +177,18 @@ def dealt(table: Table, sites: int, seed: int) -> list[Table]:
 
 def dry_run(
     method: FittableMethod,
-    schema: Schema,
-    budget: Budget,
-    *,
-    trust: Trust,
+    terms: Terms,
     parts: Sequence[Table],
+    *,
     seed: int,
-    unit: Unit = ONE_ROW,
-    public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
     trains: bool = False,
 ) -> tuple[Federation, Any]:
     """Fit ``method`` to simulated sites with the random rows ``parts``; return the federation and the synthesizer.
 
-    The federation's ledger has every release and message of the run. ``schema``, ``budget``, ``trust``, ``unit``,
-    ``public_sizes`` and ``queries`` are the run's terms, as in :func:`~fedsynth.federation.simulate.federate`. ``seed``
-    fixes the noise and the method's own random choices.
+    The federation's ledger has every release and message of the run. ``terms`` are the run's, and ``queries`` are other
+    packages' kinds of questions, as in :func:`~fedsynth.federation.simulate.federate`. ``seed`` fixes the noise and the
+    method's own random choices.
 
     Unless the run ``trains``, which can take hours, its synthesizer is useless, but its questions, costs and sizes are
     those of a deployed run: they do not depend on a network's weights. Sites answer training questions with zeros, and
@@ -202,12 +200,12 @@ def dry_run(
         warnings.simplefilter("ignore", DataWarning)  # made-up rows may be fewer than sites
         federation = federate(
             parts,
-            schema,
-            budget,
-            trust=trust,
-            unit=unit,
+            terms.schema,
+            terms.budget,
+            trust=trust_named(terms.trust, terms.trust_options),
+            unit=terms.unit,
             seed=seed,
-            public_sizes=public_sizes,
+            public_sizes=terms.public_sizes,
             queries=queries,
             transport=lambda sites: InProcess([dataclasses.replace(site, trains=trains) for site in sites]),
         )
@@ -216,7 +214,7 @@ def dry_run(
         # A planned run names its plan in every request. The plan does not exist yet, but all digests have one size.
         plan = hashlib.sha256(b"dry run").hexdigest()
         federation = dataclasses.replace(federation, plan=plan, loop=partial(_one_step, federation.ledger))
-        if public_sizes:
+        if terms.public_sizes:
             federation.public_sizes()  # a deployed run asks for them
     return federation, method.fit(federation)
 
@@ -361,14 +359,10 @@ class Forecast:
 def forecast(
     name: str,
     method: FittableMethod,
-    schema: Schema,
-    budget: Budget,
+    terms: Terms,
     *,
-    trust: Trust,
     sites: int,
     rows: int,
-    unit: Unit = ONE_ROW,
-    public_sizes: bool = False,
     queries: Sequence[type[AnyQuery]] = (),
     repeats: int = 3,
     headroom: float = 2.0,
@@ -378,7 +372,7 @@ def forecast(
 ) -> Forecast:
     """Forecast a run of ``method`` (called ``name``) over ``sites`` sites of equal size with ``rows`` rows in total.
 
-    ``schema``, ``budget``, ``trust``, ``unit``, ``public_sizes`` and ``queries`` are the run's terms, as in
+    ``terms`` are the run's, and ``queries`` are other packages' kinds of questions, as in
     :func:`~fedsynth.federation.simulate.federate`.
 
     The method runs ``repeats`` times on a random table of each kind in ``TABLES`` (:func:`even_rows`,
@@ -400,9 +394,9 @@ def forecast(
     """
     if min(rows, sites, repeats) < 1 or not headroom >= 1:
         raise InvalidParameter("rows, sites, repeats and headroom must all be at least 1")
-    if budget.exact:
+    if terms.budget.exact:
         raise Unsupported("a run without noise cannot be planned: sites approve prices; give --epsilon a number")
-    tables = {kind: make(schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
+    tables = {kind: make(terms.schema, rows, np.random.default_rng(0)) for kind, make in TABLES.items()}
     short = shortened(method)
     everybody = _changed(short, _of_everybody)
     # Each seed is used once: a method's own random draws, such as random pairs, depend on the seed, not on the table.
@@ -410,17 +404,7 @@ def forecast(
 
     def run(tried: FittableMethod, table: Table) -> DryRun:
         seed = next(seeds)
-        federation, _ = dry_run(
-            tried,
-            schema,
-            budget,
-            trust=trust,
-            parts=dealt(table, sites, seed),
-            seed=seed,
-            unit=unit,
-            public_sizes=public_sizes,
-            queries=queries,
-        )
+        federation, _ = dry_run(tried, terms, dealt(table, sites, seed), seed=seed, queries=queries)
         return DryRun.of(federation, rows)
 
     usual: list[DryRun] = []
@@ -430,12 +414,13 @@ def forecast(
     most = [] if everybody is short else [run(everybody, table) for table in tables.values()]
 
     figures = _Figures(usual, usual[:repeats], most)
-    turns = trust.sums.turns if trust.sums else 1
+    sums = trust_named(terms.trust, terms.trust_options).sums
+    turns = sums.turns if sums else 1
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
     options = {key: value for key, value in options_of(method).items() if key != "is"}
-    slots = tuple(_slots(usual, most, budget, headroom, limits, apportions))
+    slots = tuple(_slots(usual, most, terms.budget, headroom, limits, apportions))
     return Forecast(
-        plan=Plan(name, options, schema.digest, trust.name, settings_of(trust), sites, budget, unit, slots),
+        plan=Plan.of(name, options, terms, sites, slots),
         rows=rows,
         dry_runs=len(usual) + len(most),
         exchanges=figures.count(lambda notes: [notes.ledger.exchanges]),

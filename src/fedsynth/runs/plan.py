@@ -24,14 +24,13 @@ from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.resolution import Resolution, resolution
-from fedsynth.federation.trust import Trust
 from fedsynth.methods import Method
 from fedsynth.methods.registry import declared
-from fedsynth.privacy.cost import ONE_ROW, Budget, Unit, epsilon_of
+from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table, workload_error
 from fedsynth.runs.dry_run import MARGIN, ForecastRange, dry_run, likely_rows
-from fedsynth.schema import Schema
+from fedsynth.terms import Terms
 
 # Share of each column's variance explained by hidden factors in a random table; most real tables resemble the first.
 SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
@@ -48,22 +47,16 @@ _QUARTER = 4  # the second run, which measures the effect of the number of rows,
 class PlannedRun:
     """The public facts of a planned run, for advice on it: schema, sizes, budget and privacy terms, but no rows.
 
-    ``rows`` is the number of rows of all sites together, ``sites`` the number of sites, ``budget`` the (epsilon, delta)
-    limit, ``trust`` the trust model (who adds the noise), and ``unit`` who is protected: a person with at most so many
-    rows at each of so many sites. ``public_sizes`` treats the sites' numbers of rows as public. ``partition`` says how
-    rows are spread over sites, as ``--partition`` of ``fedsynth simulate`` does. Raises
+    ``terms`` are the run's, ``rows`` is the number of rows of all sites together, and ``sites`` the number of sites.
+    ``partition`` says how rows are spread over sites, as ``--partition`` of ``fedsynth simulate`` does. Raises
     :class:`~fedsynth.errors.InvalidParameter` for fewer rows than sites, :class:`~fedsynth.errors.Unsupported` for a
     budget without limit and a partition that cannot split a table, and :class:`~fedsynth.errors.SchemaError` for one
     that names an unknown column.
     """
 
-    schema: Schema
+    terms: Terms
     rows: int
     sites: int
-    budget: Budget
-    trust: Trust
-    unit: Unit = ONE_ROW
-    public_sizes: bool = False
     partition: str = "iid"
 
     def __post_init__(self) -> None:
@@ -74,7 +67,7 @@ class PlannedRun:
             raise InvalidParameter(
                 f"{self.rows} rows are too few for {self.sites} sites; give fewer --sites, or more --rows"
             )
-        if self.budget.exact:
+        if self.terms.budget.exact:
             raise Unsupported("a run without noise needs no advice: give --epsilon a finite number")
         self.dealing()
 
@@ -84,7 +77,7 @@ class PlannedRun:
 
         Fewer means the largest of a million divided by the number of columns, 5,000, and 50 for each site.
         """
-        return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.schema.sizes)))
+        return min(self.rows, max(_FEWEST, 50 * self.sites, _VALUES // len(self.terms.schema.sizes)))
 
     def dealing(self) -> Partition:
         """Return the partition object that splits a random table over the sites.
@@ -92,24 +85,23 @@ class PlannedRun:
         Raises :class:`~fedsynth.errors.Unsupported` if ``partition`` generates its own rows (``synthfs``) or is
         unknown, and :class:`~fedsynth.errors.SchemaError` if it names an unknown column.
         """
-        found = parse_partition(self.partition, self.schema)
+        found = parse_partition(self.partition, self.terms.schema)
         if isinstance(found, SynthFS):
             raise Unsupported(f"--partition {self.partition} cannot split a table; use iid, quantity:A or label-skew:A")
         return found
 
-    def budget_at(self, rows: int) -> Budget:
-        """Return the budget under which a run over ``rows`` rows has the same noise relative to its rows as planned.
+    def at(self, rows: int) -> Terms:
+        """Return the terms under which a run over ``rows`` rows has the same noise relative to its rows as planned.
 
         Gaussian noise is proportional to 1 / sqrt(rho), Laplace noise to 1 / epsilon. So rho is multiplied by the
         square of planned rows / ``rows``, epsilon by that ratio itself. The exponential mechanism compares scores in
         rows, so its probabilities stay the same as well.
         """
-        factor = self.rows / rows
+        factor, budget = self.rows / rows, self.terms.budget
         if factor == 1:
-            return self.budget
-        if self.budget.pure:
-            return Budget(self.budget.epsilon * factor, 0.0)
-        return Budget(epsilon_of(self.budget.rho * factor**2, self.budget.delta), self.budget.delta)
+            return self.terms
+        epsilon = budget.epsilon * factor if budget.pure else epsilon_of(budget.rho * factor**2, budget.delta)
+        return replace(self.terms, budget=Budget(epsilon, budget.delta))
 
 
 @dataclass(frozen=True)
@@ -290,7 +282,7 @@ def trial(planned: PlannedRun, method: Method, shape: str, seed: int) -> Planned
     ``shape`` is a key of :data:`SHAPES`, which says how strongly the table's columns depend on each other; ``seed``
     fixes table and noise. Raises the errors of the run.
     """
-    table = likely_rows(planned.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
+    table = likely_rows(planned.terms.schema, planned.made_rows, SHAPES[shape], np.random.default_rng(seed))
     found = _simulated(planned, method, table, shape, seed)
     few = len(table) // _QUARTER
     if len(table) == planned.rows or few < planned.sites:
@@ -319,29 +311,25 @@ def _simulated(planned: PlannedRun, method: Method, table: Table, shape: str, se
     rng = np.random.default_rng(seed)
     federation, synthesizer = dry_run(
         method,
-        planned.schema,
-        planned.budget_at(len(table)),
-        trust=planned.trust,
-        parts=split(table, planned.sites, planned.dealing(), rng),
+        planned.at(len(table)),
+        split(table, planned.sites, planned.dealing(), rng),
         seed=seed,
-        unit=planned.unit,
-        public_sizes=planned.public_sizes,
         queries=declared(type(method), type(method).__name__).queries,
         trains=True,
     )
     synthetic = synthesizer.sample_table(len(table), rng)
     columns = len(table.codes)
     ones, pairs = (random_workload(columns, min(order, columns), _PAIRS, 0) for order in (1, 2))
-    uniform = [rng.integers(0, size, len(table)) for size in planned.schema.sizes]
+    uniform = [rng.integers(0, size, len(table)) for size in planned.terms.schema.sizes]
     single = [rng.permutation(codes) for codes in synthetic.codes]
     noise = federation.noise.times(planned.rows / len(table))
-    federation = replace(federation, ledger=Ledger(planned.budget), noise=noise)
+    federation = replace(federation, terms=planned.terms, ledger=Ledger(planned.terms.budget), noise=noise)
     return PlannedTrial(
         shape,
         workload_error(table, synthetic, ones).mean,
         workload_error(table, synthetic, pairs).mean,
-        workload_error(table, Table(planned.schema, tuple(uniform)), pairs).mean,
-        workload_error(table, Table(planned.schema, tuple(single)), pairs).mean,
+        workload_error(table, Table(planned.terms.schema, tuple(uniform)), pairs).mean,
+        workload_error(table, Table(planned.terms.schema, tuple(single)), pairs).mean,
         resolution(federation, planned.rows),
     )
 
@@ -392,7 +380,8 @@ def _needed(runs: _Runs, wanted: float, seeds: Iterable[int], deadline: float) -
     def error(epsilon: float) -> float:
         if time.monotonic() >= deadline:
             raise TimeoutError
-        planned = replace(runs.planned, budget=Budget(epsilon, runs.planned.budget.delta))
+        terms = runs.planned.terms
+        planned = replace(runs.planned, terms=replace(terms, budget=Budget(epsilon, terms.budget.delta)))
         return statistics.median(trial(planned, runs.method, shape, seed).two_way for seed in seeds)
 
     try:

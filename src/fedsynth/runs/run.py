@@ -24,7 +24,6 @@ from fedsynth.federation.plan import Plan
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
-from fedsynth.federation.trust import Trust
 from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
@@ -104,7 +103,7 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             progress=progress,
         )
         federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
-        federation = replace(federation, noise=_forewarned(job, method, rows, trust))
+        federation = replace(federation, noise=_forewarned(job, method, rows))
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
@@ -218,7 +217,7 @@ def _exact(path: Path, job: Job) -> float | None:
     return found.epsilon if found.delta == job.delta and found.epsilon < job.epsilon else None
 
 
-def _forewarned(job: Job, method: Method, rows: Split, trust: Trust) -> NoiseRecord:
+def _forewarned(job: Job, method: Method, rows: Split) -> NoiseRecord:
     """Return the record of a simulation's noise, which warns at once of a training that its noise would drown.
 
     It knows the number of rows, which a deployed run learns from its first release: nothing that is written has it.
@@ -228,13 +227,9 @@ def _forewarned(job: Job, method: Method, rows: Split, trust: Trust) -> NoiseRec
         return NoiseRecord(count)
     tried, _ = dry_run(
         method,
-        rows.schema,
-        job.budget,
-        trust=trust,
-        parts=dealt(steep_rows(rows.schema, _TRIED, np.random.default_rng(0)), len(rows.sites), 0),
+        job.terms(rows.schema),
+        dealt(steep_rows(rows.schema, _TRIED, np.random.default_rng(0)), len(rows.sites), 0),
         seed=0,
-        unit=job.unit,
-        public_sizes=job.public_sizes,
         queries=declared.queries,
     )
     for warning in resolution(tried, count).warnings:
