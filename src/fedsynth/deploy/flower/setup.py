@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.enrolment import AUTHORITY, terms_of
 from fedsynth.deploy.flower.files import nginx_file, toml_file
 from fedsynth.deploy.flower.services import server_services
-from fedsynth.deploy.inviting import AUTHORITY, terms_of
 from fedsynth.deploy.roster import Invitation, Terms, to_text
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.names import parse_address
