@@ -20,13 +20,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 import fedsynth
-from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.certificates import Authority, pem, private_bytes
 from fedsynth.deploy.host.config import ROSTER, SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.host.state import create_state, make_node_key, public_part, site_secret
@@ -49,9 +52,6 @@ from fedsynth.keys import Keys
 from fedsynth.runs.job import Job
 from fedsynth.runs.state import load_coordinator
 from fedsynth.schema import Schema
-
-if TYPE_CHECKING:
-    from cryptography import x509
 
 INVITATION = "invitation.toml"  # in the site's folder: the invitation that it was made from
 AUTHORITY = "authority/ca.key"  # the private key of the certificate authority, to be kept offline
@@ -181,15 +181,13 @@ def accept(admission: Admission, config: SiteConfig) -> tuple[Acceptance, Path]:
     site's signature under the roster, to ``NAME.signed``. The caller had the roster's fingerprint compared by phone
     before.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     acceptance = Acceptance.of(config.name, admission.members.roster, site_secret(config))
     members = admission.members.with_acceptance(acceptance)
     # Keep signatures that an older admission lacks.
     if config.roster and config.roster.roster.digest == members.roster.digest:
         members = msgspec.structs.replace(members, accepted={**config.roster.accepted, **members.accepted})
     certificate = _certificate(admission.certificate)  # encoded anew, so that no other bytes reach nginx
-    write_private(config.certificate, certificate.public_bytes(Encoding.PEM))
+    write_private(config.certificate, pem(certificate))
     write_private(config.folder / ROSTER, to_text(members))
     file = config.folder / f"{config.name}.signed"
     write_whole(file, to_text(acceptance))
@@ -210,15 +208,9 @@ def difference(old: Roster, new: Roster) -> str:
 
 def _signing_request(config: SiteConfig) -> str:
     """Return a signing request (PEM) for the site's TLS key; creates the key (P-256) if there is none."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     file = config.certificate_key
     if not file.exists():
-        fresh = ec.generate_private_key(ec.SECP256R1())
-        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        write_private(file, fresh.private_bytes(*form))
+        write_private(file, private_bytes(ec.generate_private_key(ec.SECP256R1())))
     key = serialization.load_pem_private_key(file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FedsynthError(f"{file} is not a key that fedsynth made; move it away, and join again")
@@ -229,10 +221,6 @@ def _signing_request(config: SiteConfig) -> str:
 
 def _check_certificate(config: SiteConfig, text: str) -> None:
     """Raise :class:`FedsynthError` unless a certificate is valid, this site's own, and by the federation's CA."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
-
     found = _certificate(text)
     key = serialization.load_pem_private_key(config.certificate_key.read_bytes(), None)
     if found.public_key() != key.public_key():
@@ -253,8 +241,6 @@ def _check_certificate(config: SiteConfig, text: str) -> None:
 
 
 def _certificate(text: str) -> x509.Certificate:
-    from cryptography import x509
-
     try:
         found = x509.load_pem_x509_certificates(text.encode())
     except ValueError as error:

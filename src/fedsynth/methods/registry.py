@@ -3,7 +3,8 @@
 A method declares what it needs of the trust model and which promises (:data:`Promise`) of the test suite it does not
 keep where it is defined (:func:`method`), besides its name; there is no second list of methods. Fedsynth's own methods
 are the decorated classes of this package's modules, which import most models only inside ``fit``, and PyTorch only when
-it is used. Other packages register theirs as entry points of the group ``fedsynth.methods``.
+it is used, and those that the features ``deep`` and ``bench`` list in a module ``methods``. Other packages register
+theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
