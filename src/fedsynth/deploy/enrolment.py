@@ -45,7 +45,7 @@ from fedsynth.deploy.roster import (
     load,
     to_text,
 )
-from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.errors import FedsynthError
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.files import parse_toml, private_folder, read_text, write_private, write_whole
 from fedsynth.keys import Keys
@@ -404,31 +404,3 @@ class Enrolment:
         if changed != text:
             Job.from_toml(changed, str(file))  # raises if the job's peers are written elsewhere
             write_private(file, changed)
-
-
-def terms_of(
-    job: Job, schema: str, coordinator: bytes, authority: str, superlink: str, kinds: Mapping[str, str]
-) -> Terms:
-    """Return the terms of a federation for its invitations: what a site accepts when it joins.
-
-    ``schema`` is the agreed schema (TOML text), ``coordinator`` the coordinator's two public keys (64 bytes),
-    ``authority`` the certificate of the federation's certificate authority (PEM), ``superlink`` the server's HOST:PORT.
-    ``kinds`` maps the kinds of questions that another package's method asks to their classes
-    (``package.module:Class``), which sites would import. Raises :class:`~fedsynth.errors.InvalidParameter` for an
-    infinite epsilon.
-    """
-    if job.budget.exact:
-        raise InvalidParameter("--epsilon inf releases everything without noise; only simulations run so")
-    return Terms(
-        superlink,
-        coordinator.hex(),
-        authority,
-        schema,
-        job.method,
-        job.epsilon,
-        job.delta,
-        job.trust,
-        job.rows_per_person,
-        job.sites_per_person,
-        dict(kinds),
-    )
