@@ -15,7 +15,7 @@ DOCS := $(VENV)/.docs
 help:
 	@echo "make demo       set up, and run the main job on a real data set (a few minutes the first time)"
 	@echo "make quick      lint, types and the tests that matter most while editing (under a minute)"
-	@echo "make fences     the quick tests on copies without networks, and without servers and deployment"
+	@echo "make fences     the quick tests on copies without networks, benchmarks, or servers and deployment"
 	@echo "make docs       the documentation as a site, docs/_build/html; every code cell runs, warnings are errors; then"
 	@echo "                Chromium opens every page, as on a desk and on a phone, and axe's rules are errors (minutes)"
 	@echo "make html       the same without the browser, while writing"
@@ -63,7 +63,7 @@ quick: $(STAMP)
 	$(TESTING) $(BIN)/pytest -n 2 --dist worksteal -m "not slow and not deployment" $(QUICK)
 
 # The core does without its features: a copy that lacks some of them, and their tests, passes the quick tests.
-FENCED := deep servers,deploy
+FENCED := deep bench servers,deploy
 COMMA := ,
 
 fences: $(STAMP) $(addprefix fence-,$(FENCED))

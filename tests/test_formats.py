@@ -18,10 +18,10 @@ from tests.attacks.world import SCHEMA, ask_deployed, deployed, frame, question,
 
 from fedsynth.archive import pack, unpack
 from fedsynth.cli.app import main
+from fedsynth.deploy.backup import back_up_site, restore_site
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.rows import load_rows
 from fedsynth.deploy.host.state import open_account, open_site, site_secret
-from fedsynth.deploy.site_backup import back_up_site, restore_site
 from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.run_files import read_scores, write_scores

@@ -22,7 +22,7 @@ import typer
 import fedsynth
 from fedsynth import datasets, errors
 from fedsynth.cli.app import app
-from fedsynth.federation.query import BUILT_IN, Query, Selection, Training, query_class
+from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.privacy import release
 
 ROOT = Path(__file__).parents[2]
@@ -332,7 +332,7 @@ FOUNDATIONS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 
 def proofs() -> dict[str, str]:
     """Return a page for each kind of question, each kind of release, and each of the modules that they rest on."""
-    questions = {kind: query_class(kind) for kind in BUILT_IN}
+    questions = {kind: query_class(kind, None) for kind in (*BUILT_IN, *PUBLISHED)}
     releases = {one.__struct_config__.tag: one for one in get_args(release.Release)}
     if missing := set(releases) ^ set(RELEASE_TESTS):
         raise RuntimeError(f"releases without a test, or tests without a release: {sorted(missing)}; see RELEASE_TESTS")

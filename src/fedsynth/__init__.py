@@ -36,13 +36,11 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
     from fedsynth.methods.flaim import FLAIM as FLAIM
     from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
-    from fedsynth.methods.flaim import AugFLAIMOracle as AugFLAIMOracle
     from fedsynth.methods.flaim import FedNaiveBayes as FedNaiveBayes
     from fedsynth.methods.flaim import RandomFLAIM as RandomFLAIM
     from fedsynth.methods.generators import GUM as GUM
     from fedsynth.methods.generators import PGM as PGM
     from fedsynth.methods.migration import FedMigration as FedMigration
-    from fedsynth.methods.migration import FedMigrationPaper as FedMigrationPaper
     from fedsynth.methods.mst import MST as MST
     from fedsynth.methods.oneshot import OneShot as OneShot
     from fedsynth.methods.privbayes import PrivBayes as PrivBayes
@@ -52,8 +50,6 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.methods.privsyn import PrivSyn as PrivSyn
     from fedsynth.methods.privsyn import RandomMarginals as RandomMarginals
     from fedsynth.methods.tda import FedTDA as FedTDA
-    from fedsynth.methods.tda_exact import FedTDAMixture as FedTDAMixture
-    from fedsynth.methods.tda_exact import FedTDAPaper as FedTDAPaper
     from fedsynth.models.synthesizer import Synthesizer as Synthesizer
     from fedsynth.models.synthesizer import load as load
     from fedsynth.privacy.cost import Budget as Budget
@@ -90,14 +86,13 @@ _HOME = {
         "deep.fedctgan": "FedCTGAN",
         "deep.fedtabdiff": "FedTabDiff",
         "deep.fedvae": "FedVAE",
-        "methods.flaim": "FLAIM AugFLAIM AugFLAIMOracle FedNaiveBayes RandomFLAIM",
+        "methods.flaim": "FLAIM AugFLAIM FedNaiveBayes RandomFLAIM",
         "methods.generators": "GUM PGM",
-        "methods.migration": "FedMigration FedMigrationPaper",
+        "methods.migration": "FedMigration",
         "methods.oneshot": "OneShot",
         "methods.privbayes": "PrivBayes",
         "methods.privsyn": "AdaFedPrivSyn AllMarginals FedPrivSyn PrivSyn RandomMarginals",
         "methods.tda": "FedTDA",
-        "methods.tda_exact": "FedTDAMixture FedTDAPaper",
         "models.synthesizer": "Synthesizer load",
         "privacy.cost": "Budget Unit",
         "rows": "Table",

@@ -38,8 +38,9 @@ from tests.attacks.world import (
 )
 
 from fedsynth import keys
+from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.errors import FedsynthError
-from fedsynth.federation.query import AnyQuery, Counts, RecordCount
+from fedsynth.federation.query import PUBLISHED, AnyQuery, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import OneMessageSum
@@ -60,7 +61,7 @@ from fedsynth.keys import Keys, seal
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, MeasuredTables
 from fedsynth.methods.interactions import Interactions
 from fedsynth.methods.sketch import Sketches
-from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums, ProductSums
+from fedsynth.methods.tda_sums import Encoding, ProductSums
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exponential, Gaussian, Laplace, Public
 from fedsynth.schema.bins import Axis
@@ -105,7 +106,8 @@ def queries() -> Iterator[tuple[str, AnyQuery, Any]]:
     yield "sum", Counts((cut, Axis(SEX)), ((0, 1), (1,)), (2, 1)), Laplace(0.01)
     yield "sum", RecordCount(), price
     yield "sum", ProductSums(columns, 10_000), price
-    yield "sum", MomentSums(columns, 10_000), price
+    replicas = tuple(MixtureEncoding(column.scores, column.cuts) for column in columns)
+    yield "sum", MomentSums(replicas, 10_000), price
     yield "sum", MixtureSums((AGE,), np.linspace(-1, 1, 6).reshape(3, 1, 2)), price
     yield "sum", Interactions((cut, Axis(SEX), Axis(DIAGNOSIS)), ((0, 1), (0, 1, 2)), (2,), (3, 1)), price
     yield "sum", Sketches(((SEX, AGE),), 8, 3), price
@@ -140,6 +142,7 @@ def targets() -> list[Target]:
     found = []
     for trust in (None, TrustedServer()):
         options: dict[str, Any] = {"budget": RICH, "size_is_public": True, "largest_answer": LARGEST_ANSWER}
+        options["kinds"] = PUBLISHED
         asked = site(trust=trust, **options)
         name = "local" if trust is None else "trusted"
         messages = [

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from fedsynth.archive import pack, unpack
+from fedsynth.bench.published.mixture import Mixture, TwoAxes
 from fedsynth.deep.diffusion import Diffusion, TabularDiffusion
 from fedsynth.deep.encoders import BatchLayout
 from fedsynth.deep.gan import Generator, TabularGAN
@@ -33,9 +34,8 @@ from fedsynth.deep.vae import AutoEncoder, TabularVAE
 from fedsynth.errors import FedsynthError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
-from fedsynth.models.copula import Copula, OneAxis, TwoAxes
+from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.gum import GradualRows, GradualUpdate
-from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.ranked import RankedGroups

@@ -36,15 +36,15 @@ from tests.attacks.world import (
 )
 from tests.due import noted_waits, whole
 
+from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.deploy.host.config import SiteConfig
 from fedsynth.deploy.host.state import answer, open_account, wait_until_due
 from fedsynth.federation.local import LocalNoise
-from fedsynth.federation.query import Counts, RecordCount
+from fedsynth.federation.query import PUBLISHED, Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods.flaim_scores import FLAIMSelection
-from fedsynth.methods.tda_sums import Encoding, MixtureSums, MomentSums
 from fedsynth.privacy.account import Account
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian, SampledGaussian
 from fedsynth.rows import Table
@@ -54,7 +54,7 @@ from fedsynth.secure.session import MASKED
 from fedsynth.secure.site import SecureSum
 
 CUT = Counts((Axis(AGE, np.array([20.0, 50.0, 100.0])), Axis(SEX)), ((0, 1),))
-MOMENTS = MomentSums((Encoding(np.array([-9, 9])), Encoding(np.arange(5)), Encoding(np.arange(10))), 10_000)
+MOMENTS = MomentSums(tuple(map(MixtureEncoding, (np.array([-9, 9]), np.arange(5), np.arange(10)))), 10_000)
 MIXTURE = MixtureSums((AGE,), np.linspace(-1, 1, 6).reshape(3, 1, 2))
 FITS = {"sex": "f", "diagnosis": "a", "age": 30.0}
 MISFITS: dict[str, dict[str, object]] = {
@@ -69,6 +69,11 @@ MISFITS: dict[str, dict[str, object]] = {
     "a number for a category": {"diagnosis": 7},
     "nothing at all": {"sex": None, "diagnosis": None, "age": None},
 }
+
+
+def of_all_kinds(folder: Path, rows: pd.DataFrame) -> SiteConfig:
+    """Return a deployed site whose policy names the questions of replicas, too."""
+    return deployed(folder, rows, kinds=dict(PUBLISHED))
 
 
 def told(config: SiteConfig) -> list[object]:
@@ -86,7 +91,7 @@ def test_a08_one_row_that_does_not_fit_is_not_seen_from_outside(tmp_path, row):
     """Rows of any content are answered for: a misfit changes neither whether a site answers nor what it charges."""
     fits, misfit = frame(20), pd.DataFrame([{**FITS, **row}])
     seen = [
-        told(deployed(tmp_path / name, pd.concat([fits.astype(object), rows.astype(object)], ignore_index=True)))
+        told(of_all_kinds(tmp_path / name, pd.concat([fits.astype(object), rows.astype(object)], ignore_index=True)))
         for name, rows in (("without", pd.DataFrame([FITS])), ("with", misfit))
     ]
     assert seen[0] == seen[1]
@@ -148,7 +153,7 @@ def test_a08_a_line_that_is_no_row_is_not_seen_from_outside(tmp_path, line, at):
     """A file in which one line cannot be read is answered for like any other, and costs what another costs."""
     fits = ",".join(map(str, FITS.values())).encode()
     seen = [
-        told(with_line(deployed(tmp_path / name, frame(20)), more, at))
+        told(with_line(of_all_kinds(tmp_path / name, frame(20)), more, at))
         for name, more in (("without", fits), ("with", line))
     ]
     assert seen[0] == seen[1]
@@ -177,7 +182,7 @@ PIECES = [b'"', b'""', b",", b";", b"\0", b"\xff", b"\r", b"f", b"a", b"30", b"-
 @pytest.fixture(scope="module")
 def told_without(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """What is seen of a site whose rows have no such line."""
-    return told(deployed(tmp_path_factory.mktemp("site") / "without", frame(20)))
+    return told(of_all_kinds(tmp_path_factory.mktemp("site") / "without", frame(20)))
 
 
 @settings(
@@ -191,7 +196,7 @@ def told_without(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 def test_a08_no_line_whatever_is_seen_from_outside(tmp_path_factory, told_without, line, at):
     """With a line of anything and without it, codes, lengths and charges of all replies are the same."""
     folder = tmp_path_factory.mktemp("site")
-    assert told(with_line(deployed(folder / "with", frame(20)), line, at)) == told_without
+    assert told(with_line(of_all_kinds(folder / "with", frame(20)), line, at)) == told_without
 
 
 @dataclass

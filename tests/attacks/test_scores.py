@@ -13,11 +13,11 @@ import pytest
 from numpy.typing import NDArray
 from tests.attacks.world import AGE, DIAGNOSIS, SCHEMA, SEX, ask, question, site, table
 
+from fedsynth.bench.published.tda_sums import FIXED, MixtureSums
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import MOST_ROWS
+from fedsynth.federation.query import MOST_ROWS, PUBLISHED
 from fedsynth.federation.wire import Reply, WireError
 from fedsynth.methods.flaim_scores import GRID, MOST_PENALTY, FLAIMSelection
-from fedsynth.methods.tda_sums import FIXED, MixtureSums
 from fedsynth.privacy.release import Exponential
 
 CANDIDATES = ((SEX, DIAGNOSIS), (SEX, AGE))
@@ -163,6 +163,6 @@ def test_a05_responsibilities_of_a_record_sum_to_one(coefficients):
 @pytest.mark.parametrize("value", [2.0**101, -(2.0**1000)])
 def test_a05_coefficients_beyond_the_range_are_refused(value):
     """Coefficients whose log densities might not be finite are refused before a row is looked at."""
-    asked = site()
+    asked = site(kinds=PUBLISHED)
     assert ask(asked, question(MixtureSums((AGE,), np.full((3, 1, 2), value)))).code == "refused"
     assert asked.account.spent().rho == 0

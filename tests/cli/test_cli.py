@@ -130,6 +130,7 @@ def test_a_method_runs_and_its_run_file_repeats_it_bit_for_bit(people, schema, t
     options = ["--set", "rounds=2"] if "flaim" in method or method == "aim" else []
     options += ["--set", "rate=0.7"] if method not in ("aim", "oneshot") else []
     options += ["--workload", "2:5"] if method != "oneshot" else []
+    options += ["--set", "not_private=true"] if method == "augflaim-oracle" else []
     first, again = tmp_path / "first", tmp_path / "again"
     said = answer(
         "simulate", "--data", people, "--schema", schema, *BUDGET, "--method", method, "--trust", trust,
@@ -501,7 +502,11 @@ def test_a_report_names_the_data_and_never_an_address(data, name):
 
 @pytest.mark.parametrize(
     ("options", "private"),
-    [(("--method", "oneshot"), True), (("--method", "augflaim-oracle"), False), (("--seed", 1), False)],
+    [
+        (("--method", "oneshot"), True),
+        (("--method", "augflaim-oracle", "--set", "not_private=true"), False),
+        (("--seed", 1), False),
+    ],
 )
 def test_attacks_are_held_against_a_guarantee_only_where_there_is_one(people, schema, tmp_path, options, private):
     run = tmp_path / "run"
@@ -526,7 +531,7 @@ def test_compare_prints_the_three_arms(people, schema, tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--method", "fedmigrationpaper"], "NOT PRIVATE"),
+        (["--method", "fedmigrationpaper", "--set", "not_private=true"], "NOT PRIVATE"),
         (["--method", "fedchowliu", "--trust", "secure", "--trust-set", "min_honest=3"], "trust secure"),
     ],
 )

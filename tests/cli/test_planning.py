@@ -151,7 +151,8 @@ def test_methods_sites_and_budgets_are_compared_in_one_table(schema):
     ("changes", "code", "says"),
     [
         ({"method": "nothing"}, 6, "no method named 'nothing'"),
-        ({"method": "augflaim-oracle"}, 5, "site-000 refused"),
+        ({"method": "augflaim-oracle"}, 2, "is NOT PRIVATE"),
+        ({"method": "augflaim-oracle", "set": "not_private=true"}, 5, "site-000 refused"),
         ({"method": "aim", "trust": "local"}, 6, "--trust trusted"),
         ({"epsilon": "inf"}, 6, "a run without noise cannot be planned"),
         ({"trust": "blind"}, 6, "no trust model named 'blind'"),

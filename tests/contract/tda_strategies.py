@@ -6,15 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsynth.methods.tda_sums import (
-    LARGEST_BOUND,
-    LONGEST,
-    MOST_COMPONENTS,
-    Encoding,
-    MixtureSums,
-    MomentSums,
-    ProductSums,
-)
+from fedsynth.bench.published.tda_sums import MOST_COMPONENTS, MixtureEncoding, MixtureSums, MomentSums
+from fedsynth.methods.tda_sums import LARGEST_BOUND, LONGEST, Encoding, ProductSums
 from fedsynth.schema import Column, Datetime, Numeric, Schema
 
 _EXTREMES = st.sampled_from([0.0, 1.0, -1.0, 2.0**99, -(2.0**99), 2.0**100, -(2.0**100), 1e-300, -1e-300])
@@ -28,7 +21,8 @@ def products(schema: Schema) -> st.SearchStrategy[ProductSums]:
 
 def moments(schema: Schema) -> st.SearchStrategy[MomentSums]:
     """Return valid moments under a schema."""
-    return st.builds(MomentSums, encodings(schema), bounds())
+    columns = st.tuples(*(mixture_encoding(column) for column in schema.stored))
+    return st.builds(MomentSums, columns, bounds())
 
 
 @st.composite
@@ -56,21 +50,30 @@ def bounds() -> st.SearchStrategy[int]:
 
 @st.composite
 def encoding(draw: st.DrawFn, column: Column) -> Encoding:
-    """Return one column's encoding: by the schema's bins, by cut points, or by a mixture."""
-    cuts, mixture, cells = None, None, column.size
-    if isinstance(column, Numeric | Datetime):
-        how = draw(st.sampled_from(["bins", "cuts", "mixture"]))
+    """Return one column's encoding: by the schema's bins, or by cut points."""
+    cuts, cells = None, column.size
+    if isinstance(column, Numeric | Datetime) and draw(st.booleans()):
         rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-        if how == "cuts":
-            low, high = column.bin_edges[0], column.bin_edges[-1]
-            drawn = low + (high - low) * rng.uniform(-0.5, 1.5, draw(st.integers(1, 20)))
-            cuts = np.unique(drawn) + 0.0
-            cells = len(cuts) + column.missing
-        elif how == "mixture":
-            mixture = _mixture(draw, rng, column)
-            cells = mixture.shape[1] + 1
-    scores = draw(st.lists(_scores(), min_size=cells, max_size=cells) | _scores().map(lambda one: [one] * cells))
-    return Encoding(np.array(scores, dtype=np.int64), cuts, mixture)
+        low, high = column.bin_edges[0], column.bin_edges[-1]
+        drawn = low + (high - low) * rng.uniform(-0.5, 1.5, draw(st.integers(1, 20)))
+        cuts = np.unique(drawn) + 0.0
+        cells = len(cuts) + column.missing
+    return Encoding(draw(_scores_of(cells)), cuts)
+
+
+@st.composite
+def mixture_encoding(draw: st.DrawFn, column: Column) -> MixtureEncoding:
+    """Return one column's encoding: by the schema's bins, by cut points, or by a mixture."""
+    if isinstance(column, Numeric | Datetime) and draw(st.integers(0, 2)) == 0:
+        mixture = _mixture(draw, np.random.default_rng(draw(st.integers(0, 2**32))), column)
+        return MixtureEncoding(draw(_scores_of(mixture.shape[1] + 1)), mixture=mixture)
+    plain = draw(encoding(column))
+    return MixtureEncoding(plain.scores, plain.cuts)
+
+
+def _scores_of(cells: int) -> st.SearchStrategy[NDArray[np.int64]]:
+    different, equal = st.lists(_scores(), min_size=cells, max_size=cells), _scores().map(lambda one: [one] * cells)
+    return (different | equal).map(lambda scores: np.array(scores, dtype=np.int64))
 
 
 def _scores() -> st.SearchStrategy[int]:

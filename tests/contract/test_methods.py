@@ -58,7 +58,7 @@ ONE_SUM = [name for name, one in DECLARED.items() if "any split" not in one.exem
 
 
 def world(name: str, trust: str, **options) -> Federation:
-    options = {"seed": 3, "exact": not DECLARED[name].private, **options}
+    options = {"seed": 3, "exact": not DECLARED[name].private, "queries": DECLARED[name].queries, **options}
     data = options.pop("data", None) or tables()
     with warned_of_empty(data):
         return federate(data, SCHEMA, options.pop("budget", BUDGET), trust=TRUSTS[trust], **options)

@@ -24,6 +24,7 @@ from fedsynth.federation.query import (
     BUILT_IN,
     LARGEST_WEIGHT,
     MOST_ROWS,
+    PUBLISHED,
     AnyQuery,
     Counts,
     Query,
@@ -45,9 +46,10 @@ from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Integers
 
-TRAINING = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Training))
-QUERIES = sorted(kind for kind in BUILT_IN if issubclass(query_class(kind), Query) and kind not in TRAINING)
-SELECTIONS = sorted(set(BUILT_IN) - set(QUERIES) - set(TRAINING))
+CLASSES = {kind: query_class(kind, None) for kind in (*BUILT_IN, *PUBLISHED)}
+TRAINING = sorted(kind for kind, one in CLASSES.items() if issubclass(one, Training))
+QUERIES = sorted(kind for kind, one in CLASSES.items() if issubclass(one, Query) and kind not in TRAINING)
+SELECTIONS = sorted(set(CLASSES) - set(QUERIES) - set(TRAINING))
 MANY = settings(
     max_examples=400,
     deadline=None,
@@ -100,7 +102,7 @@ def excess(declared: Sensitivity, answers: Sequence[Integers]) -> float:
 
 
 def test_every_question_has_a_strategy():
-    assert set(STRATEGIES) == set(BUILT_IN)
+    assert set(STRATEGIES) == set(CLASSES)
 
 
 @pytest.mark.parametrize("kind", QUERIES)

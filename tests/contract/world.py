@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "allmarginals": {"allmarginals": {}, "allmarginals-bins": {"bins_share": 0.25}},
     "flaim": {"flaim": {"rounds": 3, "rate": 0.6}, "flaim-steps": {"rounds": 2, "rate": 0.6, "steps": 3}},
     "augflaim": {"augflaim": {"rounds": 3, "rate": 0.6}, "augflaim-capped": {"rounds": 4, "rate": 0.6, "cap": 2}},
-    "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6}},
+    "augflaim-oracle": {"augflaim-oracle": {"rounds": 2, "rate": 0.6, "not_private": True}},
     "randomflaim": {"randomflaim": {"rounds": 3, "rate": 0.6}},
     "fednaivebayes": {"fednaivebayes": {"rate": 0.6}},
     "fedprivsyn": {"fedprivsyn": {}, "fedprivsyn-pgm": {"width": 4, "generator": PGM()}},
@@ -49,10 +49,14 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "adafedprivsyn": {"bound": 1.0, "batch": 2},
         "adafedprivsyn-bins": {"bound": 1.0, "batch": 2, "bins_share": 0.25},
     },
+    "tdamixture": {"tdamixture": {"not_private": True}},
+    "tdapaper": {"tdapaper": {"not_private": True}},
     "tda": {"tda": {}, "tda-target": {"target": 1}},
     "fedchowliu": {"fedchowliu": {}, "fedchowliu-tree": {"degree": 1, "survey_share": 0.25, "pair_share": 0.75}},
     "fedmigration": {"fedmigration": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
-    "fedmigrationpaper": {"fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3}},
+    "fedmigrationpaper": {
+        "fedmigrationpaper": {"rounds": 2, "interval": 3, "population": 12, "selection": 3, "not_private": True}
+    },
     "fedtabdiff": {
         "fedtabdiff": {**NETWORK, "rounds": 2, "updates": 2, "batch": 32, "times": 10},
         "fedtabdiff-local": {

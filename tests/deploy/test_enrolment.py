@@ -27,9 +27,9 @@ from typer.testing import CliRunner
 
 from fedsynth.cli import app as cli
 from fedsynth.deploy.certificates import DAYS, Authority
+from fedsynth.deploy.enrolment import Enrolment
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import site_secret
-from fedsynth.deploy.inviting import Enrolment
 from fedsynth.deploy.roster import (
     Acceptance,
     Admission,

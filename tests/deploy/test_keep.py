@@ -19,12 +19,10 @@ from tests.attacks.world import ask_deployed as ask
 from tests.attacks.world import deployed, frame, question, sealed
 
 from fedsynth.cli.app import main
-from fedsynth.deploy.backup import BackupContents
+from fedsynth.deploy.backup import BackupContents, back_up_server, back_up_site, restore_server, restore_site
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.rows import close_run
 from fedsynth.deploy.host.state import answer, make_node_key, open_account, site_secret
-from fedsynth.deploy.server_backup import back_up_server, restore_server
-from fedsynth.deploy.site_backup import back_up_site, restore_site
 from fedsynth.errors import FedsynthError, Refused
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.keys import Keys
@@ -69,11 +67,11 @@ def test_a_site_that_is_put_back_elsewhere_goes_on(config, tmp_path):
     first, second = question(), question(step=1)
     reply = ask(config, first)
     backup = tmp_path / "north.backup"
-    made = back_up_site(config, backup, with_rows=True)
+    contents, elsewhere = back_up_site(config, backup, with_rows=True)
     assert backup.stat().st_mode & 0o777 == 0o600
-    assert (made.contents.row, made.elsewhere) == (1, ())
-    assert {"site.toml", "schema.toml", "node-key", "node-key.pub", "state/account.sqlite"} < set(made.contents.files)
-    assert not [name for name in made.contents.files if name.endswith(".csv")]
+    assert (contents.row, elsewhere) == (1, ())
+    assert {"site.toml", "schema.toml", "node-key", "node-key.pub", "state/account.sqlite"} < set(contents.files)
+    assert not [name for name in contents.files if name.endswith(".csv")]
     _, aside = restore_site(backup, tmp_path / "new")
     back = load_site_config(tmp_path / "new")
     assert aside == []
@@ -204,15 +202,15 @@ def test_backups_that_are_made_while_the_site_answers_are_whole(config, tmp_path
     """Each is the account at one moment: verified, with a reply to each charge but the last, and never shorter."""
     ask(config, question(step=999, release=Gaussian(1e-5)))
     others = [FORK.Process(target=_asks, args=(config, range(at, 60, 2))) for at in range(2)]
-    rows = [back_up_site(config, tmp_path / "1.backup").contents.row]
+    rows = [back_up_site(config, tmp_path / "1.backup")[0].row]
     for process in others:
         process.start()
     while any(process.is_alive() for process in others):
-        rows.append(back_up_site(config, tmp_path / f"{len(rows) + 1}.backup").contents.row)
+        rows.append(back_up_site(config, tmp_path / f"{len(rows) + 1}.backup")[0].row)
     for process in others:
         process.join()
         assert process.exitcode == 0
-    rows.append(back_up_site(config, tmp_path / f"{len(rows) + 1}.backup").contents.row)  # of all that was answered
+    rows.append(back_up_site(config, tmp_path / f"{len(rows) + 1}.backup")[0].row)  # of all that was answered
     assert rows == sorted(rows)
     assert rows[0] < rows[-1]
     for at in {1, len(rows) // 2 + 1, len(rows)}:

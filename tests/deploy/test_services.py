@@ -12,9 +12,9 @@ import pytest
 from tests.attacks.world import SCHEMA
 
 from fedsynth.cli.app import main
+from fedsynth.deploy.enrolment import join
 from fedsynth.deploy.flower.files import site_files
 from fedsynth.deploy.flower.services import server_services, site_services
-from fedsynth.deploy.joining import join
 from fedsynth.deploy.roster import Invitation, load
 
 ROOT = Path(__file__).parents[2]

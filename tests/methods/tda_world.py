@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from tests.tables import warned_of_empty
 
+from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
@@ -16,7 +17,7 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods.tda import encoding
-from fedsynth.methods.tda_sums import Encoding, Encodings
+from fedsynth.methods.tda_sums import Encodings
 from fedsynth.models.copula import OneAxis
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.privacy.cost import Budget
@@ -26,6 +27,7 @@ from fedsynth.schema.bins import Axis, Floats, Grid
 from fedsynth.schema.columns import fine_cells
 
 BUDGET = Budget(1.0, 1e-6)
+REPLICA_QUERIES = (MomentSums, MixtureSums)
 SCHEMA = Schema(
     (
         Categorical("town", ("a", "b", "c", "d"), missing=True),
@@ -70,7 +72,7 @@ def partitions(table: Table) -> dict[str, list[Table]]:
 def exact(tables: list[Table]) -> Federation:
     """Return a federation whose sums have no noise."""
     with warned_of_empty(tables):
-        return federate(tables, tables[0].schema, Budget.none(), trust=TrustedServer(), seed=0)
+        return federate(tables, tables[0].schema, Budget.none(), trust=TrustedServer(), seed=0, queries=REPLICA_QUERIES)
 
 
 def grids(bins: int) -> list[Grid | None]:
@@ -94,10 +96,18 @@ def encodings(axes: list[NormalScores], bins: int = 32) -> Encodings:
     return tuple(encoding(OneAxis(axis, grid)) for axis, grid in zip(axes, grids(bins), strict=True))
 
 
-def with_mixture(columns: Encodings, at: int, scores: list[int], mixture: list[list[float]]) -> Encodings:
+def of_replicas(columns: Encodings) -> tuple[MixtureEncoding, ...]:
+    """Return the same encodings as replicas send them."""
+    return tuple(MixtureEncoding(column.scores, column.cuts) for column in columns)
+
+
+def with_mixture(
+    columns: Encodings, at: int, scores: list[int], mixture: list[list[float]]
+) -> tuple[MixtureEncoding, ...]:
     """Return the encodings with a mixture in place of column ``at``'s cells."""
-    changed = Encoding(np.array(scores), mixture=np.array(mixture, dtype=np.float64))
-    return (*columns[:at], changed, *columns[at + 1 :])
+    changed = MixtureEncoding(np.array(scores), mixture=np.array(mixture, dtype=np.float64))
+    plain = of_replicas(columns)
+    return (*plain[:at], changed, *plain[at + 1 :])
 
 
 @dataclass

@@ -13,8 +13,9 @@ import pytest
 from tests.public_data import public_data
 from tests.tables import contingency, warned_of_empty
 
-from fedsynth import FedChowLiu, FedMigration, FedMigrationPaper, PrivBayes
+from fedsynth import FedChowLiu, FedMigration, PrivBayes
 from fedsynth.bench.grid import training_and_test
+from fedsynth.bench.published.migration import FedMigrationPaper
 from fedsynth.bench.spec import read_spec
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.evaluation.detection import propensity_mse
@@ -352,7 +353,7 @@ def test_shares_that_add_up_to_one_but_for_rounding_leave_no_third_round(survey_
         (FedChowLiu, {"max_cells": 0}),
         (FedMigration, {"selection": 100}),
         (FedMigration, {"survey_share": 0.5, "pair_share": 0.5}),
-        (FedMigrationPaper, {"rounds": 0}),
+        (FedMigrationPaper, {"rounds": 0, "not_private": True}),
         (PrivBayes, {"degree": 0}),
         (PrivBayes, {"one_share": 1.0}),
     ],
@@ -367,7 +368,7 @@ def test_options_that_cannot_be_are_refused(kind, options):
 
 
 def test_the_published_search_is_not_private_and_needs_a_policy_that_says_so():
-    method = FedMigrationPaper(rounds=1, interval=2, population=9, selection=2)
+    method = FedMigrationPaper(rounds=1, interval=2, population=9, selection=2, not_private=True)
     assert not find_method("fedmigrationpaper").private
     parts = splits(rows(600, 0))["thirds"]
     with pytest.raises(Refused):

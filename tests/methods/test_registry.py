@@ -15,7 +15,7 @@ import pytest
 import fedsynth
 from fedsynth import FLAIM, Auto, InvalidParameter, OneShot, Unsupported
 from fedsynth.errors import SchemaError
-from fedsynth.federation.query import BUILT_IN, AnyQuery, Query, Selection, query_class
+from fedsynth.federation.query import BUILT_IN, PUBLISHED, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.registry import declared, options_of, read_options
@@ -24,6 +24,7 @@ from fedsynth.schema import Categorical, Schema
 
 FOLDER = Path(fedsynth.__file__).parent / "methods"
 MODULES = sorted(f"fedsynth.methods.{path.stem}" for path in FOLDER.rglob("*.py") if path.stem != "__init__")
+REPLICAS = ["fedsynth.bench.methods", "fedsynth.bench.published.tda_sums"]
 HEAVY = ("pandas", "scipy", "sklearn", "torch", "pyarrow", "sqlite3", "cryptography", "fedsynth.models")
 
 # What describes the networks that sites train: fields of the questions themselves, which import nothing heavy either.
@@ -39,7 +40,7 @@ def imported(*modules: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("module", [*MODULES, "fedsynth.federation.query"])
+@pytest.mark.parametrize("module", [*MODULES, *REPLICAS, "fedsynth.federation.query"])
 def test_the_module_of_a_method_or_query_imports_nothing_heavy(module):
     """A site imports the module of what it is asked, and ``fedsynth methods`` those of all methods."""
     loaded = imported(module) - NETWORKS
@@ -48,7 +49,7 @@ def test_the_module_of_a_method_or_query_imports_nothing_heavy(module):
 
 
 def test_every_query_of_fedsynth_is_known_to_sites():
-    for module in (*MODULES, "fedsynth.federation.query"):
+    for module in (*MODULES, *REPLICAS, "fedsynth.federation.query"):
         __import__(module)
 
     def below(kind: type[AnyQuery]) -> list[type[AnyQuery]]:
@@ -56,7 +57,23 @@ def test_every_query_of_fedsynth_is_known_to_sites():
 
     found = [*below(Query), *below(Selection)]
     defined = {one.kind: one for one in found if one.kind and one.__module__.startswith("fedsynth.")}
-    assert {kind: query_class(kind) for kind in BUILT_IN} == defined
+    replicas = {kind: query_class(kind, None) for kind in PUBLISHED}
+    assert {kind: query_class(kind) for kind in BUILT_IN} | replicas == defined
+    assert set(replicas.values()) == {query for one in all_methods() if not one.private for query in one.queries}
+    for kind, replica in replicas.items():
+        with pytest.raises(Unsupported, match=r"name the class .* in \[policy\.kinds\]"):
+            query_class(kind)
+        assert query_class(kind, {kind: PUBLISHED[kind]}) is replica
+
+
+@pytest.mark.parametrize("one", [one for one in all_methods() if not one.private], ids=lambda one: one.name)
+def test_a_replica_that_is_not_private_is_asked_for_as_such(one):
+    assert one.kind.__module__.startswith("fedsynth.bench.published.")
+    assert one.kind.__name__ not in fedsynth.__all__
+    for options in ({}, {"not_private": False}, {"not_private": 1}):
+        with pytest.raises(InvalidParameter, match=f"{one.kind.__name__} is NOT PRIVATE.*--set not_private=true"):
+            one.kind(**options)
+    assert one.kind(**read_options(one.name, one.kind, {"not_private": True}, None)).not_private is True
 
 
 def test_names_are_those_of_the_classes_and_their_rows_say_so():
@@ -109,8 +126,9 @@ def test_a_class_that_cannot_be_imported_is_no_method(place):
 def test_options_are_written_by_name():
     for one in all_methods():
         options = {name: "none" if value is None else value for name, value in options_of(one.kind).items()}
-        made = one.kind(**read_options(one.name, one.kind, options, None))
-        assert made == one.kind()
+        replica = {} if one.private else {"not_private": True}
+        made = one.kind(**read_options(one.name, one.kind, options | replica, None))
+        assert made == one.kind(**replica)
     assert options_of(OneShot) == {"pair_share": 0.8, "max_megabytes": 8.0, "iterations": 500, "bins_share": 0.0}
 
 
@@ -143,12 +161,13 @@ NUMBERS = [
 @pytest.mark.parametrize(("kind", "name"), NUMBERS)
 def test_no_option_takes_a_number_that_cannot_be(kind, name):
     """Whoever makes a method learns of it then, not after questions are asked and paid for."""
+    replica = {"not_private": True} if kind.__module__.startswith("fedsynth.bench.") else {}
     for said, number in IMPOSSIBLE.items():
         if said == "huge" and name in LIMITS:
-            assert getattr(kind(**{name: number}), name) == number
+            assert getattr(kind(**{name: number}, **replica), name) == number
             continue
         with pytest.raises((InvalidParameter, Unsupported)):
-            kind(**{name: number})
+            kind(**{name: number}, **replica)
 
 
 def test_every_number_among_the_options_is_tried():

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tests.methods.tda_world import (
     BUDGET,
+    REPLICA_QUERIES,
     SCHEMA,
     Losing,
     encodings,
@@ -22,7 +23,8 @@ from tests.methods.tda_world import (
 from tests.public_data import public_data
 from tests.tables import warned_of_empty
 
-from fedsynth import FedTDA, FedTDAMixture, FedTDAPaper
+from fedsynth import FedTDA
+from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
@@ -41,7 +43,7 @@ from fedsynth.schema import Boolean, Categorical, Numeric, Schema
 from fedsynth.secure.site import SecureSum
 
 TRUSTS: dict[str, Trust] = {"trusted": TrustedServer(), "local": LocalNoise(), "secure": SecureSum()}
-REPLICAS: list[Method] = [FedTDAMixture(rounds=4), FedTDAPaper(rounds=4)]
+REPLICAS: list[Method] = [FedTDAMixture(rounds=4, not_private=True), FedTDAPaper(rounds=4, not_private=True)]
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The private method
@@ -97,7 +99,9 @@ def test_a_budget_of_pure_epsilon_is_spent_in_pure_epsilon():
 def test_few_rows_or_none_still_make_a_synthesizer(method):
     for sites in ([rows(1, 0)], [rows(0, 0)], [rows(0, 0), rows(1, 1), rows(60, 2)]):
         with warned_of_empty(sites):
-            federation = federate(sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+            federation = federate(
+                sites, SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True, queries=REPLICA_QUERIES
+            )
         assert not SCHEMA.problems(method.fit(federation).sample(40, 0))
 
 
@@ -159,7 +163,8 @@ def test_a_target_orders_values_by_itself_alone():
     assert nominal_pairs(SCHEMA, 2) == [(0, 2)]
     with pytest.raises(InvalidParameter, match=f"'{SCHEMA.names[1]}' is a number.* choose one of {SCHEMA.names[0]}, "):
         nominal_pairs(SCHEMA, 1)
-    for method in (FedTDA(target=1), FedTDAMixture(target=1), FedTDAMixture(target=len(SCHEMA.stored))):
+    methods: list[Method] = [FedTDAMixture(target=target, not_private=True) for target in (1, len(SCHEMA.stored))]
+    for method in (FedTDA(target=1), *methods):
         federation = federate([rows(50, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
         with pytest.raises(InvalidParameter, match="categorical column"):
             method.fit(federation)
@@ -198,7 +203,9 @@ def test_options_that_cannot_be_are_refused(options):
 
 @pytest.mark.parametrize("method", REPLICAS)
 def test_replicas_say_that_they_are_not_private_and_need_a_policy_that_gives_up(method):
-    federation = federate([rows(200, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
+    federation = federate(
+        [rows(200, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True, queries=REPLICA_QUERIES
+    )
     method.fit(federation)
     assert "NOT PRIVATE" in federation.statement.headline
     assert federation.ledger.exact_releases == len(federation.ledger.entries)
@@ -234,7 +241,7 @@ def test_without_noise_no_row_is_shortened():
 
 def test_a_mixture_takes_one_exchange_a_round_for_all_columns():
     federation = exact([rows(400, seed) for seed in range(3)])
-    FedTDAMixture(components=5, rounds=7).fit(federation)
+    FedTDAMixture(components=5, rounds=7, not_private=True).fit(federation)
     steps = [entry for entry in federation.ledger.entries if entry.kind == "mixture-sums"]
     assert len(steps) <= 7
     assert all(entry.cells == 3 * (3 * 5 + 1) for entry in steps)
@@ -252,10 +259,10 @@ def test_the_published_encoding_describes_a_number_by_its_place_in_a_component()
     assert found[x > 20, 1] == pytest.approx(np.rint((x[x > 20] - 30) / 10 * GRAIN))
 
 
-@pytest.mark.parametrize("make", [lambda: FedTDAMixture(rounds=0), lambda: FedTDAPaper(0)])
-def test_exact_options_that_cannot_be_are_refused(make):
-    with pytest.raises(InvalidParameter):
-        make()
+@pytest.mark.parametrize("kind", [FedTDAMixture, FedTDAPaper])
+def test_exact_options_that_cannot_be_are_refused(kind):
+    with pytest.raises(InvalidParameter, match="rounds"):
+        kind(rounds=0, not_private=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -296,9 +303,9 @@ def kept(table: Table, method: Method, draws: int = 50_000, seeds: int = 3) -> d
 
 def test_clinical_rows_keep_their_dependence_where_the_published_encoding_loses_most():
     table = real("clinical")
-    for method in (FedTDA(), FedTDAMixture()):
+    for method in (FedTDA(), FedTDAMixture(not_private=True)):
         assert min(kept(table, method).values()) > 0.95  # 0.96, 1.01, 1.02 measured
-    assert max(kept(table, FedTDAPaper()).values()) < 0.65
+    assert max(kept(table, FedTDAPaper(not_private=True)).values()) < 0.65
 
 
 def test_adult_rows_keep_more_dependence_than_by_any_published_encoding():
@@ -309,7 +316,7 @@ def test_adult_rows_keep_more_dependence_than_by_any_published_encoding():
     assert found["mixed"] > 0.7
     by_label = kept(table, FedTDA(target=14), seeds=1)
     assert by_label["mixed"] > 0.85
-    paper = kept(table, FedTDAPaper(rounds=30), seeds=1)
+    paper = kept(table, FedTDAPaper(rounds=30, not_private=True), seeds=1)
     assert paper["categories"] < 0.45
     assert abs(paper["numbers"]) < 0.2
     assert paper["mixed"] < 0.25

@@ -11,30 +11,35 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.bench.e_step import e_step
 from tests.contract.tda_strategies import mixture_sums, moments, products
-from tests.methods.tda_world import SCHEMA, encodings, exact, histograms, partitions, rows, scores_of, with_mixture
-from tests.models.e_step import e_step
+from tests.methods.tda_world import (
+    SCHEMA,
+    encodings,
+    exact,
+    histograms,
+    of_replicas,
+    partitions,
+    rows,
+    scores_of,
+    with_mixture,
+)
 
+from fedsynth.bench.published.tda import exact_covariance, fitted_mixtures
+from fedsynth.bench.published.tda_sums import (
+    EVIDENCE,
+    FIXED,
+    MixtureEncoding,
+    MixtureSums,
+    MomentSums,
+    responsibilities,
+    scaling,
+)
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.query import MOST_ROWS, Query, query_class
 from fedsynth.federation.wire import decode, encode
 from fedsynth.methods.tda import integer_scores, length_bound, longest_row
-from fedsynth.methods.tda_exact import exact_covariance, fitted_mixtures
-from fedsynth.methods.tda_sums import (
-    EVIDENCE,
-    FIXED,
-    GRAIN,
-    LARGEST_BOUND,
-    LONGEST,
-    Encoding,
-    MixtureSums,
-    MomentSums,
-    ProductSums,
-    encoded,
-    responsibilities,
-    scaling,
-    shortened,
-)
+from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, LONGEST, Encoding, ProductSums, encoded, shortened
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.privacy.cost import Norms
 from fedsynth.rows import Table
@@ -82,7 +87,7 @@ def test_an_e_step_over_sites_is_that_of_the_pooled_numbers():
 @pytest.mark.parametrize("method", ["cells", "mixtures"])
 def test_the_covariance_over_sites_is_that_of_the_pooled_encoded_rows(method):
     table = rows(800, 2)
-    columns = encodings(scores_of(table))
+    columns = of_replicas(encodings(scores_of(table)))
     if method == "mixtures":
         columns = with_mixture(columns, 1, [-800, 500, 900], [[0.3, 0.7], [10.0, 40.0], [3.0, 12.0]])
     (pooled,) = encoded(table, columns, LARGEST_BOUND)
@@ -102,12 +107,12 @@ def test_products_are_bit_for_bit_those_of_the_pooled_rows():
 def test_chunks_of_rows_do_not_show(monkeypatch):
     table = rows(300, 5)
     queries = [
-        MomentSums(encodings(scores_of(table)), 4 * GRAIN**2),
+        MomentSums(of_replicas(encodings(scores_of(table))), 4 * GRAIN**2),
         MixtureSums((1, 4), np.random.default_rng(0).normal(size=(3, 2, 4))),
     ]
     whole = [query.answer(table) for query in queries]
     monkeypatch.setattr("fedsynth.methods.tda_sums._CELLS", 40)
-    monkeypatch.setattr("fedsynth.methods.tda_sums._SHARES", 40)
+    monkeypatch.setattr("fedsynth.bench.published.tda_sums._SHARES", 40)
     for query, expected in zip(queries, whole, strict=True):
         assert (query.answer(table) == expected).all()
 
@@ -233,8 +238,8 @@ def test_no_row_is_longer_than_its_bound():
 # Parameters
 
 
-def some_encodings(at: int, **changed: Any) -> tuple[Encoding, ...]:
-    columns = encodings(scores_of(rows(50, 0)))
+def some_encodings(at: int, **changed: Any) -> tuple[MixtureEncoding, ...]:
+    columns = of_replicas(encodings(scores_of(rows(50, 0))))
     return (*columns[:at], msgspec.structs.replace(columns[at], **changed), *columns[at + 1 :])
 
 
@@ -295,7 +300,7 @@ def test_a_bound_out_of_range_does_not_travel(bound):
 @given(query=products(SCHEMA) | moments(SCHEMA) | mixture_sums(SCHEMA))
 @settings(deadline=None)
 def test_queries_travel_as_they_are(query: Query):
-    assert query_class(query.kind) is type(query)
+    assert query_class(query.kind, None) is type(query)
     again = decode(encode(query), type(query))
     again.check(SCHEMA)
     table = rows(5, 0)
@@ -322,7 +327,7 @@ def test_an_answer_takes_the_same_steps_whatever_the_numbers_are(monkeypatch):
         calls.append(u.shape)
         return responsibilities(u, coefficients)
 
-    monkeypatch.setattr("fedsynth.methods.tda_sums.responsibilities", counted)
+    monkeypatch.setattr("fedsynth.bench.published.tda_sums.responsibilities", counted)
     query = MixtureSums((1,), np.zeros((3, 1, 3)))
     table = rows(500, 0)
     for numbers in (table.numbers[1], np.full(500, 7.0), np.full(500, np.nan)):

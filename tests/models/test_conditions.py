@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare, kstest
 
+from fedsynth.bench.published.mixture import Mixture, TwoAxes
 from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork, GivenNetwork
 from fedsynth.models.conditions import Between, parse_conditions, read_conditions
-from fedsynth.models.copula import Copula, OneAxis, TwoAxes
+from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.evidence import CodeEvidence, RejectionSampler
 from fedsynth.models.gum import GradualRows, GradualUpdate
-from fedsynth.models.mixture import Mixture
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.ranked import RankedGroups

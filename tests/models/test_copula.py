@@ -9,16 +9,15 @@ import pandas as pd
 import pytest
 from scipy.stats import chisquare, multivariate_normal, norm
 
+from fedsynth.bench.published.mixture import Mixture, TwoAxes
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.copula import (
     Copula,
     OneAxis,
-    TwoAxes,
     latent_correlation,
     nearest_correlation,
     shrunk,
 )
-from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import (
     FARTHEST,
     NormalScores,

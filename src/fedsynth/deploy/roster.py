@@ -98,41 +98,39 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return fingerprint("terms", self.digest.encode())
 
 
-class Invitation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="invitation"):
-    """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``.
+class _OfSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """A file of one site: ``site`` is its name.
 
-    Raises :class:`InvalidParameter` for a name that no site may have, as :class:`JoinRequest` and :class:`Admission`
-    do.
+    Raises :class:`InvalidParameter` for a name that no site may have, since files are named after it.
     """
 
     site: str
-    terms: Terms
 
     def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
         check_site_name(self.site)
 
 
-class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="request"):
+class Invitation(_OfSite, frozen=True, tag="invitation"):
+    """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``."""
+
+    terms: Terms
+
+
+class JoinRequest(_OfSite, frozen=True, tag="request"):
     """A request to join, sent by a site to the coordinator: the site's public keys, signed with its identity key.
 
-    ``site`` is the site's name, ``terms`` the digest of the terms in the invitation and ``fedsynth`` the version of
-    fedsynth at the site. ``identity`` is the public key (hexadecimal, Ed25519) by which other sites know this one,
-    ``node_key`` the public key (OpenSSH) of its Flower node, and ``csr`` a certificate signing request (PEM) for its
-    TLS key, from which only the key is used. ``signature`` (hexadecimal) is empty before :meth:`sign`.
+    ``terms`` is the digest of the terms in the invitation and ``fedsynth`` the version of fedsynth at the site.
+    ``identity`` is the public key (hexadecimal, Ed25519) by which other sites know this one, ``node_key`` the public
+    key (OpenSSH) of its Flower node, and ``csr`` a certificate signing request (PEM) for its TLS key, from which only
+    the key is used. ``signature`` (hexadecimal) is empty before :meth:`sign`.
     """
 
-    site: str
     terms: _Key
     fedsynth: _Word
     identity: _Key
     node_key: _Node
     csr: str
     signature: Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{128})?\Z")] = ""
-
-    def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
-        check_site_name(self.site)
 
     def sign(self, secret: bytes) -> JoinRequest:
         """Return a copy signed with the identity key made from the site's ``secret`` (32 bytes)."""
@@ -310,30 +308,23 @@ class SignedRoster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise FedsynthError(f"the signature of {name!r} is not by its key in this roster; ask {name} for it again")
 
 
-class Admission(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="admission"):
+class Admission(_OfSite, frozen=True, tag="admission"):
     """The coordinator's answer to a site, once all sites have asked to join: its certificate and the signed roster.
 
-    ``site`` is the site's name, ``certificate`` its TLS certificate (PEM), and ``members`` the roster, the list of all
-    sites and their public keys, with the coordinator's signature.
+    ``certificate`` is the site's TLS certificate (PEM), and ``members`` the roster, the list of all sites and their
+    public keys, with the coordinator's signature.
     """
 
-    site: str
     certificate: str
     members: SignedRoster
 
-    def __post_init__(self) -> None:
-        """Raise :class:`FedsynthError` for a name that a site must not have, since files are named after it."""
-        check_site_name(self.site)
 
-
-class Acceptance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="acceptance"):
+class Acceptance(_OfSite, frozen=True, tag="acceptance"):
     """A site's answer to its :class:`Admission`: its signature of the roster, the list of all sites and their keys.
 
-    ``site`` is the site's name, ``roster`` the roster's digest, and ``signature`` the site's signature of that digest.
-    Both are in hexadecimal.
+    ``roster`` is the roster's digest, and ``signature`` the site's signature of that digest. Both are in hexadecimal.
     """
 
-    site: str
     roster: _Key
     signature: _Pair
 

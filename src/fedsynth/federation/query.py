@@ -455,12 +455,18 @@ BUILT_IN: dict[str, str] = {
     "flaim-scores": "fedsynth.methods.flaim_scores:FLAIMSelection",
     "sketches": "fedsynth.methods.sketch:Sketches",
     "products": "fedsynth.methods.tda_sums:ProductSums",
-    "moments": "fedsynth.methods.tda_sums:MomentSums",
-    "mixture-sums": "fedsynth.methods.tda_sums:MixtureSums",
     "gradient-sum": "fedsynth.deep.training:GradientSum",
     "local-training": "fedsynth.deep.training:LocalTraining",
 }
 """Class of each built-in kind; a site imports only the module that a question needs."""
+PUBLISHED: dict[str, str] = {
+    "moments": "fedsynth.bench.published.tda_sums:MomentSums",
+    "mixture-sums": "fedsynth.bench.published.tda_sums:MixtureSums",
+}
+"""Kinds that only replicas ask which are NOT PRIVATE: known where a run reads its own record of its messages.
+
+A site knows them only if its policy names their classes, as it knows those of other packages.
+"""
 
 TABLE_KINDS = ("counts", "interactions")
 """Kinds of questions that ask for tables, whose size plans limit (:class:`Extent`)."""
@@ -475,14 +481,17 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
 
     ``kind`` is the name in requests, such as ``counts``; ``others`` maps the kinds of other packages to their classes
     (or ``package.module:Class``). An unknown kind is refused before anything is imported. If ``others`` is ``None``,
-    classes that installed packages offer as entry points are found too; this is for reading a run's own record of its
-    messages. Raises :class:`Unsupported` for any other kind, and if the class is not of that kind.
+    those of replicas (:data:`PUBLISHED`) and classes that installed packages offer as entry points are found too; this
+    is for reading a run's own record of its messages. Raises :class:`Unsupported` for any other kind, and if the class
+    is not of that kind.
     """
     if kind in BUILT_IN:
         found = named(BUILT_IN[kind])
     elif others is not None and kind in others:
         place = others[kind]
         found = named(place) if isinstance(place, str) else place
+    elif others is None and kind in PUBLISHED:
+        found = named(PUBLISHED[kind])
     elif others is None and (entry := installed(GROUP, BUILT_IN, kind).get(kind)):
         found = load(entry)
     else:

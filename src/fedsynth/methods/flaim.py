@@ -31,7 +31,6 @@ from fedsynth.methods.flaim_scores import (
     MeasuredTables,
     flat_tables,
     model_shares,
-    on_grid,
 )
 from fedsynth.methods.measure import (
     NOISE_L1,
@@ -348,13 +347,14 @@ class FLAIMState:
 _DRAWN: dict[Promise, str] = {
     "any split": "each round asks a sample of sites, and sites select by their own rows",
 }
-_PICKED: dict[Promise, str] = {
+PICKED: dict[Promise, str] = {
     **_DRAWN,
     "whole budget": "selected cliques that do not fit into one model are neither measured nor charged",
 }
+"""Promises of the test suite that methods in which sites select do not keep, with the reasons."""
 
 
-@method("flaim", adaptive=True, exempt=_PICKED, order=workload_order)
+@method("flaim", adaptive=True, exempt=PICKED, order=workload_order)
 @dataclass(frozen=True)
 class FLAIM(FLAIMOptions):
     """FLAIM in its basic form: every site scores candidates by the model's error on its own rows alone.
@@ -383,7 +383,7 @@ class FLAIM(FLAIMOptions):
         return run.result("flaim")
 
 
-@method("augflaim", adaptive=True, exempt=_PICKED, order=workload_order)
+@method("augflaim", adaptive=True, exempt=PICKED, order=workload_order)
 @dataclass(frozen=True)
 class AugFLAIM(FLAIMOptions):
     """FLAIM with scores corrected for heterogeneity by a private proxy.
@@ -414,40 +414,6 @@ class AugFLAIM(FLAIMOptions):
                 picks = run.pick(cohort, candidates, share_pick, share_measure, by_column=proxy)
                 run.measure(cohort, run.together(picks), share_measure)
         return run.result("augflaim")
-
-
-@method("augflaim-oracle", adaptive=True, private=False, exempt=_PICKED, order=workload_order)
-@dataclass(frozen=True)
-class AugFLAIMOracle(FLAIMOptions):
-    """NOT PRIVATE: FLAIM with scores corrected by the exact marginals of all sites.
-
-    It shows what :class:`AugFLAIM` could reach if it knew the marginals of all sites exactly. Sites refuse it unless
-    their policy allows exact releases, and the statement of the run's privacy guarantee says that nothing is
-    guaranteed. The options are those of :class:`FLAIMOptions`.
-    """
-
-    def fit(self, federation: Federation) -> Synthesizer:
-        """Ask the sites of ``federation`` for exact marginals (NOT PRIVATE), run FLAIM, return the generator of rows.
-
-        Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
-        exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
-        """
-        from fedsynth.federation.federation import EXACT
-
-        run = FLAIMState.start(federation, self)
-        share_measure, share_pick = run.prices(2 * self.steps - 1, self.steps, first=len(run.ones))
-        closure = downward_closure(run.workload)
-        tables = federation.sum(Counts.of(len(run.ones), closure), EXACT).tables
-        truth = {q: table / max(1.0, table.sum()) for q, table in zip(closure, tables, strict=True)}
-
-        for cohort, megabytes in run.cohorts("AugFLAIM (oracle) rounds"):
-            run.start_model(cohort, share_measure)
-            candidates = run.candidates(1, megabytes)
-            proxy = on_grid([truth[q] for q in candidates])
-            picks = run.pick(cohort, candidates, share_pick, share_measure, by_candidate=proxy)
-            run.measure(cohort, run.together(picks), share_measure)
-            run.refit(self.iterations)
-        return run.result("augflaim-oracle")
 
 
 @method("randomflaim", adaptive=True, exempt=_DRAWN, order=workload_order)

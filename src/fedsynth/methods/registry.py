@@ -3,7 +3,8 @@
 A method declares what it needs of the trust model and which promises (:data:`Promise`) of the test suite it does not
 keep where it is defined (:func:`method`), besides its name; there is no second list of methods. Fedsynth's own methods
 are the decorated classes of this package's modules, which import most models only inside ``fit``, and PyTorch only when
-it is used. Other packages register theirs as entry points of the group ``fedsynth.methods``.
+it is used, and those that the features ``deep`` and ``bench`` list in a module ``methods``. Other packages register
+theirs as entry points of the group ``fedsynth.methods``.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from fedsynth.schema import Schema
 
 GROUP = "fedsynth.methods"
-_DEEP = "fedsynth.deep"  # a feature of its own, which the rest does without
 """Entry point group of other packages' methods."""
+_FEATURES = ("fedsynth.deep", "fedsynth.bench")  # features with methods of their own, which the rest does without
 
 Promise = Literal["whole budget", "any split", "any trust", "pure budget", "public sizes"]
 """A promise of the contract suite that a method may be exempt from, with a reason: that the most charged site spends
@@ -187,9 +188,10 @@ def _own() -> dict[str, Registration]:
     package = import_module("fedsynth.methods")
     for found in pkgutil.iter_modules(package.__path__, "fedsynth.methods."):
         import_module(found.name)
-    if find_spec(_DEEP):
-        import_module(f"{_DEEP}.methods")
-    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith(("fedsynth.methods.", _DEEP)))
+    features = [feature for feature in _FEATURES if find_spec(feature)]
+    for feature in features:
+        import_module(f"{feature}.methods")
+    declared = (one for one in _DECLARED.values() if one.kind.__module__.startswith(("fedsynth.methods.", *features)))
     by_name: dict[str, Registration] = {}
     for one in declared:
         if by_name.setdefault(one.name, one) is not one:

@@ -1,8 +1,7 @@
-"""Queries of Fed-TDA: products of encoded columns, their moments, and the E step of mixtures.
+"""The query of Fed-TDA: products of encoded columns.
 
-Rows are encoded as integers in parts of 1 / ``GRAIN``, responsibilities (the probabilities of a mixture's components,
-given a value) as integers in parts of 1 / ``FIXED``, each from the row and the parameters alone. The sums are therefore
-exact, and the same however rows are split over sites.
+Rows are encoded as integers in parts of 1 / ``GRAIN``, each from the row and the parameters alone. The sums are
+therefore exact, and the same however rows are split over sites.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.federation.query import Position, Query
+from fedsynth.federation.query import Query
 from fedsynth.privacy.cost import Sensitivity
 from fedsynth.schema.bins import MOST_COLUMNS, Axis, Floats, Integers
-from fedsynth.schema.columns import Column, Datetime, Numeric
+from fedsynth.schema.columns import Column
 
 if TYPE_CHECKING:
     from fedsynth.rows import Table
@@ -31,91 +30,60 @@ LONGEST = 8 * GRAIN
 """Largest encoded number, in units of 1 / GRAIN: sums of products over 2^28 rows stay below 2^54."""
 LARGEST_BOUND = 2 * MOST_COLUMNS * LONGEST**2
 """Largest bound on a row's squared length: no row of two numbers a column is longer."""
-FIXED = 2**30
-"""An E step adds up integers in units of 1 / FIXED: sums over 2^28 rows stay below 2^58."""
-EVIDENCE = 2.0**12
-"""A row's log evidence is clipped to this many nats, so that its resolution is 2^-18 nats."""
-MOST_COMPONENTS = 256
-_LARGEST_COEFFICIENT = 2.0**100  # log densities stay finite
-_LARGEST_EXPONENT = 200  # of a mixture's numbers, as a power of 2: they and their logarithms stay finite
 _CELLS = 1 << 22  # encoded numbers held at a time
-_SHARES = 1 << 18  # responsibilities computed at a time: they fit into the CPU cache
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Rows as integers
 
 
 class Encoding(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, eq=False):
-    """Encoding of a column's values as one or two integers, in units of 1 / ``GRAIN`` (1/1024) standard deviation.
+    """Encoding of a column's values as integers, in units of 1 / ``GRAIN`` (1/1024) standard deviation.
 
     It is a public part of a query, by which every site encodes its rows in the same way. ``scores`` has one integer for
     each cell of the column: the cell's place on a latent standard normal axis
     (:class:`~fedsynth.models.normal_scores.NormalScores`). A value is encoded as the score of its cell. Cells are the
     schema's own codes of the column's values, or lie between the cut points ``cuts`` (see
     :class:`~fedsynth.schema.bins.Axis`).
-
-    In the encoding of the paper a numeric column has a ``mixture`` instead (an array of its T components' weights,
-    means and deviations, shape ``(3, T)``), and a value becomes two integers: its place within the likeliest component,
-    and that component's entry in ``scores``, which has one more entry for missing values.
     """
 
     scores: Integers
     cuts: Floats | None = None
-    mixture: Floats | None = None
 
     @property
     def latents(self) -> int:
-        """Number of integers that encode a value: 1, or 2 with a mixture."""
-        return 1 if self.mixture is None else 2
+        """Number of integers that encode a value."""
+        return 1
+
+    @property
+    def width(self) -> int:
+        """Largest number of numbers that are held at a time to encode a value."""
+        return self.latents
+
+    def cells(self, at: int, column: Column) -> int:
+        """Return the number of cells of ``column``, at the position ``at``; refuses what does not describe them."""
+        axis = Axis(at, self.cuts)
+        axis.check(column.size, column.missing, column.is_number)
+        return axis.cells(column.size, column.missing)
 
     def check(self, at: int, column: Column) -> None:
         """Raise :class:`InvalidParameter` unless every value of ``column`` has a score of at most 8 in absolute value.
 
-        A score of 8 standard deviations is the integer ``LONGEST`` (8192). Invalid cut points and mixtures are refused.
+        A score of 8 standard deviations is the integer ``LONGEST`` (8192). Invalid cut points are refused.
         ``at`` is the column's position, for the message.
         """
-        if self.mixture is None:
-            axis = Axis(at, self.cuts)
-            axis.check(column.size, column.missing, column.is_number)
-            cells = axis.cells(column.size, column.missing)
-        else:
-            self._check_mixture(at, column)
-            cells = self.mixture.shape[1] + 1
+        cells = self.cells(at, column)
         if self.scores.shape != (cells,):
             raise InvalidParameter(f"column {at} has {cells} cells but {self.scores.size} scores; give one per cell")
         if self.scores.min() < -LONGEST or self.scores.max() > LONGEST:
             raise InvalidParameter(f"scores of column {at} must lie within {LONGEST} of zero")
 
     def encode(self, codes: NDArray[Any], numbers: Floats | None) -> list[NDArray[Any]]:
-        """Return the integers that encode a column's values in some rows: one or two arrays, shape ``(rows,)`` each.
+        """Return the integers that encode a column's values in some rows: ``latents`` arrays, shape ``(rows,)`` each.
 
         ``codes`` are the schema's codes of the values, and ``numbers`` the values themselves, NaN where missing
         (``None`` for a categorical column).
         """
-        if self.mixture is None:
-            return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
-        from fedsynth.models.mixture import Mixture
-
-        assert numbers is not None
-        missing = np.isnan(numbers)
-        place, component = Mixture(*self.mixture).places(np.where(missing, 0.0, numbers))
-        encoded = np.rint(np.clip(place * GRAIN, -LONGEST, LONGEST))
-        last = self.mixture.shape[1]
-        return [np.where(missing, 0.0, encoded), self.scores[np.where(missing, last, component)]]
-
-    def _check_mixture(self, at: int, column: Column) -> None:
-        assert self.mixture is not None
-        if not column.is_number:
-            raise InvalidParameter(f"column {at} is not numeric, as a mixture needs")
-        if self.cuts is not None:
-            raise InvalidParameter(f"column {at} has both cut points and a mixture; give only one of them")
-        if self.mixture.ndim != 2 or self.mixture.shape[0] != 3 or not 1 <= self.mixture.shape[1] <= MOST_COMPONENTS:
-            raise InvalidParameter(f"the mixture of column {at} must have shape (3, T), T at most {MOST_COMPONENTS}")
-        weights, means, deviations = self.mixture
-        least, most = 2.0**-_LARGEST_EXPONENT, 2.0**_LARGEST_EXPONENT
-        positive = np.stack([weights, deviations])
-        if not ((positive >= least) & (positive <= most) & (np.abs(means) <= most)).all():
-            raise InvalidParameter(f"the mixture of column {at} has weights, means or deviations out of range")
+        return [self.scores[Axis(0, self.cuts).places(codes, numbers)]]
 
 
 Encodings = Annotated[tuple[Encoding, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
@@ -134,7 +102,7 @@ def encoded(table: Table, columns: Sequence[Encoding], bound: int) -> Iterator[F
     ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order; latents are the integers that
     encode a row. A row whose squared integers add up to more than ``bound`` is scaled down to it (:func:`shortened`).
     """
-    widest = max(latent_count(columns), *(1 if one.mixture is None else one.mixture.shape[1] for one in columns))
+    widest = max(latent_count(columns), *(column.width for column in columns))
     step = max(1, _CELLS // widest)
     for start in range(0, len(table), step):
         part = slice(start, start + step)
@@ -165,7 +133,7 @@ def shortened(rows: Floats, bound: int) -> Floats:
 
 
 class EncodedRows(Query, frozen=True):
-    """Common part of the queries :class:`ProductSums` and :class:`MomentSums`: sums over rows encoded as integers.
+    """Common part of :class:`ProductSums` and other queries for sums over rows encoded as integers.
 
     ``columns`` has one :class:`Encoding` for each column of ``schema.stored``, in order. A row whose squared integers
     add up to more than ``bound`` is scaled down to it (:func:`shortened`), which bounds the sensitivity.
@@ -269,226 +237,3 @@ class ProductSums(EncodedRows, frozen=True):
         ``std`` is the standard deviation of the noise in the released integers.
         """
         return [std / GRAIN**2]
-
-
-class MomentSums(EncodedRows, frozen=True):
-    """Query of Fed-TDA for the number of rows, the sums, and the sums of products of encoded rows.
-
-    From them the server computes a covariance. Products are in the order of the lower triangle with the diagonal, row
-    by row. The fields ``columns`` and ``bound`` are described at :class:`EncodedRows`.
-    """
-
-    kind: ClassVar[str] = "moments"
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
-
-        Adding a row z of l integers, with |z|^2 <= B = ``bound``, adds 1, z and its products. The products i <= j have
-        a squared norm of ((sum z^2)^2 + sum z^4) / 2 <= |z|^4, reached by one number alone: 1 + B + B^2 in all. In L1:
-        1 + |z|_1 + (|z|_1^2 + |z|^2) / 2, with |z|_1^2 <= l |z|^2.
-
-        Replacing it by w leaves the number of rows unchanged. With s = z w the sums move by |z|^2 + |w|^2 - 2 s at most
-        2 B - 2 s (squared), the products by at most 2 B^2 - s^2: 2 B^2 + 2 B + 1 together, for every s. In L1 twice the
-        above without the number of rows.
-        """
-        latents, bound = latent_count(self.columns), float(self.bound)
-        sums = math.sqrt(latents * bound) + (latents + 1) * bound / 2
-        return Sensitivity(
-            l1=1 + sums,
-            l2=math.sqrt(1 + bound + bound**2),
-            replace_l1=2 * sums,
-            replace_l2=math.sqrt(2 * bound**2 + 2 * bound + 1),
-        )
-
-    def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: the row count, l sums and l (l + 1) / 2 products.
-
-        l is the number of integers in an encoded row (:func:`latent_count`).
-        """
-        latents = latent_count(self.columns)
-        return 1 + latents + math.comb(latents + 1, 2)
-
-    def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        A square is bounded by the sum of all; integers are no larger than their squares. The server rejects answers
-        that no rows could give, unless they are masked (secure sums).
-        """
-        most = min(self.bound, LONGEST**2)
-        return -most, most
-
-    def answer(self, rows: Table) -> Integers:
-        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``: row count, sums, then products.
-
-        Sums are in units of 1 / ``GRAIN``, products in units of ``1 / GRAIN^2``.
-        """
-        first, second = self.gram(rows)
-        return np.concatenate([[len(rows)], first, second[np.tril_indices(len(second))]]).astype(np.int64)
-
-    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return the released integers ``flat`` as three arrays: number of records, sums, and sums of products.
-
-        Their shapes are ``(1,)``, ``(l,)`` and ``(l (l + 1) / 2,)``, where l is the number of integers (latents) that
-        encode a row. Sums are in units of a standard deviation on the latent normal axis, products in its square.
-        """
-        latents = latent_count(self.columns)
-        records, first, second = np.split(flat.astype(np.float64), [1, 1 + latents])
-        return [records, first / GRAIN, second / GRAIN**2]
-
-    def stds(self, std: float) -> list[float]:
-        """Return the standard deviations of the noise in the three parts of :meth:`split`: records, sums, products.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
-        return [std, std / GRAIN, std / GRAIN**2]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The E step of mixtures
-
-
-def scaling(column: Numeric | Datetime) -> tuple[float, float]:
-    """Return centre and half-width of a numeric column's public bounds: u = (x - centre) / half-width is in [-1, 1].
-
-    Here x is a value of the column. Both results are in the column's own units; the half-width is 1 if the bounds are
-    equal.
-    """
-    edges = column.bin_edges
-    low, high = float(edges[0]), float(edges[-1])
-    return (low + high) / 2, (high - low) / 2 or 1.0
-
-
-class MixtureSums(Query, frozen=True):
-    """Query for the E step of Gaussian mixtures, one per column: sums of r, r u, r u^2 and of the log evidence.
-
-    ``columns`` are positions of numeric columns, and u is a row's value scaled to [-1, 1] (:func:`scaling`).
-    ``coefficients`` c of shape ``(3, columns, T)`` give the unnormalised weight rho_t of each of T components for a
-    row, ln rho_t = c_0 + c_1 u + c_2 u^2. The responsibilities r_t are the shares of the rho_t in their sum, and the
-    log evidence is ln of that sum, in nats. Missing values are skipped. The running time depends on the number of rows
-    alone. Meant for releases without noise: under a budget, one histogram for all iterations is far cheaper than a
-    release per iteration.
-    """
-
-    kind: ClassVar[str] = "mixture-sums"
-
-    columns: Annotated[tuple[Position, ...], msgspec.Meta(min_length=1, max_length=MOST_COLUMNS)]
-    coefficients: Floats
-
-    @property
-    def needs_rows(self) -> bool:
-        """True: the answer is computed from single rows, so that a site that can only count its rows cannot answer."""
-        return True
-
-    def check(self, schema: Schema) -> None:
-        """Raise :class:`InvalidParameter` for columns that are not numeric, and for coefficients that might overflow.
-
-        The federation and every site call it before any privacy cost is charged.
-        """
-        for place in self.columns:
-            column = schema.stored[place] if place < len(schema.stored) else None
-            if not isinstance(column, Numeric | Datetime):
-                raise InvalidParameter(f"column {place} is not numeric, as a mixture needs")
-            if not np.isfinite(scaling(column)).all():
-                raise InvalidParameter(f"the bounds of column {place} are too far apart for a mixture")
-        shape = self.coefficients.shape
-        if len(shape) != 3 or shape[:2] != (3, len(self.columns)) or not 1 <= shape[2] <= MOST_COMPONENTS:
-            raise InvalidParameter(
-                f"coefficients of {len(self.columns)} columns must have the shape (3, columns, T), T at most "
-                f"{MOST_COMPONENTS}, not {shape}"
-            )
-        if not (np.abs(self.coefficients) <= _LARGEST_COEFFICIENT).all():
-            raise InvalidParameter("coefficients of an E step are too large; restart the fit")
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return a bound on how far one record moves a site's answer (integers), in L1 and L2; noise is sized by it.
-
-        For each column, a row with the value u (scaled to [-1, 1]) adds four parts to the answer: integers r_t >= 0,
-        which are the responsibilities of the components t and add up to F = ``FIXED``; the products r_t u; the products
-        r_t u^2; and the log evidence e.
-
-        The running sums of the responsibilities rise from 0 to exactly 1 and are rounded before differences are taken,
-        so r_t >= 0 and sum r_t = F, whatever the coefficients. Since |u| <= 1, the products are at most r_t in absolute
-        value, also after rounding; and |e| <= F. So each of the four parts has a norm of at most F, both in L1 and in
-        L2. Together the norms are at most 4 F in L1 and 2 F in L2 for each column.
-
-        Replacing a row by another moves the answer at most twice as far in L1. In L2, the vectors (r, r u, r u^2) of
-        two rows have an inner product that is not negative, since r_t r'_t >= |r_t u| |r'_t u'|. So their squared
-        distance is at most 3 F^2 + 3 F^2, and that of the evidence is at most 4 F^2.
-        """
-        count = len(self.columns)
-        return Sensitivity(
-            l1=4.0 * FIXED * count, l2=2 * FIXED * math.sqrt(count), replace_l2=FIXED * math.sqrt(10 * count)
-        )
-
-    def cells(self, schema: Schema) -> int:
-        """Return the number of integers in a site's answer: 3 T + 1 for each column, with T components."""
-        return len(self.columns) * (3 * int(self.coefficients.shape[2]) + 1)
-
-    def row_range(self, schema: Schema) -> tuple[int, int]:
-        """Return the smallest and the largest integer that one record adds to any number of a site's answer.
-
-        They are -``FIXED`` and ``FIXED``, which no integer of a row exceeds. The server rejects answers that no rows
-        could give, unless they are masked (secure sums).
-        """
-        return -FIXED, FIXED
-
-    def answer(self, rows: Table) -> Integers:
-        """Return a site's exact sums over its ``rows``, int64, shape ``(cells,)``, column by column.
-
-        For each column these are T sums of r, T of r u, T of r u^2, and the log evidence (see the class). They are in
-        units of 1 / ``FIXED`` (2^-30), the evidence in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats.
-        """
-        return np.concatenate([self._column(rows, at) for at in range(len(self.columns))])
-
-    def split(self, schema: Schema, flat: NDArray[Any]) -> list[Floats]:
-        """Return sums of r, of r u and of r u^2, shape ``(columns, T)``, and log evidence in nats, ``(columns,)``.
-
-        ``flat`` are the released integers; r are responsibilities and u values scaled to [-1, 1].
-        """
-        by_column = (flat / FIXED).reshape(len(self.columns), -1)
-        counts, first, second = np.split(by_column[:, :-1], 3, axis=1)
-        return [counts, first, second, by_column[:, -1] * EVIDENCE]
-
-    def stds(self, std: float) -> list[float]:
-        """Return the standard deviations of the noise in the four arrays of :meth:`split`, each in the array's unit.
-
-        ``std`` is the standard deviation of the noise in the released integers.
-        """
-        return [std / FIXED, std / FIXED, std / FIXED, std / FIXED * EVIDENCE]
-
-    def _column(self, rows: Table, at: int) -> Integers:
-        place = self.columns[at]
-        column = rows.schema.stored[place]
-        assert isinstance(column, Numeric | Datetime)
-        centre, half = scaling(column)
-        components = int(self.coefficients.shape[2])
-        added = np.zeros(3 * components + 1, dtype=np.int64)
-        step = _SHARES // components
-        for start in range(0, len(rows), step):
-            x = rows.numbers[place][start : start + step]
-            u = np.clip((x - centre) / half, -1.0, 1.0)
-            known = ~np.isnan(u)
-            integers = responsibilities(np.where(known, u, 0.0), self.coefficients[:, at])
-            added += (integers * known).sum(axis=1)
-        return added
-
-
-def responsibilities(u: Floats, coefficients: Floats) -> Integers:
-    """Return the integers r, r u, r u^2 and log evidence of each value ``u``, shape ``(3 T + 1, values)``.
-
-    As in :class:`MixtureSums`, r are the responsibilities of T mixture components, the normalised rho_t, and the log
-    evidence is ln of the sum of the rho_t; r, r u and r u^2 take T lines each, in units of 1 / ``FIXED`` (2^-30), and
-    the evidence takes the last one, in units of ``EVIDENCE`` / ``FIXED`` (2^-18) nats. Values ``u``, shape
-    ``(values,)``, lie in [-1, 1]. ``coefficients`` c of shape ``(3, T)`` give ln rho_t = c_0 + c_1 u + c_2 u^2. Every
-    column of the result depends on one value alone: sums over components are taken in a fixed order.
-    """
-    constant, linear, square = coefficients[:, :, None]
-    log_rho = constant + linear * u + square * (u * u)
-    largest = log_rho.max(axis=0)
-    cumulated = np.cumsum(np.exp(log_rho - largest), axis=0)
-    # A number divided by itself is exactly 1: the last step is FIXED, and no difference is negative.
-    steps = np.rint(cumulated / cumulated[-1] * FIXED)
-    r = np.diff(steps, axis=0, prepend=0.0)
-    evidence = np.clip((largest + np.log(cumulated[-1])) / EVIDENCE, -1.0, 1.0) * FIXED
-    parts = [r, np.rint(r * u), np.rint(r * (u * u)), np.rint(evidence)[None]]
-    return np.concatenate(parts).astype(np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 from fedsynth.errors import InvalidParameter
 from fedsynth.models.conditions import Between, Condition, Is
 from fedsynth.models.evidence import Evidence, RejectionSampler, keep
-from fedsynth.models.mixture import Mixture
 from fedsynth.models.normal_scores import TERMS, Array, Integers, NormalScores
 from fedsynth.models.saved import (
     DrawnColumn,
     Total,
     check_cells,
     check_correlation,
-    check_shares,
     read_floats,
     read_grid,
     read_head,
-    read_integers,
 )
 from fedsynth.schema.bins import MOST_COLUMNS, Grid
 from fedsynth.schema.columns import Column
@@ -165,28 +162,6 @@ class IntervalEvidence:
 
 
 @dataclass(frozen=True, eq=False)
-class ConditionEvidence:
-    """Evidence on a number with two normal axes (:class:`TwoAxes`): its value meets the ``condition``.
-
-    Evidence is a condition on a column in terms of what the model draws, here points on two normal axes. ``axis``
-    converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
-    """
-
-    axis: TwoAxes
-    condition: Condition
-
-    def likelihood(self, codes: NDArray[Any]) -> Array:
-        """Return 1.0 for each point whose number meets the condition and 0.0 for others, shape ``(rows,)``.
-
-        ``codes`` holds the rows' points on the column's two normal axes, shape ``(rows, 2)``.
-        """
-        numbers = self.axis.values(codes)
-        if isinstance(self.condition, Between):
-            return ((numbers >= self.condition.low) & (numbers <= self.condition.high)).astype(np.float64)
-        return np.isnan(numbers).astype(np.float64)
-
-
-@dataclass(frozen=True, eq=False)
 class OneAxis:
     """How a copula represents a column by one standard normal variable: each cell is an interval of its axis.
 
@@ -236,12 +211,12 @@ class OneAxis:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return this axis (:class:`OneAxis`) as named arrays, to be saved; :meth:`from_arrays` restores it."""
-        return {**_axis_arrays(self.axis), **({} if self.grid is None else self.grid.to_arrays())}
+        return {**self.axis.to_arrays(), **({} if self.grid is None else self.grid.to_arrays())}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> OneAxis:
         """Restore an axis (:class:`OneAxis`) from the result of :meth:`to_arrays`."""
-        return cls(_read_axis(arrays), read_grid(arrays) if "upper" in arrays else None)
+        return cls(NormalScores.from_arrays(arrays), read_grid(arrays) if "upper" in arrays else None)
 
     def check(self, column: Column, drawn: DrawnColumn) -> None:
         """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""
@@ -250,88 +225,10 @@ class OneAxis:
             raise InvalidParameter(f"the model does not draw a point of one normal axis for {column.name!r}")
 
 
-@dataclass(frozen=True, eq=False)
-class TwoAxes:
-    """How a copula represents a number by two standard normal variables, its axes, as in Fed-TDA's paper.
+class Margin(Protocol):
+    """A column's axis that a copula can serve: it converts points on ``latents`` normal axes to values."""
 
-    The second variable selects a component of ``mixture``: ``axis`` divides it among the components and one last cell,
-    which stands for missing values. A value is the mean of its component plus the first variable times the component's
-    standard deviation. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
-    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
-    """
-
-    mixture: Mixture
-    axis: NormalScores
-    grid: Grid
-    kind: ClassVar[str] = "mixture"
-    latents: ClassVar[int] = 2
-
-    def drawn(self, points: Array, rng: np.random.Generator) -> Drawn:
-        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
-
-        The axes (:class:`TwoAxes`) determine the number, so ``rng`` is not used.
-        """
-        return self.values(points)
-
-    def values(self, points: Array) -> Array:
-        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
-
-        The first coordinate of a point is the place within a component, the second selects the component
-        (:class:`TwoAxes`).
-        """
-        component, _ = self.axis.cells(points[:, 1])
-        held = np.minimum(component, len(self.mixture.means) - 1)
-        numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
-        return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
-
-    def given(self, column: Column, condition: Condition) -> tuple[ConditionEvidence, TwoAxes]:
-        """Return ``condition`` as evidence on points of both axes, and this same object.
-
-        A point determines the number, so that nothing is left to narrow down. ``column`` is the schema's column; it is
-        not needed here.
-        """
-        return ConditionEvidence(self, condition), self
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return both axes (:class:`TwoAxes`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
-        mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
-        return {**_axis_arrays(self.axis), **self.grid.to_arrays(), "mixture": mixture}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TwoAxes:
-        """Restore a number's axes (:class:`TwoAxes`) from the result of :meth:`to_arrays`."""
-        mixture = read_floats(arrays, "mixture", (3, None))
-        if not ((mixture[0] >= 0).all() and (mixture[2] > 0).all()):
-            raise InvalidParameter("its mixture has a negative weight, or a deviation that is not positive")
-        check_shares("mixture", mixture[0])
-        return cls(Mixture(*mixture), _read_axis(arrays), read_grid(arrays))
-
-    def check(self, column: Column, drawn: DrawnColumn) -> None:
-        """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""
-        cells = len(self.mixture.means)
-        check_cells(column, self.grid, len(self.grid) + column.missing)
-        if drawn != DrawnColumn(0, latents=self.latents) or len(self.axis.shares) != cells + 1:
-            raise InvalidParameter(f"the model does not draw a point of two normal axes for {column.name!r}")
-        ends = np.concatenate([[-np.inf], self.axis.thresholds, [np.inf]])
-        place = int(np.flatnonzero(self.axis.order == cells)[0])
-        if not column.missing and ends[place] < ends[place + 1]:
-            raise InvalidParameter(f"{column.name!r} has no missing values, but its axis does")
-
-
-def _read_axis(arrays: Mapping[str, NDArray[Any]]) -> NormalScores:
-    shares = read_floats(arrays, "shares", (None,), 0)
-    check_shares("shares", shares)
-    order = read_integers(arrays, "order", shares.shape, len(shares))
-    if len(np.unique(order)) < len(order):
-        raise InvalidParameter("the order of its cells is not a permutation")
-    return NormalScores(order, shares)
-
-
-def _axis_arrays(axis: NormalScores) -> dict[str, NDArray[Any]]:
-    return {"order": axis.order, "shares": axis.shares}
-
-
-Margin = OneAxis | TwoAxes
+    latents: ClassVar[int]
 
 
 class _Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -348,7 +245,7 @@ class Copula:
     """A Gaussian copula of rows: jointly normal latent variables with a ``correlation`` matrix of shape ``(l, l)``.
 
     There are l latent variables. Column j has ``latents[j]`` consecutive ones, which its axis converts to values: one
-    for a :class:`OneAxis`, two for a :class:`TwoAxes`. ``total`` is the estimated number of records.
+    for a :class:`OneAxis`. ``total`` is the estimated number of records.
     """
 
     correlation: Array
@@ -358,7 +255,7 @@ class Copula:
 
     @classmethod
     def of(cls, margins: Sequence[Margin], correlation: Array, total: float) -> Copula:
-        """Return the copula of columns whose axes are ``margins``, each a :class:`OneAxis` or :class:`TwoAxes`.
+        """Return the copula of columns whose axes are ``margins``, such as :class:`OneAxis`.
 
         ``correlation`` is that of all their latent variables, in order; ``total`` is the estimated number of records.
         """
@@ -367,7 +264,7 @@ class Copula:
     def sample(self, rows: int, rng: np.random.Generator) -> list[Array]:
         """Draw ``rows`` rows as points on each column's normal axes; one array ``(rows, latents)`` per column.
 
-        The columns' axes (:class:`OneAxis`, :class:`TwoAxes`) convert points to values.
+        The columns' axes (:class:`OneAxis`) convert points to values.
         """
         return self.split(rng.standard_normal((rows, len(self.correlation))) @ np.linalg.cholesky(self.correlation).T)
 

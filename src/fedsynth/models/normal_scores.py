@@ -8,10 +8,15 @@ categories and numbers are treated alike. Cells are public; only their shares co
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models.saved import check_shares, read_floats, read_integers
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -46,6 +51,20 @@ class NormalScores:
         total = shares.sum()
         even = np.full(len(shares), 1 / len(shares))
         return cls(np.arange(len(shares)) if order is None else order, shares / total if total > 0 else even)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the cells' order and shares as named arrays, to be saved; :meth:`from_arrays` restores them."""
+        return {"order": self.order, "shares": self.shares}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> NormalScores:
+        """Restore the cells from the result of :meth:`to_arrays`; raises :class:`InvalidParameter` for other arrays."""
+        shares = read_floats(arrays, "shares", (None,), 0)
+        check_shares("shares", shares)
+        order = read_integers(arrays, "order", shares.shape, len(shares))
+        if len(np.unique(order)) < len(order):
+            raise InvalidParameter("the order of its cells is not a permutation")
+        return cls(order, shares)
 
     @property
     def thresholds(self) -> Array:

@@ -28,7 +28,7 @@ from fedsynth.files import write_whole
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork
 from fedsynth.models.conditions import Condition, Is, read_conditions
-from fedsynth.models.copula import Copula, OneAxis, TwoAxes
+from fedsynth.models.copula import Copula, OneAxis
 from fedsynth.models.evidence import Evidence, Sampler
 from fedsynth.models.gum import GradualRows
 from fedsynth.models.mrf import MarkovRandomField
@@ -168,13 +168,15 @@ _MODELS: tuple[type[Model], ...] = (
     Copula,
     BayesianNetwork,
 )
-_AXES: tuple[type[ModelAxis], ...] = (Bins, AdaptiveBins, OneAxis, TwoAxes)
+_AXES: tuple[type[ModelAxis], ...] = (Bins, AdaptiveBins, OneAxis)
 MODELS = {model.kind: f"{model.__module__}:{model.__name__}" for model in _MODELS} | {
     "vae": "fedsynth.deep.vae:TabularVAE",
     "gan": "fedsynth.deep.gan:TabularGAN",
     "diffusion": "fedsynth.deep.diffusion:TabularDiffusion",
 }  # imported when a file holds one
-AXES = {axis.kind: axis for axis in _AXES}
+AXES = {axis.kind: f"{axis.__module__}:{axis.__name__}" for axis in _AXES} | {
+    "mixture": "fedsynth.bench.published.mixture:TwoAxes",
+}
 
 
 def own_bins(schema: Schema) -> tuple[Bins, ...]:
@@ -455,7 +457,7 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
         owner, _, own = name.partition(".")
         parts.setdefault(owner, {})[own] = array
     model = named(MODELS[head.kind]).from_arrays(head.model, parts.get("model", {}))
-    axes = tuple(AXES[kind].from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
+    axes = tuple(named(AXES[kind]).from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)
     return Synthesizer(schema, axes, model, head.info)

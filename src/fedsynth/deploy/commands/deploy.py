@@ -121,9 +121,9 @@ def deploy_init(
         --sites north,south,east --method oneshot --trust local \
         --epsilon 1 --delta 1e-6 --superlink fed.example.org:443
     """
+    from fedsynth.deploy.enrolment import AUTHORITY
     from fedsynth.deploy.flower.services import NO_UNITS
     from fedsynth.deploy.flower.setup import write_federation
-    from fedsynth.deploy.inviting import AUTHORITY
     from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
@@ -339,10 +339,10 @@ def site_account(
       fedsynth site account /etc/fedsynth \
         --extract 2026-05-02-9f31c0 > north.json
     """
+    from fedsynth.deploy.backup import lost_row
     from fedsynth.deploy.host.checks import account_text
     from fedsynth.deploy.host.config import load_site_config
     from fedsynth.deploy.host.state import open_account, site_secret
-    from fedsynth.deploy.site_backup import lost_row
     from fedsynth.privacy.cost import Budget, to_json
     from fedsynth.proof.extract import extract as extract_of
 

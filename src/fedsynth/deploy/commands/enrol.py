@@ -95,9 +95,9 @@ def site_join(
 
 
 def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_counts: bool, json_: bool) -> None:
+    from fedsynth.deploy.enrolment import check_folder, join
     from fedsynth.deploy.flower.files import site_files
     from fedsynth.deploy.flower.services import NO_UNITS
-    from fedsynth.deploy.joining import check_folder, join
     from fedsynth.schema import Schema
 
     terms = invitation.terms
@@ -136,7 +136,7 @@ def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_count
 
 
 def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: bool, json_: bool) -> None:
-    from fedsynth.deploy.joining import accept, check_admission, difference
+    from fedsynth.deploy.enrolment import accept, check_admission, difference
 
     config, old = check_admission(admission, folder, replace=replace)
     roster = admission.members.roster
@@ -201,7 +201,7 @@ def deploy_admit(
         north.signed south.signed east.signed
     """
     from fedsynth.deploy.certificates import Authority
-    from fedsynth.deploy.inviting import AUTHORITY, Enrolment
+    from fedsynth.deploy.enrolment import AUTHORITY, Enrolment
     from fedsynth.deploy.roster import Acceptance, JoinRequest, load_either
 
     enrolment = Enrolment.load(folder)

@@ -41,24 +41,23 @@ def site_backup(
       fedsynth site backup /etc/fedsynth \
         /mnt/backup/north-2026-05-02.backup
     """
+    from fedsynth.deploy.backup import back_up_site
     from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.site_backup import back_up_site
 
     config = load_site_config(folder)
-    made = back_up_site(config, to, with_rows=with_rows)
-    contents = made.contents
+    contents, elsewhere = back_up_site(config, to, with_rows=with_rows)
     facts = {
         "name": config.name,
         "backup": str(to),
         "made": contents.made,
         "row": contents.row,
         "files": sorted(contents.files),
-        "elsewhere": [str(path) for path in made.elsewhere],
+        "elsewhere": [str(path) for path in elsewhere],
     }
     lines = [
         f"{to}: {config.name} as of audit row {contents.row}, {len(contents.files)} files, the site's secret among them"
     ]
-    lines += [f"not included, since it is outside the folder: {path}" for path in made.elsewhere]
+    lines += [f"not included, since it is outside the folder: {path}" for path in elsewhere]
     if not with_rows:
         lines.append(
             "Rows are not included: after a restore, this site cannot go on with the runs that are open now "
@@ -94,7 +93,7 @@ def site_restore(
       fedsynth site restore /mnt/backup/north-2026-05-02.backup \
         /etc/fedsynth --replace
     """
-    from fedsynth.deploy.site_backup import restore_site
+    from fedsynth.deploy.backup import restore_site
 
     contents, aside = restore_site(archive, folder, replace=replace)
     facts = {
@@ -131,7 +130,7 @@ def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
       fedsynth deploy backup federation \
         /mnt/backup/server-2026-05-02.backup
     """
-    from fedsynth.deploy.server_backup import back_up_server
+    from fedsynth.deploy.backup import back_up_server
 
     contents = back_up_server(folder, to)
     facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
@@ -153,7 +152,7 @@ def deploy_restore(
       fedsynth deploy restore /mnt/backup/server-2026-05-02.backup \
         federation
     """
-    from fedsynth.deploy.server_backup import restore_server
+    from fedsynth.deploy.backup import restore_server
 
     contents = restore_server(archive, folder)
     facts = {"made": contents.made, "files": sorted(contents.files)}

@@ -15,11 +15,10 @@ import tomli_w
 from fedsynth import errors
 from fedsynth.data.read import write_frame
 from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.enrolment import AUTHORITY, Enrolment, accept, check_admission, join
 from fedsynth.deploy.flower.files import site_files
 from fedsynth.deploy.flower.local import LocalFlower
 from fedsynth.deploy.flower.setup import write_federation
-from fedsynth.deploy.inviting import AUTHORITY, Enrolment
-from fedsynth.deploy.joining import accept, check_admission, join
 from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.deploy.roster import Acceptance, Admission, Invitation, JoinRequest, load
 from fedsynth.errors import FedsynthError, Unsupported

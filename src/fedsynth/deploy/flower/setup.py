@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.enrolment import AUTHORITY
 from fedsynth.deploy.flower.files import nginx_file, toml_file
 from fedsynth.deploy.flower.services import server_services
-from fedsynth.deploy.inviting import AUTHORITY, terms_of
 from fedsynth.deploy.roster import Invitation, Terms, to_text
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.names import parse_address
@@ -30,9 +30,9 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     Terms are what every site accepts when it joins, such as coordinator, schema and budget. ``job`` holds the settings
     of the run to be made, with its sites; ``schema`` is the agreed schema; ``superlink`` is the HOST:PORT at which
     sites reach the server, where HOST is no IPv6 address. The keys of coordinator, certificate authority, server and
-    administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid ``superlink``,
-    :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites, what the job raises for
-    invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
+    administrator are drawn here, but no keys of sites. Raises :class:`InvalidParameter` for an invalid ``superlink``
+    and an infinite epsilon, :class:`Unsupported` for a job without the section ``[deployment]``, which names the sites,
+    what the job raises for invalid options, and ``OSError`` if ``root`` exists and is not an empty folder.
     """
     host, port = parse_address(superlink)
     if ":" in host:
@@ -43,7 +43,21 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     job.build_trust()
     coordinator, authority = Keys(os.urandom(KEY_BYTES)), Authority.create()
     kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in find_method(job.method).queries}
-    terms = terms_of(job, schema.to_toml(), coordinator.public, authority.text, f"{host}:{port}", kinds)
+    if job.budget.exact:
+        raise InvalidParameter("--epsilon inf releases everything without noise; only simulations run so")
+    terms = Terms(
+        f"{host}:{port}",
+        coordinator.public.hex(),
+        authority.text,
+        schema.to_toml(),
+        job.method,
+        job.epsilon,
+        job.delta,
+        job.trust,
+        job.rows_per_person,
+        job.sites_per_person,
+        kinds,
+    )
     server, server_key = authority.issue_with_key("server", "server", host)
     admin, admin_key = authority.issue_with_key("admin", "admin")
     contents: dict[str, str | bytes] = {

@@ -161,24 +161,7 @@ def check_environment(host: str = "", environment: Mapping[str, str] = os.enviro
     file. A proxy that would carry connections to ``host``, and a variable that replaces the system's certificate
     authorities, are warnings.
     """
-    proxies = {
-        name: value for name, value in environment.items() if name.lower() in ("http_proxy", "https_proxy", "all_proxy")
-    }
-    direct = environment.get("no_proxy") or environment.get("NO_PROXY", "")
-    checks = []
-    if any(proxies.values()):
-        named = ", ".join(sorted(name for name, value in proxies.items() if value))
-        around = [one for one in ("127.0.0.1", "localhost") if not _bypassed(one, direct)]
-        if around:
-            mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
-            checks.append(PreflightCheck("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend))
-        elif host and not _bypassed(host, direct):
-            mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
-            checks.append(PreflightCheck("proxy", "warning", f"{named} would carry connections to {host}", mend))
-        else:
-            checks.append(PreflightCheck("proxy", "ok", f"{named} set, and bypassed where it must be"))
-    else:
-        checks.append(PreflightCheck("proxy", "ok", "none in the environment"))
+    checks = [_proxy(host, {name: value for name, value in environment.items() if value})]
     if environment.get("SSLKEYLOGFILE"):
         mend = "unset SSLKEYLOGFILE: it writes the keys of every TLS connection to a file"
         checks.append(PreflightCheck("tls environment", "failure", "SSLKEYLOGFILE is set", mend))
@@ -188,9 +171,19 @@ def check_environment(host: str = "", environment: Mapping[str, str] = os.enviro
     return checks
 
 
-def _bypassed(host: str, direct: str) -> bool:
-    # typeshed leaves out what Python's own clients ask
-    return bool(urllib.request.proxy_bypass_environment(host, {"no": direct}))  # type: ignore[attr-defined]
+def _proxy(host: str, environment: Mapping[str, str]) -> PreflightCheck:
+    proxies = [name for name in sorted(environment) if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
+    if not proxies:
+        return PreflightCheck("proxy", "ok", "none in the environment")
+    named, direct = ", ".join(proxies), {"no": environment.get("no_proxy") or environment.get("NO_PROXY", "")}
+    asked = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]  # what Python's own clients ask
+    if around := [one for one in ("127.0.0.1", "localhost") if not asked(one, direct)]:
+        mend = "Flower's own processes talk over loopback: export NO_PROXY=localhost,127.0.0.1,$NO_PROXY"
+        return PreflightCheck("proxy", "failure", f"{named} would also catch {' and '.join(around)}", mend)
+    if host and not asked(host, direct):
+        mend = f"if the proxy opens TLS, certificates will not match: add {host} to NO_PROXY, or let it tunnel"
+        return PreflightCheck("proxy", "warning", f"{named} would carry connections to {host}", mend)
+    return PreflightCheck("proxy", "ok", f"{named} set, and bypassed where it must be")
 
 
 def check_private(name: str, path: Path) -> PreflightCheck:
@@ -199,25 +192,20 @@ def check_private(name: str, path: Path) -> PreflightCheck:
     ``name`` is the name of the returned check, such as "node key". Only the permissions are looked at, not the content.
     A missing file is a warning.
     """
+    mend = "run as the user that the site runs as"
     try:
-        found = path.stat()
+        held = path.stat()
     except FileNotFoundError:
-        return PreflightCheck(
-            name, "warning", f"{path} is not there", "a site that never ran has none: fedsynth site join"
-        )
+        mend = "a site that never ran has none: fedsynth site join"
+        return PreflightCheck(name, "warning", f"{path} is not there", mend)
     except PermissionError:
-        return PreflightCheck(
-            name, "failure", f"{path} cannot be reached by this user", "run as the user that the site runs as"
-        )
-    mode = stat.S_IMODE(found.st_mode)
+        return PreflightCheck(name, "failure", f"{path} cannot be reached by this user", mend)
+    mode = stat.S_IMODE(held.st_mode)
     if mode & 0o077:
-        return PreflightCheck(
-            name, "failure", f"{path} has mode {mode:o}: others may read or write", f"chmod go-rwx {path}"
-        )
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        return PreflightCheck(
-            name, "failure", f"{path} belongs to user {found.st_uid}", "run as the user that the site runs as"
-        )
+        found = f"{path} has mode {mode:o}: others may read or write"
+        return PreflightCheck(name, "failure", found, f"chmod go-rwx {path}")
+    if hasattr(os, "geteuid") and held.st_uid != os.geteuid():
+        return PreflightCheck(name, "failure", f"{path} belongs to user {held.st_uid}", mend)
     return PreflightCheck(name, "ok", f"{path} is its owner's alone (mode {mode:o})")
 
 
@@ -243,11 +231,10 @@ def check_state(folder: Path, mounts: Path = Path("/proc/mounts")) -> list[Prefl
     checks = [PreflightCheck("state", "ok", f"{folder} can be written to")]
     free = shutil.disk_usage(folder).free
     said = f"{free / 2**20:.0f} MiB free in {folder}"
-    state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if free < _ROOMY else "ok"
-    mend = "" if state == "ok" else "make room: an account that cannot be written stops the site"
+    mend = "make room: an account that cannot be written stops the site" if free < _ROOMY else ""
+    state: Literal["ok", "warning", "failure"] = "failure" if free < _TIGHT else "warning" if mend else "ok"
     checks.append(PreflightCheck("disk", state, said, mend))
-    kind = _file_system(folder, mounts)
-    if kind in _REMOTE:
+    if (kind := _file_system(folder, mounts)) in _REMOTE:
         mend = "file locks over a network are not to be relied on; put the state on a local disk"
         checks.append(PreflightCheck("file system", "failure", f"{folder} is on {kind}", mend))
     return checks
@@ -327,10 +314,9 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
     try:
         plain = socket.create_connection((host, port), timeout=_TIMEOUT)
     except OSError as error:
+        found = f"{address} cannot be reached ({error.strerror or error})"
         mend = "is it running, is the name right, does a firewall let this host through?"
-        return [
-            PreflightCheck("superlink", "failure", f"{address} cannot be reached ({error.strerror or error})", mend)
-        ]
+        return [PreflightCheck("superlink", "failure", found, mend)]
     checks = [PreflightCheck("superlink", "ok", f"{address} can be reached")]
     with plain:
         try:
@@ -338,22 +324,16 @@ def check_superlink(address: str, roots: Path | None, clock: Callable[[], float]
             tls = context.wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             said = error.verify_message or "certificate verification failed"
-            return [
-                *checks,
-                PreflightCheck("certificate", "failure", said, _MESSAGES.get(error.verify_code, f"{address}: {said}")),
-            ]
+            mend = _MESSAGES.get(error.verify_code, f"{address}: {said}")
+            return [*checks, PreflightCheck("certificate", "failure", said, mend)]
         except (ssl.SSLError, OSError) as error:
             mend = "does it speak TLS on this port? is a proxy in between? is the root file a PEM file?"
             return [*checks, PreflightCheck("certificate", "failure", f"no TLS connection ({error})", mend)]
         with tls:
-            return [*checks, _valid_until(tls), _clock(tls, host, clock)]
-
-
-def _valid_until(tls: ssl.SSLSocket) -> PreflightCheck:
-    held = tls.getpeercert() or {}
-    seconds = ssl.cert_time_to_seconds(str(held["notAfter"]))
-    end = datetime.fromtimestamp(seconds, UTC)
-    return _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
+            held = tls.getpeercert() or {}
+            end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(held["notAfter"])), UTC)
+            valid = _lasting("certificate", f"chain and name are right ({tls.version()})", end, datetime.now(UTC))
+            return [*checks, valid, _clock(tls, host, clock)]
 
 
 def _lasting(name: str, what: str, end: datetime, now: datetime) -> PreflightCheck:
@@ -432,10 +412,8 @@ def check_site(config: SiteConfig) -> Iterator[PreflightCheck]:
     is sent, and no budget is spent. The rows are read; those of a file are kept, encoded, in the cache of the state
     folder, unless they are counted or streamed.
     """
-    yield _said("rows", _rows, config)
-    yield _said("account", _account, config)
-    yield _said("policy", _policy, config)
-    yield _said("coordinator", _coordinator_key, config)
+    for name, look in (("rows", _rows), ("account", _account), ("policy", _policy), ("coordinator", _coordinator_key)):
+        yield _said(name, look, config)
     yield _roster(config)
     yield check_roots(config.root_certificates)
     yield from _certificate(config)
@@ -447,12 +425,9 @@ def _said(name: str, look: Callable[[SiteConfig], str], config: SiteConfig) -> P
     """Return the finding of ``look``, or the error that it raises, whose message includes the fix."""
     try:
         return PreflightCheck(name, "ok", look(config))
-    except SchemaError as error:
-        return PreflightCheck(name, "failure", str(error), code=3)
-    except BudgetExceeded as error:
-        return PreflightCheck(name, "failure", str(error), code=4)
     except (FedsynthError, OSError) as error:
-        return PreflightCheck(name, "failure", str(error))
+        code = 3 if isinstance(error, SchemaError) else 4 if isinstance(error, BudgetExceeded) else 8
+        return PreflightCheck(name, "failure", str(error), code=code)
 
 
 def _rows(config: SiteConfig) -> str:

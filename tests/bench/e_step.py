@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from fedsynth.models.mixture import SufficientStatistics
+from fedsynth.bench.published.mixture import SufficientStatistics
 
 Array = NDArray[np.float64]
 

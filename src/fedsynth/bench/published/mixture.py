@@ -1,19 +1,27 @@
-"""Variational Gaussian mixtures of single columns, fitted from sums over rows, which sites can compute.
+"""Variational Gaussian mixtures of single columns, fitted from exact sums over rows, and a copula's axes of them.
 
 The equations are those of scikit-learn's ``BayesianGaussianMixture`` with a Dirichlet process prior in one dimension
 (Bishop 2006, 10.2; Blei & Jordan 2006, doi 10.1214/06-BA104). Many columns are fitted at once, independently of each
 other: arrays have a leading axis of columns and, if they describe components, a last axis of T components. Only
-:class:`Mixture` and :func:`quantile_start` are about a single column.
+:class:`Mixture`, :class:`TwoAxes` and :func:`quantile_start` are about a single column.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsynth.errors import InvalidParameter
+from fedsynth.models.conditions import Between, Condition
+from fedsynth.models.normal_scores import NormalScores
+from fedsynth.models.saved import DrawnColumn, check_cells, check_shares, read_floats, read_grid
+from fedsynth.schema.bins import Grid
+from fedsynth.schema.columns import Column
 
 Array = NDArray[np.float64]
 
@@ -46,7 +54,7 @@ class SufficientStatistics:
     ``counts``, ``first`` and ``second`` are the sums of r, r x and r x^2, where r is the probability that a row's value
     x belongs to a component, shape ``(columns, T)`` for T components. ``evidence``, shape ``(columns,)``, is the sum of
     the rows' log normalisers, in nats. Sums over parts of the rows add up to the sums over all rows. Sites compute them
-    in :class:`fedsynth.methods.tda_sums.MixtureSums`.
+    in :class:`fedsynth.bench.published.tda_sums.MixtureSums`.
     """
 
     counts: Array
@@ -208,3 +216,93 @@ def quantile_start(values: Array, counts: Array, components: int) -> SufficientS
     for power, into in enumerate((sums.counts, sums.first, sums.second)):
         into += np.bincount(nearest, weights=counts * values**power, minlength=components)
     return sums
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionEvidence:
+    """Evidence on a number with two normal axes (:class:`TwoAxes`): its value meets the ``condition``.
+
+    Evidence is a condition on a column in terms of what the model draws, here points on two normal axes. ``axis``
+    converts points to numbers, so any condition on the value can be evaluated, but only by rejection sampling.
+    """
+
+    axis: TwoAxes
+    condition: Condition
+
+    def likelihood(self, codes: NDArray[Any]) -> Array:
+        """Return 1.0 for each point whose number meets the condition and 0.0 for others, shape ``(rows,)``.
+
+        ``codes`` holds the rows' points on the column's two normal axes, shape ``(rows, 2)``.
+        """
+        numbers = self.axis.values(codes)
+        if isinstance(self.condition, Between):
+            return ((numbers >= self.condition.low) & (numbers <= self.condition.high)).astype(np.float64)
+        return np.isnan(numbers).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoAxes:
+    """How a copula represents a number by two standard normal variables, its axes, as in Fed-TDA's paper.
+
+    The second variable selects a component of ``mixture``: ``axis`` divides it among the components and one last cell,
+    which stands for missing values. A value is the mean of its component plus the first variable times the component's
+    standard deviation. ``grid`` holds the values that the column admits, to which numbers are rounded. It implements
+    :class:`~fedsynth.models.synthesizer.ModelAxis`, the conversion of a model's codes to values.
+    """
+
+    mixture: Mixture
+    axis: NormalScores
+    grid: Grid
+    kind: ClassVar[str] = "mixture"
+    latents: ClassVar[int] = 2
+
+    def drawn(self, points: Array, rng: np.random.Generator) -> Array:
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        The axes (:class:`TwoAxes`) determine the number, so ``rng`` is not used.
+        """
+        return self.values(points)
+
+    def values(self, points: Array) -> Array:
+        """Return the numbers (NaN: missing), shape ``(rows,)``, at ``points`` of both axes, shape ``(rows, 2)``.
+
+        The first coordinate of a point is the place within a component, the second selects the component
+        (:class:`TwoAxes`).
+        """
+        component, _ = self.axis.cells(points[:, 1])
+        held = np.minimum(component, len(self.mixture.means) - 1)
+        numbers = self.mixture.means[held] + self.mixture.deviations[held] * points[:, 0]
+        return np.where(component < len(self.mixture.means), self.grid.admitted(numbers), np.nan)
+
+    def given(self, column: Column, condition: Condition) -> tuple[ConditionEvidence, TwoAxes]:
+        """Return ``condition`` as evidence on points of both axes, and this same object.
+
+        A point determines the number, so that nothing is left to narrow down. ``column`` is the schema's column; it is
+        not needed here.
+        """
+        return ConditionEvidence(self, condition), self
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return both axes (:class:`TwoAxes`) as named arrays, to be saved; :meth:`from_arrays` restores them."""
+        mixture = np.stack([self.mixture.weights, self.mixture.means, self.mixture.deviations])
+        return {**self.axis.to_arrays(), **self.grid.to_arrays(), "mixture": mixture}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TwoAxes:
+        """Restore a number's axes (:class:`TwoAxes`) from the result of :meth:`to_arrays`."""
+        mixture = read_floats(arrays, "mixture", (3, None))
+        if not ((mixture[0] >= 0).all() and (mixture[2] > 0).all()):
+            raise InvalidParameter("its mixture has a negative weight, or a deviation that is not positive")
+        check_shares("mixture", mixture[0])
+        return cls(Mixture(*mixture), NormalScores.from_arrays(arrays), read_grid(arrays))
+
+    def check(self, column: Column, drawn: DrawnColumn) -> None:
+        """Raise :class:`InvalidParameter` unless it converts what the model has ``drawn`` to values of ``column``."""
+        cells = len(self.mixture.means)
+        check_cells(column, self.grid, len(self.grid) + column.missing)
+        if drawn != DrawnColumn(0, latents=self.latents) or len(self.axis.shares) != cells + 1:
+            raise InvalidParameter(f"the model does not draw a point of two normal axes for {column.name!r}")
+        ends = np.concatenate([[-np.inf], self.axis.thresholds, [np.inf]])
+        place = int(np.flatnonzero(self.axis.order == cells)[0])
+        if not column.missing and ends[place] < ends[place + 1]:
+            raise InvalidParameter(f"{column.name!r} has no missing values, but its axis does")

@@ -1,7 +1,6 @@
-"""Fed-TDA with Gaussian mixtures, NOT PRIVATE: the method as published, and :class:`FedTDA` with its mixtures.
+"""Fed-TDA with Gaussian mixtures, NOT PRIVATE: the method as published, and with its mixtures alone.
 
-Sites refuse both unless their policy allows exact releases, and the statement of the run's privacy guarantee says that
-nothing is guaranteed.
+The private method is :class:`~fedsynth.methods.tda.FedTDA`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedsynth.bench.published import require_not_private
+from fedsynth.bench.published.tda_sums import MOST_COMPONENTS, MixtureEncoding, MixtureSums, MomentSums, scaling
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import whole
 from fedsynth.federation.query import Counts
@@ -23,24 +24,15 @@ from fedsynth.methods.tda import (
     margins_of,
     nominal_pairs,
 )
-from fedsynth.methods.tda_sums import (
-    GRAIN,
-    LONGEST,
-    MOST_COMPONENTS,
-    Encoding,
-    MixtureSums,
-    MomentSums,
-    latent_count,
-    scaling,
-)
+from fedsynth.methods.tda_sums import GRAIN, LONGEST, latent_count
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Axis, Grid
 from fedsynth.schema.columns import Datetime, Numeric, fine_cells
 
 if TYPE_CHECKING:
+    from fedsynth.bench.published.mixture import Mixture, TwoAxes
     from fedsynth.federation.federation import Federation
-    from fedsynth.models.copula import OneAxis, TwoAxes
-    from fedsynth.models.mixture import Mixture
+    from fedsynth.models.copula import OneAxis
     from fedsynth.models.normal_scores import Array, NormalScores
     from fedsynth.models.synthesizer import Synthesizer
 
@@ -59,18 +51,22 @@ class MixtureOptions:
         Largest number of components of a mixture, at most 256; the fit drops those that it does not need.
     rounds
         Largest number of rounds of the fit, each of which is one exact sum over sites.
+    not_private
+        Must be true: it says that the rows are not protected.
     """
 
     components: int = 10
     rounds: int = 50
+    not_private: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
+        require_not_private(self, self.not_private)
         whole(1, MOST_COMPONENTS, components=self.components)
         whole(rounds=self.rounds)
 
 
-@method("tdamixture", adaptive=True, private=False, order=2)
+@method("tdamixture", adaptive=True, private=False, order=2, queries=(MomentSums, MixtureSums))
 @dataclass(frozen=True)
 class FedTDAMixture(MixtureOptions):
     """NOT PRIVATE: the copula of FedTDA with the paper's mixtures for numbers, fitted in rounds of exact sums.
@@ -118,7 +114,7 @@ class FedTDAMixture(MixtureOptions):
         return _exact_copula(federation, margins, total, {"method": "tdamixture"})
 
 
-@method("tdapaper", adaptive=True, private=False, order=2)
+@method("tdapaper", adaptive=True, private=False, order=2, queries=(MomentSums, MixtureSums))
 @dataclass(frozen=True)
 class FedTDAPaper(MixtureOptions):
     """NOT PRIVATE: Fed-TDA with its published encoding, to reproduce its figures. It loses most dependence.
@@ -138,7 +134,8 @@ class FedTDAPaper(MixtureOptions):
         Raises :class:`Refused` unless every site's policy allows exact releases (in a simulation: ``federate(...,
         exact=True)``), and otherwise what :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
-        from fedsynth.models.copula import Copula, OneAxis, TwoAxes, nearest_correlation
+        from fedsynth.bench.published.mixture import TwoAxes
+        from fedsynth.models.copula import Copula, OneAxis, nearest_correlation
         from fedsynth.models.synthesizer import Synthesizer
 
         schema = federation.schema
@@ -146,12 +143,12 @@ class FedTDAPaper(MixtureOptions):
         total = max(1.0, float(counts[0].sum()))
         grids, mixtures = _grids(schema), fitted_mixtures(federation, counts, self.components, self.rounds)
         margins: list[OneAxis | TwoAxes] = []
-        columns: list[Encoding] = []
+        columns: list[MixtureEncoding] = []
         jittered: list[bool] = []
         for at, count in enumerate(counts):
             if at not in mixtures:
                 margins.append(OneAxis(_ascending(count), None))
-                columns.append(Encoding(integer_scores(margins[-1].axis)))
+                columns.append(MixtureEncoding(integer_scores(margins[-1].axis)))
                 jittered += [True]
                 continue
             grid, mixture = grids[at], mixtures[at]
@@ -159,7 +156,7 @@ class FedTDAPaper(MixtureOptions):
             axis = _ascending(np.append(mixture.weights * (1 - missing), missing))
             margins.append(TwoAxes(mixture, axis, grid))
             described = np.stack([mixture.weights, mixture.means + 0.0, mixture.deviations])
-            columns.append(Encoding(integer_scores(axis), mixture=described))
+            columns.append(MixtureEncoding(integer_scores(axis), mixture=described))
             jittered += [False, True]
         covariance = exact_covariance(federation, columns)
         # A random point of an interval is standard normal over all intervals: variance 1, not that of the means.
@@ -183,7 +180,7 @@ def _exact_histograms(federation: Federation) -> list[Array]:
     return federation.sum(Counts(axes, all_marginals(columns, 1)), EXACT).tables
 
 
-def exact_covariance(federation: Federation, columns: Sequence[Encoding]) -> Array:
+def exact_covariance(federation: Federation, columns: Sequence[MixtureEncoding]) -> Array:
     """Return the exact covariance of the encoded rows of all sites, shape ``(l, l)``: that of the pooled rows.
 
     It is NOT PRIVATE. ``columns`` are the encodings of all columns, in order, which turn a row into l numbers, in units
@@ -208,7 +205,8 @@ def _exact_copula(
     from fedsynth.models.copula import Copula, fitted_correlation
     from fedsynth.models.synthesizer import Synthesizer
 
-    axes, columns = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
+    axes, plain = [margin.axis for margin in margins], [encoding(margin) for margin in margins]
+    columns = [MixtureEncoding(column.scores, column.cuts) for column in plain]
     scores = [column.scores / GRAIN for column in columns]
     covariance = exact_covariance(federation, columns)
     # Correlations instead of products: they do not depend on how well a column's mixture fits its variance.
@@ -229,8 +227,8 @@ def fitted_mixtures(
     columns, in order, from which the fit starts; those of numeric columns are over about 4096 fine bins. The fit ends
     when no column's variational lower bound rises by more than 1e-6 nats per record.
     """
+    from fedsynth.bench.published.mixture import SufficientStatistics, lower_bound, m_step, started
     from fedsynth.federation.federation import EXACT
-    from fedsynth.models.mixture import SufficientStatistics, lower_bound, m_step, started
 
     grids = _grids(federation.schema)
     if not grids:

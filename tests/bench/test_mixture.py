@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import norm
-from tests.models.e_step import e_step
+from tests.bench.e_step import e_step
 
-from fedsynth.models.mixture import (
+from fedsynth.bench.published.mixture import (
     Mixture,
     Posterior,
     Prior,
