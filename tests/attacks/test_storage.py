@@ -120,8 +120,8 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (TrustedServer(), {"trust": "trusted", "verb": "deposit", "release": Deposit(1e-4)}),
     ],
 )
-def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(trust, fields):
-    of = site(trust=trust)
+def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(tmp_path, trust, fields):
+    of = site(trust=trust, account=Account(tmp_path / "account.sqlite"))
     data = sealed(question(**fields))
     first = of.answer(data)
     assert ask(of, question(**fields)).code == "answered"

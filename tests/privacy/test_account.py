@@ -375,7 +375,8 @@ def test_samples_are_charged_up_to_the_very_limit(account):
 
 
 def test_samples_are_no_pure_privacy_and_are_never_free():
-    account = Account(free_an_hour=0)
+    account = Account()
+    account.free_an_hour = 0
     pure = Budget(100.0, 0.0)
     with pytest.raises(BudgetExceeded):
         account.begin(charge(cost=TRAINING.cost(Norms(1, 1)), total=pure, per_run=pure))
@@ -556,9 +557,13 @@ def test_a_rejected_message_is_a_row_for_the_steward(account):
     assert sound(account)
 
 
-def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
+def test_a_thousand_rejected_messages_an_hour_get_a_row_each(path):
+    """Of an account on disk: in memory, where they fill none, each gets one."""
     clock = Clock()
     account = Account(clock=clock)
+    assert account.free_an_hour > 1e9
+    assert Account(path).free_an_hour == 1000
+    account.free_an_hour = 1000
     for number in range(1003):
         head = account.note("refused", request=key(number), step=number)
     assert head == account.head()
@@ -578,7 +583,8 @@ def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
 def test_a_message_that_is_rejected_again_and_again_takes_one_row_an_hour():
     """It once took one each time, and with them the hour's questions without cost."""
     clock = Clock()
-    account = Account(clock=clock, free_an_hour=3)
+    account = Account(clock=clock)
+    account.free_an_hour = 3
     for hour in range(2):
         for _ in range(5):
             account.note("refused", request=key(7), reason="closed")
@@ -593,7 +599,8 @@ def test_a_message_that_is_rejected_again_and_again_takes_one_row_an_hour():
 
 def test_questions_without_cost_are_counted_once_each_and_by_themselves():
     """Neither what is refused nor the same session opened again keeps another question from being answered."""
-    account = Account(free_an_hour=100, clock=Clock())
+    account = Account(clock=Clock())
+    account.free_an_hour = 100
     for number in range(1000):
         account.note("refused", request=key(number))
     before = account.head()[0]
@@ -835,7 +842,8 @@ def test_an_account_that_went_on_from_a_backup_is_noticed_too(path):
 @pytest.mark.parametrize("row", [1, 3, 4, 50])
 def test_a_restored_account_with_refusals_of_a_past_hour_is_written_off(row):
     clock = Clock()
-    account = Account(clock=clock, free_an_hour=2)
+    account = Account(clock=clock)
+    account.free_an_hour = 2
     account.begin(charge())
     for number in range(5):
         account.note("refused", request=key(number))

@@ -141,8 +141,6 @@ def federate(
         account = Account(
             entropy=_seeded(secret),
             clock=now if seed is None else _beginning,
-            free_an_hour=2**31,  # a simulation may open as many sessions of secure sums as it likes
-            largest_kept=2**16,  # do not store large replies: those of 100 sites to one deposit would fill the memory
         )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))

@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,6 +69,8 @@ from fedsynth.privacy.charge import (
 )
 from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
 
+FREE_AN_HOUR = 1000
+"""Messages without cost in one hour that an account on disk answers or, if it refuses them, gives a row each."""
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
@@ -99,11 +101,11 @@ class Account:
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
     operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
-    log has a warning. In each hour of the clock, the first ``free_an_hour`` messages that the site does not answer get
-    an audit row each, and those after them share one; so do the repetitions of a message. As many questions without
+    log has a warning. In each hour of the clock, the first :data:`FREE_AN_HOUR` messages that the site does not answer
+    get an audit row each, and those after them share one; so do the repetitions of a message. As many questions without
     cost (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is
-    opened again in the hour is not counted again. Nothing is kept of a reply of more than ``largest_kept`` bytes; use
-    this only in a simulation, where the same question gives the same bytes again.
+    opened again in the hour is not counted again. In memory, where they fill no disk, their number has no bound, and of
+    a reply of more than :data:`LARGEST_KEPT` bytes nothing is kept: the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
     returns the fault.
@@ -115,15 +117,12 @@ class Account:
         *,
         entropy: Callable[[str], bytes] | None = None,
         clock: Callable[[], datetime] = now,
-        free_an_hour: int = 1000,
-        largest_kept: float = math.inf,
     ) -> None:
         """Open the account; a missing file is created, accessible to its owner only."""
         self._file = AccountFile(str(path))
         self._entropy = entropy
         self._clock = clock
-        self.free_an_hour = free_an_hour
-        self.largest_kept = largest_kept
+        self.free_an_hour = FREE_AN_HOUR if self._file.durable else sys.maxsize
 
     def secret(self, name: str, fresh: bytes) -> bytes:
         """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret.
@@ -238,7 +237,7 @@ class Account:
         :class:`Refused` if the question was never begun, its session was deleted, or its run is closed, and
         :class:`FedsynthError` for a reply that differs from the first one.
         """
-        if len(reply) > self.largest_kept:
+        if len(reply) > LARGEST_KEPT and not self._file.durable:
             return reply
         if not again or len(reply) <= LARGEST_KEPT:
             return self._keep(key, f"turn {turn}", reply)
@@ -264,8 +263,9 @@ class Account:
 
         The session is what the site remembers between the messages of one question; ``key`` is the question's
         (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``part`` a name that the caller chooses. The value is
-        durable on return, so that a site that starts a new process for every message never contradicts itself. Raises
-        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
+        durable on return, so that a site that starts a new process for every message never contradicts itself. An empty
+        ``key`` is no question's: such a value stays as long as the account. Raises :class:`Refused` if the question was
+        never begun, its session was deleted, or its run is closed.
         """
         return self._keep(key, f"session {part}", value)
 
@@ -433,6 +433,12 @@ class Account:
                 return records.head().total
             found = records.one(RunRecord, "run = ?", run)
         return Cost() if found is None else found.spent
+
+    def asked(self, run: str) -> int:
+        """Return how many questions of a ``run`` were charged."""
+        with self._file.open() as records:
+            found = records.execute("SELECT count(*) FROM questions WHERE paid AND run = ?", run).fetchone()
+        return int(found[0])
 
     @property
     def change(self) -> ProtectedChange:
@@ -744,7 +750,7 @@ class Account:
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._file.transaction() as records:
             question = records.one(QuestionRecord, "key = ?", key)
-            if question is None or not question.salt:
+            if key and (question is None or not question.salt):
                 raise Refused("the session of this question has ended; start another run")
             known = records.one(PartRecord, _PART, key, part)
             if known is None:

@@ -341,6 +341,11 @@ class AccountFile:
         else:
             self._create()
 
+    @property
+    def durable(self) -> bool:
+        """Whether it is a file on disk."""
+        return self._memory is None
+
     @contextlib.contextmanager
     def open(self) -> Iterator[Records]:
         """A context manager (for a ``with`` block) that yields the account's :class:`Records`, outside a transaction.

@@ -43,6 +43,11 @@ class AuditResult:
     wrong: str = ""
     noted_at: int = 0
 
+    @property
+    def fault(self) -> str:
+        """The first fault with its audit row; empty without one."""
+        return f"row {self.broken} {self.wrong}" if self.broken else self.wrong
+
 
 class AuditRow(msgspec.Struct, frozen=True):
     """The fields of an audit row that the account itself reads; further fields are for people.

@@ -22,7 +22,7 @@ read_change = msgspec.json.Decoder(ProtectedChange).decode
 """Parses :attr:`RunRecord.change <fedsynth.privacy.account_file.RunRecord>`, which is JSON."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Charge:
     """A question to be charged at a site: the run and query, the cost to one person, and the limits that apply.
 
@@ -57,17 +57,17 @@ class Charge:
     run: str
     step: int
     verb: str
-    kind: str
     release: str
-    trust: str
-    plan: str
     cost: Cost
     terms: str
-    rows: str
     total: Budget
     per_run: Budget
     change: ProtectedChange
     least: ProtectedChange
+    kind: str = ""
+    trust: str = ""
+    plan: str = ""
+    rows: str = ""
     own: Budget | None = None
     group: str = ""
     slots: tuple[tuple[float, int], ...] | None = None

@@ -16,12 +16,13 @@ from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn, Traffic
 from fedsynth.keys import Keys
+from fedsynth.privacy.account import Account
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.questions import MOST_RECORDS, check_deposit, largest_count
-from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
+from fedsynth.servers.server import ComputeParty, ServerTerms, deal
 from fedsynth.servers.shares import SERVERS, check_publics
 from fedsynth.servers.vault import Servers, SharedVault
 
@@ -111,7 +112,7 @@ class ThreeServers:
                 terms.neighbours,
                 exact=terms.budget.exact,
             )
-            return ComputeParty(agreed, secrets[position], MemoryLedger())
+            return ComputeParty(agreed, secrets[position], Account())
 
         return replace(pinned, servers=IdealServers((server(0), server(1), server(2))))
 

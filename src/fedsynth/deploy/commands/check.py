@@ -159,7 +159,7 @@ def audit(
     else:
         assert file is not None
         found = verify_export(file, noted)
-    wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
+    wrong = [found.fault] if found.fault else []
     if noted and not found.noted_at:
         wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
     facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
