@@ -10,20 +10,20 @@ import pytest
 from tests.servers.three_servers_world import World, draw_of, open_of
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Deposit
 from fedsynth.servers.host import LEDGER, charged_questions, open_ledger
 from fedsynth.servers.shares import SERVERS
 
-Books = tuple[Account, ...]
+Books = tuple[Book, ...]
 
 
 @pytest.fixture(params=["memory", "file"])
 def books(request: pytest.FixtureRequest, tmp_path: Path) -> Books:
     if request.param == "memory":
-        return tuple(Account() for _ in range(SERVERS))
-    return tuple(Account(folder_of(tmp_path, number) / LEDGER) for number in range(SERVERS))
+        return tuple(Book() for _ in range(SERVERS))
+    return tuple(Book(folder_of(tmp_path, number) / LEDGER) for number in range(SERVERS))
 
 
 def folder_of(tmp_path: Path, number: int) -> Path:
@@ -101,7 +101,7 @@ def test_a_run_without_noise_has_no_limit(books: Books):
 
 
 def filled(tmp_path: Path) -> tuple[World, str]:
-    world = World(books=tuple(Account(folder_of(tmp_path, number) / LEDGER) for number in range(SERVERS)), questions=3)
+    world = World(books=tuple(Book(folder_of(tmp_path, number) / LEDGER) for number in range(SERVERS)), questions=3)
     vault = world.filled()
     for number in range(3):
         world.ideal.open(open_of(vault, (0,), number=number))

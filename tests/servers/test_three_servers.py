@@ -21,7 +21,7 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SiteLost
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import sign_request
 from fedsynth.keys import Keys, seal
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace
@@ -497,7 +497,7 @@ def test_the_vaults_of_a_run_add_up():
 
 
 def test_no_share_leaves_for_a_question_that_the_book_did_not_charge(tmp_path):
-    world = World(books=tuple(Account(tmp_path / f"ledger-{number}") for number in range(SERVERS)), questions=1)
+    world = World(books=tuple(Book(tmp_path / f"ledger-{number}") for number in range(SERVERS)), questions=1)
     vault = world.filled()
     world.ideal.open(open_of(vault, (0,)))
     server = world.ideal.servers[0]

@@ -15,7 +15,7 @@ from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import Request, sign_request
 from fedsynth.keys import Keys, derive
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian
 from fedsynth.rows import Table
@@ -64,7 +64,7 @@ class World:
     exact: bool = False
     terms: str = "terms"
     questions: int = sys.maxsize
-    books: tuple[Account, ...] = field(default_factory=lambda: tuple(Account() for _ in range(SERVERS)))
+    books: tuple[Book, ...] = field(default_factory=lambda: tuple(Book() for _ in range(SERVERS)))
 
     @cached_property
     def secrets(self) -> list[bytes]:

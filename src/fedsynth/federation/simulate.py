@@ -30,7 +30,7 @@ from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
 from fedsynth.keys import Keys
 from fedsynth.persons import identify, keep_rows, keep_sites
-from fedsynth.privacy.account import Account, now
+from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
@@ -138,7 +138,7 @@ def federate(
     for name, table in encoded.items():
         secret = secrets[name]
         # The sites of a resumed run are new objects, which must draw the same salts again.
-        account = Account(
+        account = Book(
             entropy=_seeded(secret),
             clock=now if seed is None else _beginning,
         )

@@ -643,7 +643,7 @@ def _slots(
     With samples of sites, only sites in all rounds get all questions. Prices then rise as the most charged site joins
     fewer rounds, but the largest number of questions to a site may still be fixed.
     """
-    whole = budget.epsilon if budget.pure else budget.rho
+    whole = budget.amount
     seen = [_by_group(asked) for notes in [*usual, *most] for asked in notes.asked.values()]
     bounding = [_by_group(asked) for notes in most or usual for asked in notes.asked.values()]
     for group in sorted({group for site in seen for group in site}):

@@ -19,7 +19,7 @@ from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.roster import Invitation, SignedRoster, Terms, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
 from fedsynth.servers.cards import SERVERS_FILE, load_cards, write_card, write_cards
@@ -121,7 +121,7 @@ def agree(folder: Path, agreed: AgreedTerms) -> None:
     """
     server_secret(folder)
     if not (folder / TERMS).exists():
-        Account(folder / LEDGER)
+        Book(folder / LEDGER)
     open_ledger(folder)  # one that was lost is not made anew
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
@@ -146,7 +146,7 @@ def load_agreed(folder: Path) -> AgreedTerms:
     return found
 
 
-def open_ledger(folder: Path) -> Account:
+def open_ledger(folder: Path) -> Book:
     """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
 
     ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the ledger is missing, damaged or
@@ -160,7 +160,7 @@ def open_ledger(folder: Path) -> Account:
         )
     if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-    return Account(path)
+    return Book(path)
 
 
 def charged_questions(folder: Path) -> list[dict[str, Any]]:

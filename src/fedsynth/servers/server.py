@@ -36,8 +36,8 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import QuestionHead, Request, encode, is_signed
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
-from fedsynth.privacy.account import Account
-from fedsynth.privacy.charge import Charge
+from fedsynth.privacy.book import Book
+from fedsynth.privacy.book_file import Charge
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Cost, Neighbours, Norms, ProtectedChange, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
 from fedsynth.privacy.release import Deposit, Release
@@ -254,7 +254,7 @@ class ComputeParty:
 
     terms: ServerTerms
     secret: bytes
-    book: Account
+    book: Book
     _vaults: dict[str, _Vault] = field(default_factory=dict)
     _staged: dict[str, tuple[str, _Vault]] = field(default_factory=dict)
     _pending: _Pending | None = None
@@ -489,7 +489,7 @@ class ComputeParty:
                 f"this server answers at most {self.terms.questions} questions about one vault; run fewer rounds, or "
                 "ask the server's operator to allow more (fedsynth compute-server agree --questions)"
             )
-        cost = Cost(price, price**2 / 2) if held.deposit.epsilon else Cost(math.inf, price) if price else Cost()
+        cost = Cost.of(price, pure=bool(held.deposit.epsilon))
         key, verb = f"{question.vault} {question.number}", "select" if isinstance(question, SelectTable) else "open"
         self.book.begin(
             _charge(key, _run_of(question.vault), question.number, verb, question.release, statement.question, cost)

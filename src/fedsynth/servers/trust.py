@@ -16,7 +16,7 @@ from fedsynth.federation.events import Answer, Event
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import Aggregation, SimulationTerms, SiteTurn, Traffic
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
 from fedsynth.privacy.release import Release
@@ -112,7 +112,7 @@ class ThreeServers:
                 terms.neighbours,
                 exact=terms.budget.exact,
             )
-            return ComputeParty(agreed, secrets[position], Account())
+            return ComputeParty(agreed, secrets[position], Book())
 
         return replace(pinned, servers=IdealServers((server(0), server(1), server(2))))
 

@@ -19,7 +19,7 @@ from fedsynth.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fedsynth.privacy.audit import AuditResult
+    from fedsynth.privacy.book_file import AuditResult
 
 
 def doctor(
@@ -148,7 +148,7 @@ def audit(
 
       fedsynth audit audit.jsonl --noted 5f0c...
     """
-    from fedsynth.privacy.audit import verify_export
+    from fedsynth.privacy.book_file import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
         raise click.UsageError(
