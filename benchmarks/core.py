@@ -29,7 +29,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Request, decode, encode, open_envelope
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -107,7 +107,7 @@ def question(folder: Path) -> list[str]:
     lines = ["| account | CPU ms, median | tenth percentile | target |", "|---|---|---|---|"]
     for where, path in (("a file", folder / "account.sqlite"), ("memory", ":memory:")):
         policy = Policy(Budget(1.0, 1e-6), {"local": LocalNoise()}, any_plan=True)
-        site = Site("north", rows, policy, Account(path), os.urandom(32), coordinator.public)
+        site = Site("north", rows, policy, Book(path), os.urandom(32), coordinator.public)
         messages = [
             Message.of("north", bytes(32), request(schema, step), coordinator, AuditPosition()).data
             for step in range(1, QUESTIONS + 1)

@@ -281,7 +281,7 @@ def test_an_account_of_other_tables_is_refused(root):
     """The number of the format may be right where another program made the file."""
     path = only(root, "site/state/account.sqlite")
     with closing(sqlite3.connect(path)) as account:
-        account.execute("DROP TABLE restores")
+        account.execute("DROP TABLE rejected")
         account.commit()
     assert "its tables are not an account's" in refused(account_of, root)
 

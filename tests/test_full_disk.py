@@ -27,7 +27,7 @@ from fedsynth.federation.transport import InProcess, Recorded
 from fedsynth.files import write_private, write_whole
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.synthesizer import Synthesizer, own_bins
-from fedsynth.servers.ledger_file import ServerLedgerFile
+from fedsynth.privacy.book import Book
 
 ROOM = "free space there"
 
@@ -144,13 +144,14 @@ def test_a_site_says_what_to_free_without_a_traceback_and_answers_again(disk, ca
 
 
 def test_a_compute_servers_ledger_is_full_and_not_damaged(disk):
-    ledger = ServerLedgerFile(disk / "ledger.sqlite", 100, make=True)
+    book = Book(disk / "ledger.sqlite")
     fill(disk)
-    with pytest.raises(OSError, match=r".") as caught:
-        ledger.first("large", bytes(1 << 20))
-    assert explained(caught.value).startswith(f"{disk / 'ledger.sqlite'}: no space left on device; {ROOM}")
+    with pytest.raises(
+        FedsynthError, match=rf"^{disk / 'ledger.sqlite'}: no space left on its disk .*; free space there"
+    ):
+        book.first("", "large", bytes(1 << 20))
     with pytest.raises((FedsynthError, OSError), match=r"space"):
-        ServerLedgerFile(disk / "other.sqlite", 100, make=True)
+        Book(disk / "other.sqlite")
     (disk / "filler").unlink()
-    ledger.first("key", bytes(4096))
-    ledger.close()
+    assert book.first("", "large", bytes(4096)) == bytes(4096)
+    assert not book.verify().wrong

@@ -33,8 +33,8 @@ from tests.attacks.world import (
 
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.wire import Request
-from fedsynth.privacy.account import Account
-from fedsynth.privacy.account_file import PartRecord, QuestionRecord, Records
+from fedsynth.privacy.book import Book
+from fedsynth.privacy.book_file import PartRecord, QuestionRecord, Records
 from fedsynth.privacy.cost import Budget, Cost, Norms
 from fedsynth.privacy.release import Gaussian
 from fedsynth.secure.session import TURNS
@@ -55,7 +55,7 @@ def before(method: str) -> Callable[[Any], None]:
     """Return what kills a site before a method of its account."""
 
     def arm(pipe: Any) -> None:
-        setattr(Account, method, killed)
+        setattr(Book, method, killed)
 
     return arm
 
@@ -64,13 +64,13 @@ def after(method: str) -> Callable[[Any], None]:
     """Return what kills a site after a method of its account has returned."""
 
     def arm(pipe: Any) -> None:
-        whole = getattr(Account, method)
+        whole = getattr(Book, method)
 
         def run(*args: Any, **options: Any) -> None:
             whole(*args, **options)
             killed()
 
-        setattr(Account, method, run)
+        setattr(Book, method, run)
 
     return arm
 
@@ -94,11 +94,11 @@ def written(kind: type) -> Callable[[Any], None]:
 def telling(pipe: Any) -> None:
     """Tell what would have been stored, and be killed before it is."""
 
-    def store(account: Account, key: str, turn: int, reply: bytes, **_: Any) -> None:
+    def store(account: Book, key: str, turn: int, reply: bytes, **_: Any) -> None:
         pipe.send_bytes(reply)
         killed()
 
-    setattr(Account, "store", store)  # noqa: B010 - a method of another type
+    setattr(Book, "store", store)  # noqa: B010 - a method of another type
 
 
 MOMENTS = {
@@ -158,7 +158,7 @@ def at_once(jobs: Sequence[Callable[[], bytes]]) -> list[bytes]:
 
 def anew(of: Site) -> Site:
     """Return the site as another process opens it."""
-    return replace(of, account=Account(of.account._file.path))
+    return replace(of, account=Book(of.account._file.path))
 
 
 def answered(of: Site, message: Request) -> bytes:
@@ -174,7 +174,7 @@ def answered(of: Site, message: Request) -> bytes:
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
 def test_a_site_that_is_killed_answers_once(tmp_path, moment, verb):
     """Whenever a site is killed, the question is charged once, and its one answer is the one that may have left."""
-    of, message = site(account=Account(tmp_path / "account.sqlite")), question(verb=verb)
+    of, message = site(account=Book(tmp_path / "account.sqlite")), question(verb=verb)
     told = dies(of, message, moment)
     spent = anew(of).account.spent().rho
     replies = [anew(of).answer(sealed(message)) for _ in range(3)]
@@ -196,7 +196,7 @@ def test_a_site_that_is_killed_while_it_trains_answers_once(tmp_path, moment, ve
     from tests.attacks.training_world import WEIGHTS, gradient_sum, local_training, training
 
     limit = Budget(20.0, 1e-6)
-    of, message = site(budget=limit, account=Account(tmp_path / "account.sqlite")), training()
+    of, message = site(budget=limit, account=Book(tmp_path / "account.sqlite")), training()
     if verb == "average":
         message = training(local_training())
     told = dies(of, message, moment)
@@ -251,7 +251,7 @@ def _comes(turn: int, moment: int) -> bool:
 
 def test_a_charge_is_not_answered_on_other_rows_or_terms(tmp_path):
     """What was charged and not yet answered is computed on its own rows and terms, or not at all."""
-    of, message = site(account=Account(tmp_path / "account.sqlite")), question()
+    of, message = site(account=Book(tmp_path / "account.sqlite")), question()
     told = dies(of, message, telling)
     fewer = table(39)
     changed = replace(anew(of), rows=fewer, rows_digest=rows_digest(of.secret, fewer.digest))
@@ -287,7 +287,7 @@ def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
 
 def test_processes_that_are_asked_at_once_give_one_answer(tmp_path):
     """Six processes are asked the same at one moment: one charge, one salt, the same bytes."""
-    of, message = site(account=Account(tmp_path / "account.sqlite")), question()
+    of, message = site(account=Book(tmp_path / "account.sqlite")), question()
     replies = at_once([partial(answered, of, message)] * 6)
     assert len(set(replies)) == 1
     assert read(of, message, replies[0]).code == "answered"
@@ -297,7 +297,7 @@ def test_processes_that_are_asked_at_once_give_one_answer(tmp_path):
 
 def test_processes_on_two_snapshots_give_no_difference(tmp_path):
     """Of two processes that opened different rows, one answers the run; the other says nothing of its rows."""
-    of, message = site(account=Account(tmp_path / "account.sqlite")), question()
+    of, message = site(account=Book(tmp_path / "account.sqlite")), question()
     fewer = table(39)
     other = replace(of, rows=fewer, rows_digest=rows_digest(of.secret, fewer.digest))
     replies = at_once([partial(answered, which, message) for which in (of, other) * 2])
@@ -308,7 +308,7 @@ def test_processes_on_two_snapshots_give_no_difference(tmp_path):
 
 def test_processes_never_spend_more_than_the_limit_together(tmp_path):
     """Eight questions at one moment, of which the limit pays for four."""
-    of = site(account=Account(tmp_path / "account.sqlite"))
+    of = site(account=Book(tmp_path / "account.sqlite"))
     asked = [question(release=Gaussian(BUDGET.rho / 4), step=step) for step in range(8)]
     replies = at_once([partial(answered, of, message) for message in asked])
     codes = [read(of, message, data).code for message, data in zip(asked, replies, strict=True)]
@@ -324,7 +324,7 @@ def test_processes_never_spend_more_than_the_limit_together(tmp_path):
 def test_a_backup_that_is_put_back_answers_nothing_that_it_has_forgotten(tmp_path):
     """A site whose account lost a charge refuses a server that saw it, until the steward has written it off."""
     path = tmp_path / "account.sqlite"
-    of, first, second = site(account=Account(path)), question(), question(step=1)
+    of, first, second = site(account=Book(path)), question(), question(step=1)
     assert ask(of, first).answer is not None
     shutil.copy(path, tmp_path / "backup")
     noisy = ask(of, second)
@@ -345,7 +345,7 @@ def test_a_run_that_is_closed_answers_nothing_more(tmp_path):
     """Replies and salts of a closed run are gone from the file, and its questions are refused, old ones and new."""
     path = tmp_path / "account.sqlite"
     # Ten cells: the bytes of two, of which noise may make zeros, stand in a file by chance.
-    of, message = site(account=Account(path)), question(counts((AGE,)))
+    of, message = site(account=Book(path)), question(counts((AGE,)))
     reply = ask(of, message)
     spent = of.account.spent()
     assert reply.data in path.read_bytes()

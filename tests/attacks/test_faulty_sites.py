@@ -25,7 +25,7 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, Reply, encode, write_reply
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
 from fedsynth.secure.session import AGREE, KEYS, MASKED, SHARES, UNMASK, sign_keys
 from fedsynth.secure.site import SecureSum
@@ -273,11 +273,11 @@ def test_a16_what_was_released_without_a_site_stays_so_when_a_run_is_resumed(tmp
 def spent_account(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Return the file of an account with charges, replies, a secret and a rejected message."""
     path = tmp_path_factory.mktemp("account") / "account.sqlite"
-    of = site(account=Account(path))
+    of = site(account=Book(path))
     for step in range(5):
         assert ask(of, question(step=step)).answer is not None
     ask(of, question(schema="0" * 64))
-    of.account.secret("site", bytes(32))
+    of.account.first("", "site", bytes(32))
     return path.read_bytes()
 
 
@@ -285,15 +285,15 @@ def test_a17_a_damaged_account_is_not_believed(tmp_path, spent_account):
     """An account with a changed bit says so, or says what was spent; no question is answered a second time."""
     path = tmp_path / "account.sqlite"
     path.write_bytes(spent_account)
-    spent = Account(path).spent()
-    first = ask(site(account=Account(path)), question()).data
+    spent = Book(path).spent()
+    first = ask(site(account=Book(path)), question()).data
     told = {"as it was": 0, "damaged": 0}
     for at in np.random.default_rng(0).integers(0, len(spent_account), 100):
         bad = bytearray(spent_account)
         bad[at] ^= 8
         path.write_bytes(bad)
         try:
-            account = Account(path)
+            account = Book(path)
             assert account.spent() == spent, at
             reply = ask(site(account=account), question())
         except FedsynthError:
@@ -308,13 +308,13 @@ def test_a17_verification_finds_every_changed_charge(tmp_path, spent_account):
     """The steward's check names an account whose rows, totals or replies were changed."""
     path = tmp_path / "account.sqlite"
     path.write_bytes(spent_account)
-    assert Account(path).verify().wrong == ""
+    assert Book(path).verify().wrong == ""
     rho = str(CHEAP.rho).encode()
     at, missed = spent_account.find(rho), []
     while at >= 0:
         path.write_bytes(spent_account[:at] + bytes([spent_account[at] ^ 1]) + spent_account[at + 1 :])
         try:
-            if not Account(path).verify().wrong:
+            if not Book(path).verify().wrong:
                 missed.append(at)
         except FedsynthError:
             pass
@@ -326,7 +326,7 @@ def test_a17_a_site_whose_account_is_damaged_answers_nothing(tmp_path, spent_acc
     """A site that cannot read its account gives no answer, and nothing raises out of it."""
     path = tmp_path / "account.sqlite"
     path.write_bytes(spent_account)
-    of = site(account=Account(path))
+    of = site(account=Book(path))
     path.write_bytes(spent_account[:1024] + bytes(len(spent_account) - 1024))
     assert ask(of, question(step=9)).code == "failed"
     assert replace(of).name == "north"

@@ -27,7 +27,7 @@ from tests.tables import contingency
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.wire import encode
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Cost, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -142,7 +142,7 @@ def test_a07_noise_does_not_depend_on_rows():
 
     def noise(rows: int) -> list[int]:
         held = table(rows)
-        asked = site(held, account=Account(entropy=lambda key: b"s" * 32))
+        asked = site(held, account=Book(entropy=lambda key: b"s" * 32))
         exact = contingency(held, [SEX]).ravel()
         return [int(one) for one in values(ask(asked, question())) - exact]
 
@@ -156,12 +156,12 @@ def test_a07_a_forgotten_question_gets_other_noise(tmp_path, verb):
     The coordinator does not say that it saw more. Six of ten cells of noise of 50 and more agree once in 10^12 times.
     """
     path, asked = tmp_path / "account.sqlite", question(counts((AGE,)), verb=verb)
-    of = site(table(40), account=Account(path))
+    of = site(table(40), account=Book(path))
     forgotten = path.read_bytes()
     before = values(ask(of, asked))
     path.write_bytes(forgotten)
     changed = table(39)
-    after = values(ask(with_rows(replace(of, account=Account(path), rows_digest=""), changed), asked))
+    after = values(ask(with_rows(replace(of, account=Book(path), rows_digest=""), changed), asked))
     exact = contingency(table(40), [AGE]).ravel() - contingency(changed, [AGE]).ravel()
     assert not np.array_equal(before - after, exact)
     assert (before - after != exact).sum() >= 5

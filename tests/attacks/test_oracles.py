@@ -45,7 +45,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods.flaim_scores import FLAIMSelection
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian, SampledGaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
@@ -203,7 +203,7 @@ def test_a08_no_line_whatever_is_seen_from_outside(tmp_path_factory, told_withou
 class Watched:
     """Rows that note what had been charged whenever they are opened, and cannot always be."""
 
-    account: Account
+    account: Book
     fails: bool = False
     charged: list[float] = field(default_factory=list)
     schema: Schema = SCHEMA

@@ -32,8 +32,8 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.methods import find_method
-from fedsynth.privacy.account import LARGEST_KEPT, Account
-from fedsynth.privacy.account_file import RunRecord
+from fedsynth.privacy.book import LARGEST_KEPT, Book
+from fedsynth.privacy.book_file import RunRecord
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Deposit, Gaussian
 from fedsynth.runs.dry_run import even_rows, forecast
@@ -107,7 +107,7 @@ def test_b11_the_bound_depends_on_public_facts_alone(tmp_path):
 @pytest.fixture
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let sites store no answer that they can make again, however small."""
-    monkeypatch.setattr("fedsynth.privacy.account.LARGEST_KEPT", 0)
+    monkeypatch.setattr("fedsynth.privacy.book.LARGEST_KEPT", 0)
     monkeypatch.setattr("fedsynth.federation.site.LARGEST_KEPT", 0)
 
 
@@ -121,8 +121,8 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         (TrustedServer(), {"trust": "trusted", "verb": "deposit", "release": Deposit(1e-4)}),
     ],
 )
-def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(trust, fields):
-    of = site(trust=trust)
+def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(tmp_path, trust, fields):
+    of = site(trust=trust, account=Book(tmp_path / "account.sqlite"))
     data = sealed(question(**fields))
     first = of.answer(data)
     assert ask(of, question(**fields)).code == "answered"
@@ -150,12 +150,12 @@ def test_b11_a_crash_before_the_reply_is_stored_changes_no_byte(tmp_path, monkey
     config = wide_site(tmp_path / "north", "streamed = true" if stored else "")
     made: list[bytes] = []
 
-    def crash(self: Account, key: str, turn: int, reply: bytes, **_: Any) -> bytes:
+    def crash(self: Book, key: str, turn: int, reply: bytes, **_: Any) -> bytes:
         made.append(reply)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as crashing:
-        crashing.setattr(Account, "store", crash)
+        crashing.setattr(Book, "store", crash)
         assert ask_deployed(config, wide()).code == "failed"
     replies = [answer(config, [sealed(wide())]).replies[0] for _ in range(2)]
     assert replies == [made[0], made[0]]

@@ -54,7 +54,7 @@ from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit, protect
 from fedsynth.privacy.noise import add_noise
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
@@ -406,7 +406,7 @@ def advantage(rows: Table) -> tuple[float, float]:
     assert 0.95 * declared < length <= declared
     found = []
     for held, secret in ((rows, b"a" * 32), (only("rare", 0), b"b" * 32)):
-        account = Account(entropy=_seeded(secret))
+        account = Book(entropy=_seeded(secret))
         of = site(held, budget=Budget(1e5, 0.5), secret=secret, account=account)
         replies = (values(ask(of, training(query, release=release, step=step))) for step in range(ASKED))
         sides = np.array([float(reply @ direction) / length > length / 2 for reply in replies])

@@ -27,9 +27,8 @@ from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.plan import Plan, PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
-from fedsynth.privacy.account import Account
-from fedsynth.privacy.audit import verify_export
-from fedsynth.privacy.charge import Charge
+from fedsynth.privacy.book import Book
+from fedsynth.privacy.book_file import Charge, verify_export
 from fedsynth.privacy.cost import (
     Budget,
     Cost,
@@ -223,7 +222,7 @@ def charge(number: int, change: ProtectedChange, least: ProtectedChange, cost: C
 )
 def test_a_total_with_samples_is_priced_for_no_larger_unit(change):
     """At the one order of a limit, samples have no bound for groups: nothing is answered until the change is undone."""
-    account, one = Account(), ProtectedChange()
+    account, one = Book(), ProtectedChange()
     sampled = SAMPLED.cost(Norms(1, 1))
     account.begin(charge(0, one, one, sampled))
     for late in (charge(1, change, change, Cost(math.inf, 1e-4)), charge(2, change, change, Cost())):
@@ -240,7 +239,7 @@ def test_a_total_with_samples_is_priced_for_no_larger_unit(change):
 
 def test_samples_for_a_smaller_unit_than_the_accounts_are_refused():
     """What a smaller unit would cost the larger one is not known; samples for the larger one are charged."""
-    account, one, five = Account(), ProtectedChange(), ProtectedChange(Unit(5))
+    account, one, five = Book(), ProtectedChange(), ProtectedChange(Unit(5))
     account.begin(charge(0, five, five, Cost(math.inf, 1e-4)))
     with pytest.raises(Refused, match="a method that samples no rows"):
         account.begin(charge(1, one, one, SAMPLED.cost(Norms(1, 1))))
@@ -255,11 +254,11 @@ def test_samples_for_a_smaller_unit_than_the_accounts_are_refused():
 def test_two_processes_of_two_policies_agree_on_one_unit(tmp_path):
     """While a process of the old policy still answers, each charge counts for the larger unit from the first one on."""
     path = tmp_path / "account.sqlite"
-    Account(path)
+    Book(path)
     barrier = FORK.Barrier(2)
 
     def run(rows: int) -> None:
-        of = site(budget=WIDE, unit=Unit(rows), account=Account(path))
+        of = site(budget=WIDE, unit=Unit(rows), account=Book(path))
         barrier.wait(60)
         for step in range(8):
             put(of, f"{rows}-{step}", Gaussian(1e-4))
@@ -270,7 +269,7 @@ def test_two_processes_of_two_policies_agree_on_one_unit(tmp_path):
     for process in processes:
         process.join(120)
         assert process.exitcode == 0
-    account = Account(path)
+    account = Book(path)
     assert account.verify().wrong == ""
     assert len(account.charges()) == 16
     assert account.change == ProtectedChange(Unit(5))
@@ -281,7 +280,7 @@ def test_two_processes_of_two_policies_agree_on_one_unit(tmp_path):
 def test_a_site_that_is_killed_while_it_prices_anew(tmp_path, when):
     """The new total and the charge that needed it are on the disk together, or neither is."""
     path = tmp_path / "account.sqlite"
-    put(site(budget=WIDE, account=Account(path)), "first", Gaussian(1e-4))
+    put(site(budget=WIDE, account=Book(path)), "first", Gaussian(1e-4))
 
     def die() -> None:
         connect: Any = sqlite3.connect
@@ -299,13 +298,13 @@ def test_a_site_that_is_killed_while_it_prices_anew(tmp_path, when):
                 return result
 
         setattr(sqlite3, "connect", partial(connect, factory=Dying))  # noqa: B010 - a function of another type
-        put(site(budget=WIDE, unit=Unit(5), account=Account(path)), "second", Gaussian(1e-4))
+        put(site(budget=WIDE, unit=Unit(5), account=Book(path)), "second", Gaussian(1e-4))
 
     process = FORK.Process(target=die)
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
-    account = Account(path)
+    account = Book(path)
     assert account.verify().wrong == ""
     done = when == "committed"
     assert account.spent().rho == pytest.approx(26e-4 if done else 1e-4)
@@ -317,13 +316,13 @@ def test_a_site_that_is_killed_while_it_prices_anew(tmp_path, when):
 def test_a_backup_from_before_a_change_is_priced_anew_with_what_it_lost(tmp_path):
     """A restored account counts for the backup's unit; the next charge prices its write-offs for the policy's."""
     path, limit = tmp_path / "account.sqlite", Budget(0.1, DELTA)
-    of = site(budget=WIDE, per_run=limit, account=Account(path))
+    of = site(budget=WIDE, per_run=limit, account=Book(path))
     put(of, "open", Gaussian(1e-4))
     shutil.copy(path, tmp_path / "backup")
     raised = under(of, unit=Unit(5))
     seen = put(raised, "later", Gaussian(1e-4)).seen
     shutil.copy(tmp_path / "backup", path)
-    account = Account(path)
+    account = Book(path)
     account.restored(seen.row, {"later": limit}, sampled=False)
     assert account.spent().rho == pytest.approx(2 * limit.rho)
     assert account.change == ProtectedChange()
@@ -335,7 +334,7 @@ def test_a_backup_from_before_a_change_is_priced_anew_with_what_it_lost(tmp_path
 def test_a_backup_from_after_a_change_writes_off_no_run_from_before(tmp_path):
     """Such a run was refused since: it has no lost charges, and is closed."""
     path, limit = tmp_path / "account.sqlite", Budget(0.1, DELTA)
-    of = site(budget=WIDE, per_run=limit, account=Account(path))
+    of = site(budget=WIDE, per_run=limit, account=Book(path))
     put(of, "before", Gaussian(1e-4))
     of = under(of, unit=Unit(5))
     put(of, "after", Gaussian(1e-4))
@@ -440,7 +439,7 @@ def _random_change(draw: random.Random, neighbours: Neighbours | None = None) ->
 def test_the_total_bounds_what_any_sequence_costs_a_person(seed):
     """For questions under random policies, units and relations, each of which may ask for more than the policy does."""
     draw = random.Random(seed)
-    account = Account()
+    account = Book()
     endless, before = Budget(1e9, DELTA), ProtectedChange()
     made: list[tuple[Gaussian | Laplace, ProtectedChange, str]] = []
     for number in range(draw.randrange(1, 25)):
@@ -468,7 +467,7 @@ def test_the_total_bounds_what_any_sequence_costs_a_person(seed):
 def test_the_most_charged_site_bounds_what_a_person_at_several_sites_pays(seed):
     """Also if a person's sites take part in different questions, and a policy asks for more sites than before."""
     draw = random.Random(1000 + seed)
-    accounts = [Account() for _ in range(4)]
+    accounts = [Book() for _ in range(4)]
     endless = Budget(1e9, DELTA)
     least = ProtectedChange()
     made: list[tuple[Gaussian, ProtectedChange, str, list[int]]] = []

@@ -29,7 +29,7 @@ from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope, sign_request
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Norms, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -78,7 +78,7 @@ def site(
     *,
     name: str = "north",
     trust: Trust | None = None,
-    account: Account | None = None,
+    account: Book | None = None,
     secret: bytes = bytes(range(32)),
     **policy: Any,
 ) -> Site:
@@ -88,7 +88,7 @@ def site(
     rules = Policy(options.pop("budget", BUDGET), {accepted.name: accepted}, **options)
     held = table() if rows is None else rows
     digest = rows_digest(secret, held.digest)
-    return Site(name, held, rules, account or Account(), secret, COORDINATOR.public, digest)
+    return Site(name, held, rules, account or Book(), secret, COORDINATOR.public, digest)
 
 
 def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> list[Site]:
@@ -101,7 +101,7 @@ def secure_sites(number: int, trust: SecureSum, folder: Path | None = None) -> l
             name=name,
             trust=agreed,
             secret=secret,
-            account=None if folder is None else Account(folder / f"{name}.sqlite"),
+            account=None if folder is None else Book(folder / f"{name}.sqlite"),
         )
         for k, (name, secret) in enumerate(secrets.items())
     ]

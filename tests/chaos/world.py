@@ -45,7 +45,7 @@ from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message, Recorded
 from fedsynth.federation.wire import AuditPosition, Reply
-from fedsynth.privacy.account import Account, now
+from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.folder import RunFolder
@@ -159,7 +159,7 @@ def serve(home: Path, listener: str, seeded: bool, days: int, slow: bool, room: 
         _limit_files(home / "state", room)
     if slow:
         for name in ("begin", "store", "_append", "pin"):
-            _slow(Account, name, rng)
+            _slow(Book, name, rng)
     if days:
         seconds, nanoseconds = time.time, time.time_ns
         time.time = lambda: seconds() + shift.total_seconds()
@@ -168,11 +168,11 @@ def serve(home: Path, listener: str, seeded: bool, days: int, slow: bool, room: 
     def clock() -> datetime:
         return now() + shift
 
-    def opened(path: Path) -> Account:
+    def opened(path: Path) -> Book:
         entropy = _seeded(_secret(SEED, path.parents[1].name)) if seeded else None
-        return Account(path, entropy=entropy, clock=clock)
+        return Book(path, entropy=entropy, clock=clock)
 
-    setattr(site_state, "Account", opened)  # noqa: B010 - the salts of the simulation and the clock are parameters of it
+    setattr(site_state, "Book", opened)  # noqa: B010 - the salts of the simulation and the clock are parameters of it
     with socket.socket(socket.AF_UNIX) as door:
         Path(listener).unlink(missing_ok=True)
         door.bind(listener)
@@ -504,9 +504,9 @@ def undisturbed(setup: Setup, folder: Path) -> tuple[bytes, bytes]:
 # Verdicts
 
 
-def account_of(outcome: Outcome, name: str) -> Account:
+def account_of(outcome: Outcome, name: str) -> Book:
     """Return a site's account."""
-    return Account(load_site_config(outcome.root / "sites" / name).account)
+    return Book(load_site_config(outcome.root / "sites" / name).account)
 
 
 def faults_of_accounts(outcome: Outcome) -> list[str]:

@@ -29,7 +29,7 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import Records
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget
 from fedsynth.privacy.release import Exact
 from fedsynth.rows import Rows, Table
@@ -220,7 +220,7 @@ class Counted:
 
 @pytest.mark.parametrize("counted", [False, True], ids=["read", "counted"])
 def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, server, counted):
-    account, coordinator = Account(), Keys(bytes(32))
+    account, coordinator = Book(), Keys(bytes(32))
 
     def ask(query: Query, step: int = 0) -> Reply:
         policy = Policy(Budget.none(), {"local": LocalNoise()}, exact=True, any_plan=True)

@@ -37,7 +37,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.files import write_private
 from fedsynth.keys import Keys
 from fedsynth.methods import Method
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
 from fedsynth.runs.job import Deployment, Job
@@ -133,7 +133,7 @@ def lay_out(
         (home / "site.toml").write_text(tomli_w.dumps(content))
         (home / "roster.toml").write_text(roster)
         (home / "state").mkdir(mode=0o700)
-        Account(load_site_config(home).account).secret(SECRET, _secret(SEED, name))
+        Book(load_site_config(home).account).first("", SECRET, _secret(SEED, name))
     return Job.load(root / "job.toml")
 
 
@@ -146,10 +146,10 @@ def of(job: Job, **changed: Any) -> Deployment:
 def seeded_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let deployed sites in this process draw the salts of the seeded simulation, so that their bits are its bits."""
 
-    def seeded(path: Path) -> Account:
-        return Account(path, entropy=_seeded(_secret(SEED, path.parents[1].name)))
+    def seeded(path: Path) -> Book:
+        return Book(path, entropy=_seeded(_secret(SEED, path.parents[1].name)))
 
-    monkeypatch.setattr(site_state, "Account", seeded)
+    monkeypatch.setattr(site_state, "Book", seeded)
 
 
 def begin(root: Path, job: Job, schema: Schema) -> None:
@@ -192,10 +192,10 @@ def product(folder: Path) -> tuple[bytes, bytes]:
     return (folder / "model.fedsynth").read_bytes(), (folder / "synthetic.csv").read_bytes()
 
 
-def accounts(root: Path) -> dict[str, Account]:
+def accounts(root: Path) -> dict[str, Book]:
     """Return each site's own account."""
     homes = sorted((root / "sites").iterdir())
-    return {home.name: Account(load_site_config(home).account) for home in homes}
+    return {home.name: Book(load_site_config(home).account) for home in homes}
 
 
 def spent(root: Path) -> dict[str, float]:

@@ -14,7 +14,7 @@ from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Transport
-from fedsynth.privacy.account_file import AccountFile, RunRecord
+from fedsynth.privacy.book_file import BookFile, RunRecord
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_deployed
 
@@ -46,8 +46,8 @@ def drop_triggers(root: Path) -> None:
 
 def _reopen(account: Path) -> None:
     """Let the runs of an account that kept its salts go on, over a new copy of the same rows."""
-    with AccountFile(str(account)).transaction() as records:
-        records.execute("DELETE FROM parts WHERE key NOT LIKE 'run %'")
+    with BookFile(str(account)).transaction() as records:
+        records.execute("DELETE FROM parts WHERE key != '' AND key NOT LIKE 'run %'")
         for run in records.all(RunRecord):
             records.put(run._replace(closed=0, rows=""))
 

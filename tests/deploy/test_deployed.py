@@ -18,7 +18,7 @@ from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.keys import Keys
 from fedsynth.methods import find_method
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.proof.commands import prove_run
 from fedsynth.runs.dry_run import forecast
 from fedsynth.runs.job import Deployment, Job
@@ -54,9 +54,7 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
         coordinator_sees_exact_counts=trust.name == "trusted",
     )
     key = Keys(SECRET).public
-    sites = [
-        Site(name, random_table(80, at), policy, Account(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)
-    ]
+    sites = [Site(name, random_table(80, at), policy, Book(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)]
     assert job.deployment is not None
     return replace(job, deployment=replace(job.deployment, plan=plan.digest)), InProcess(sites)
 

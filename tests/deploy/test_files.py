@@ -75,7 +75,7 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.keys import Keys
 from fedsynth.methods import find_method
-from fedsynth.privacy.account import Account, now
+from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.runs.job import Job
@@ -216,11 +216,11 @@ def test_a_clock_that_is_wrong_for_one_answer_changes_nothing(tmp_path, monkeypa
     off = dict.fromkeys(("sites", "server"), 0)
     seconds = time.time
 
-    def opened(path: Path) -> Account:
+    def opened(path: Path) -> Book:
         entropy = _seeded(_secret(SEED, path.parents[1].name))
-        return Account(path, entropy=entropy, clock=lambda: now() + timedelta(days=off["sites"]))
+        return Book(path, entropy=entropy, clock=lambda: now() + timedelta(days=off["sites"]))
 
-    monkeypatch.setattr(site_state, "Account", opened)
+    monkeypatch.setattr(site_state, "Book", opened)
     monkeypatch.setattr(time, "time", lambda: seconds() + 86400 * off["server"])
     for site in TABLES:
         (reply,) = answer(load_site_config(root / "sites" / site), [question(site, run="older").data]).replies

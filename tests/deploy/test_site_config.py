@@ -48,9 +48,8 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.files import private_folder
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
-from fedsynth.privacy.account_file import AccountFile, ClockRecord, RunRecord
-from fedsynth.privacy.charge import Charge
+from fedsynth.privacy.book import Book
+from fedsynth.privacy.book_file import BookFile, Charge, ClockRecord, RunRecord
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
@@ -277,7 +276,7 @@ def test_an_account_that_is_gone_or_open_to_others_or_not_ours_is_an_error(tmp_p
     with pytest.raises(FedsynthError, match="chmod"):
         open_site(config)
     config.account.unlink()
-    Account(config.account)
+    Book(config.account)
     for _ in range(2):  # and stays one: no secret is made up on the way
         with pytest.raises(FedsynthError, match="holds no secret"):
             open_site(config)
@@ -476,7 +475,7 @@ def test_runs_that_ask_nothing_more_are_closed_and_their_copies_deleted(tmp_path
 
 def grow_old(config: SiteConfig, run: str, days: float) -> None:
     """Let the last question of a run be so many days old, as the account counts them."""
-    with AccountFile(str(config.account)).transaction() as records:
+    with BookFile(str(config.account)).transaction() as records:
         found = records.one(RunRecord, "run = ?", run)
         assert found is not None
         now = records.one(ClockRecord)
@@ -949,7 +948,7 @@ def test_check_names_each_fault_with_its_mend_and_code(ready):
 
     config = load_site_config(ready)
     site = open_site(config)
-    account = Account(config.account)
+    account = Book(config.account)
     account.begin(spend_all(site))
     finds("account", 4, "nothing is left")
     assert "spent epsilon = 1 of 1" in check(ready)[1]["account"][1]

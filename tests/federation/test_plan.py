@@ -38,7 +38,7 @@ from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys
 from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.generators import PGM
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import Gaussian, Laplace, Public
@@ -87,12 +87,12 @@ def forecast(
     return dry_run.forecast(name, method, terms, limits=limits, apportions=apportions, **more)
 
 
-def site(table: Table | None = None, account: Account | None = None, plan: Plan = PLAN, **policy: Any) -> Site:
+def site(table: Table | None = None, account: Book | None = None, plan: Plan = PLAN, **policy: Any) -> Site:
     trusts = {"local": LocalNoise(), "trusted": TrustedServer()}
     terms = {"coordinator_sees_exact_counts": True, "plans": {plan.digest: plan}}
     rules = Policy(**{"budget": BUDGET, "trusts": trusts, **terms, **policy})
     rows = random_table(200, 0) if table is None else table
-    return Site("a", rows, rules, account or Account(), bytes(32), COORDINATOR.public)
+    return Site("a", rows, rules, account or Book(), bytes(32), COORDINATOR.public)
 
 
 def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: Any) -> Reply:
@@ -299,7 +299,7 @@ def test_the_plans_budget_bounds_the_run_below_the_policys():
 
 
 def test_threads_cannot_ask_more_than_was_planned(tmp_path):
-    asked = site(account=Account(tmp_path / "account.sqlite"))
+    asked = site(account=Book(tmp_path / "account.sqlite"))
     with ThreadPoolExecutor(8) as pool:
         codes = [reply.code for reply in pool.map(lambda step: ask(asked, step=step), range(30))]
     assert (codes.count("answered"), codes.count("refused")) == (10, 20)
@@ -362,7 +362,7 @@ def test_a_policy_is_what_the_file_says(tmp_path):
     assert (policy.answer_every, policy.keep_runs_days) == (2.0, 30.5)
     assert policy.plans == {PLAN.digest: PLAN}
     assert not policy.exact
-    asked = Site("a", random_table(9, 0), policy, Account(), bytes(32), COORDINATOR.public)
+    asked = Site("a", random_table(9, 0), policy, Book(), bytes(32), COORDINATOR.public)
     assert ask(asked).code == "answered"
     least = policy_from_toml({"budget": {"epsilon": 1, "delta": 0}, "trusts": {"local": {}}})
     assert (least.per_run, least.schemas, least.plans, least.size_is_public) == (None, frozenset(), {}, False)

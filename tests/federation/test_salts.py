@@ -8,7 +8,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 
@@ -25,7 +25,7 @@ def test_two_questions_have_unrelated_noise_even_where_a_salt_repeats(salt):
     def transport(made):
         site = made[0]
         if salt == "repeated":
-            account = Account(entropy=lambda key: bytes(32))
+            account = Book(entropy=lambda key: bytes(32))
             site = Site(site.name, site.rows, site.policy, account, site.secret, site.coordinator, site.rows_digest)
         return InProcess([site])
 
@@ -48,7 +48,7 @@ def test_one_question_has_unrelated_noise_under_another_salt(verb):
     asked = question(counts(*[(SEX,)] * 100), verb=verb)
 
     def noise(salt: bytes) -> np.ndarray:
-        return values(ask(site(table(40), account=Account(entropy=lambda key: salt * 32)), asked))
+        return values(ask(site(table(40), account=Book(entropy=lambda key: salt * 32)), asked))
 
     first, other, again = noise(b"a"), noise(b"b"), noise(b"a")
     assert np.array_equal(first, again)
@@ -61,7 +61,7 @@ def test_keys_of_a_run_depend_on_its_salt():
     from fedsynth.federation.site import _Turn
 
     def keys(salt: bytes) -> tuple[bytes, bytes]:
-        of, asked = site(account=Account(entropy=lambda key: salt * 32)), question()
+        of, asked = site(account=Book(entropy=lambda key: salt * 32)), question()
         ask(of, asked)
         turn = _Turn(of, asked)
         turn.answer()

@@ -25,7 +25,7 @@ from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply, Request
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, add_noise
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Public, SampledGaussian
@@ -38,11 +38,11 @@ ONE = Norms(1.0, 1.0)
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 
-def site(table: Table | None = None, account: Account | None = None, **policy: Any) -> Site:
+def site(table: Table | None = None, account: Book | None = None, **policy: Any) -> Site:
     trusts = {"local": LocalNoise()}
     rules = Policy(**{"budget": BUDGET, "trusts": trusts, "any_plan": True, "verbs": VERBS, **policy})
     rows = random_table(200, 0) if table is None else table
-    return Site("a", rows, rules, account or Account(), bytes(32), COORDINATOR.public)
+    return Site("a", rows, rules, account or Book(), bytes(32), COORDINATOR.public)
 
 
 def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
@@ -165,7 +165,7 @@ def test_the_same_question_has_the_same_answer_and_every_other_one_other_noise()
 
 
 def test_concurrent_questions_never_pass_the_budget(tmp_path):
-    asked = site(account=Account(tmp_path / "account.sqlite"))
+    asked = site(account=Book(tmp_path / "account.sqlite"))
     each = Gaussian(BUDGET.rho / 10)
     with ThreadPoolExecutor(8) as pool:
         codes = [reply.code for reply in pool.map(lambda step: ask(asked, step=step, release=each), range(30))]

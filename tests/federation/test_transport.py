@@ -37,7 +37,7 @@ from fedsynth.federation.transport import InProcess, Message, Recorded, _record,
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import NO_ROW, encode, write_reply
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
 from fedsynth.secure.session import AGREE, MASKED, SHARES, UNMASK
 from fedsynth.secure.site import SecureSum
@@ -212,7 +212,7 @@ def test_a_site_may_be_a_new_process_for_every_message(trust, tmp_path):
 
 
 def _stored(site: Site, folder: Path) -> Site:
-    return replace(site, account=Account(folder / f"{site.name}.sqlite", entropy=site.account._entropy))
+    return replace(site, account=Book(folder / f"{site.name}.sqlite", entropy=site.account._entropy))
 
 
 _PLUGIN = """

@@ -17,8 +17,8 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.privacy.account_file import RunRecord
-from fedsynth.privacy.cost import ORDERS, ROUNDING, Budget, Cost, Norms, group_epsilon
+from fedsynth.privacy.book_file import RunRecord
+from fedsynth.privacy.cost import ORDERS, ROUNDING, Budget, Cost, Norms, ProtectedChange, group_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import (
     SMALLEST_RHO,
@@ -481,7 +481,7 @@ def test_sites_that_paid_in_different_ways_are_each_within_the_budget():
 
 def test_a_backup_of_an_account_that_paid_for_samples_is_written_off_at_every_order_up_to_the_runs():
     limit, other = Budget(1.0, 1e-6), Budget(4.0, 1e-6)
-    run = RunRecord("r", 0, "", 0.0, 0.0, limit.epsilon, limit.delta, 0.0, "")
+    run = RunRecord("r", 0, "", Cost(), limit, 0.0, ProtectedChange())
     rest = run.rest(sampled=True)
     assert limit.price(rest) >= limit.rho
     assert other.order < limit.order

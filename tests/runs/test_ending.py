@@ -247,10 +247,10 @@ def test_questions_that_are_carried_after_the_end_do_not_open_the_run_again(tmp_
 def fresh(home: Path) -> None:
     """Give a site an empty account, as if it had been away."""
     from fedsynth.deploy.host.state import SECRET
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.book import Book
 
     (home / "state").mkdir(mode=0o700)
-    Account(load_site_config(home).account).secret(SECRET, _secret(SEED, home.name))
+    Book(load_site_config(home).account).first("", SECRET, _secret(SEED, home.name))
 
 
 def test_a_run_that_stops_tells_no_end(tmp_path):

@@ -25,7 +25,7 @@ from fedsynth.federation.simulate import _secret
 from fedsynth.files import private_folder, write_private
 from fedsynth.keys import Keys
 from fedsynth.rows import Table
-from fedsynth.servers.host import SECRET, AgreedTerms, agree, make, open_ledger, pin
+from fedsynth.servers.host import SECRET, AgreedTerms, agree, charged_questions, make, pin
 from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.trust import ThreeServers
@@ -48,10 +48,7 @@ class Processes:
 
     def charged(self, number: int) -> list[tuple[str, int, float]]:
         """Return what a server's ledger says that it charged; raises an error where its audit is broken."""
-        ledger = open_ledger(self.folder(number))
-        rows = [(row.vault, row.number, row.price) for row in ledger.audit()]
-        ledger.close()
-        return rows
+        return [(row["vault"], row["number"], row["price"]) for row in charged_questions(self.folder(number))]
 
     def log(self, number: int) -> str:
         return (self.home / f"log-{number}").read_text()

@@ -302,9 +302,9 @@ def test_a_ledger_that_was_lost_is_not_made_anew(tmp_path):
     set_up(tmp_path, [bytes([number]) * 32 for number in range(3)], agreed)
     folder = tmp_path / "server-0"
     agree(folder, agreed)
-    assert open_ledger(folder).most_questions == 64
+    assert open_ledger(folder).head()[0] == 0
     (folder / LEDGER).unlink()
-    with pytest.raises(FedsynthError, match=r"ledger.sqlite is missing, .* restore its newest backup"):
+    with pytest.raises(FedsynthError, match=r"ledger.sqlite is missing or empty, .* restore its newest backup"):
         agree(folder, agreed)
     assert not (folder / LEDGER).exists()
 
@@ -317,7 +317,7 @@ def test_terms_are_accepted_again_after_an_interruption_while_the_ledger_was_mad
         (folder / name).unlink()
     (folder / LEDGER).touch(0o600)
     agree(folder, agreed)
-    assert open_ledger(folder).most_questions == 64
+    assert open_ledger(folder).head()[0] == 0
 
 
 @pytest.mark.deployment

@@ -21,6 +21,7 @@ from fedsynth.errors import BudgetExceeded, InvalidParameter, Refused, SiteLost
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import sign_request
 from fedsynth.keys import Keys, seal
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace
@@ -28,7 +29,6 @@ from fedsynth.rows import concatenate
 from fedsynth.schema.bins import Axis
 from fedsynth.servers import server as servers_file
 from fedsynth.servers.ideal import drawn, utilities
-from fedsynth.servers.ledger_file import ServerLedgerFile
 from fedsynth.servers.questions import (
     GRAIN,
     MOST_CANDIDATES,
@@ -435,13 +435,13 @@ def test_a_question_is_answered_once_and_from_what_is_stored_then():
     assert (world.ideal.open(open_of(vault, (0, 1))) == first).all()
     index = world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1))
     assert world.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1)) == index
-    assert {ledger.spent(vault)[0] for ledger in world.books} == {2}
-    assert [ledger.spent(vault)[1] for ledger in world.books] == pytest.approx([0.2] * SERVERS)
+    assert {count for count, _ in world.spent(vault)} == {2}
+    assert [cost for _, cost in world.spent(vault)] == pytest.approx([0.2] * SERVERS)
     with pytest.raises(Refused, match="differs from the one"):
         world.ideal.open(open_of(vault, (0,)))
     with pytest.raises(Refused, match="out of order"):
         world.ideal.open(open_of(vault, (0,), number=5))
-    assert [ledger.spent(vault)[0] for ledger in world.books] == [2] * SERVERS
+    assert [count for count, _ in world.spent(vault)] == [2] * SERVERS
 
 
 def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bits():
@@ -453,8 +453,8 @@ def test_a_server_that_starts_again_goes_on_from_its_book_and_gives_the_same_bit
     assert again.filled() == vault
     assert (again.ideal.open(open_of(vault, (0, 1))) == first).all()
     assert again.ideal.draw(draw_of(vault, (0,), (1,), (2, 3), number=1)) == drew
-    assert {ledger.spent(vault)[0] for ledger in world.books} == {2}
-    assert [ledger.spent(vault)[1] for ledger in world.books] == pytest.approx([0.2] * SERVERS)
+    assert {count for count, _ in world.spent(vault)} == {2}
+    assert [cost for _, cost in world.spent(vault)] == pytest.approx([0.2] * SERVERS)
     with pytest.raises(BudgetExceeded, match="deposited"):
         again.ideal.open(open_of(vault, (0, 1), rho=0.81, number=2))
     other = World(books=world.books, seed=0)
@@ -480,7 +480,7 @@ def test_a_vault_opens_no_more_than_was_deposited():
     with pytest.raises(BudgetExceeded):
         world.ideal.open(msgspec.structs.replace(open_of(vault, (0,), number=1), release=Exact()))
     world.ideal.draw(draw_of(vault, (0,), (1,), rho=0.4, number=1))
-    assert {ledger.spent(vault) for ledger in world.books} == {(2, 1.0)}
+    assert set(world.spent(vault)) == {(2, 1.0)}
     pure = World(budget=Budget(1.0, 0.0))
     vault = pure.filled(release=Deposit(epsilon=1.0))
     with pytest.raises(BudgetExceeded):  # Gaussian noise has no pure price
@@ -498,21 +498,18 @@ def test_the_vaults_of_a_run_add_up():
         world.begin(world.request(release=Deposit(epsilon=0.6), step=1))
 
 
-def test_no_share_leaves_for_a_question_that_the_ledger_did_not_charge(tmp_path):
-    books = tuple(ServerLedgerFile(tmp_path / f"ledger-{number}", 1, make=True) for number in range(SERVERS))
-    world = World(books=books)  # type: ignore[arg-type]
+def test_no_share_leaves_for_a_question_that_the_book_did_not_charge(tmp_path):
+    world = World(books=tuple(Book(tmp_path / f"ledger-{number}") for number in range(SERVERS)), questions=1)
     vault = world.filled()
     world.ideal.open(open_of(vault, (0,)))
     server = world.parties[0]
     assert server.share().size == SCHEMA.sizes[0]
     with pytest.raises(BudgetExceeded, match="at most 1 questions"):
         world.ideal.draw(draw_of(vault, (0,), (1,), number=1))
-    assert server.ledger.said(f"statement {vault} 1") is not None  # agreed to, and not charged
+    assert server.book.said(vault, "statement 1") is not None  # agreed to, and not charged
     for step in (server.scores, server.gumbels, lambda: server.answered(b"")):
         with pytest.raises(Refused, match="nothing is opened"):
             step()
-    for book in books:
-        book.close()
 
 
 @pytest.mark.parametrize("spoil", ["sites", "inputs", "question", "spent", "held", "signature", "missing"])
@@ -536,7 +533,7 @@ def test_nothing_leaves_unless_three_rosters_agree(spoil):
         for leaks in (server.share, server.scores, server.gumbels):
             with pytest.raises(Refused):
                 leaks()
-    assert world.books[0].spent(vault) == world.books[2].spent(vault) == (0, 0)
+    assert world.spent(vault) == [(0, 0)] * SERVERS
 
 
 def test_another_roster_at_one_server_is_refused():
@@ -559,9 +556,9 @@ def test_a_dead_server_is_named_and_nothing_is_opened_or_charged():
         stopped.open(open_of(vault, (0,)))
     with pytest.raises(SiteLost, match="server 2"):
         stopped.draw(draw_of(vault, (0,), (1,)))
-    assert {ledger.spent(vault) for ledger in world.books} == {(0, 0)}
+    assert set(world.spent(vault)) == {(0, 0)}
     world.ideal.open(open_of(vault, (0,)))
-    assert {ledger.spent(vault)[0] for ledger in world.books} == {1}
+    assert {count for count, _ in world.spent(vault)} == {1}
 
 
 def test_a_server_knows_its_own_place():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,13 +15,14 @@ from fedsynth.federation.events import DealtShares
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import Request, sign_request
 from fedsynth.keys import Keys, derive
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
 from fedsynth.privacy.release import Deposit, Exponential, Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.ideal import IdealServers
 from fedsynth.servers.questions import OpenTables, SelectTable
-from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
+from fedsynth.servers.server import ComputeParty, ServerTerms, deal
 from fedsynth.servers.shares import SERVERS
 from fedsynth.servers.vault import Servers, lost
 from fedsynth.terms import Terms
@@ -72,7 +74,8 @@ class World:
     neighbours: Neighbours = "add-remove"
     exact: bool = False
     terms: str = "terms"
-    books: tuple[MemoryLedger, ...] = field(default_factory=lambda: tuple(MemoryLedger() for _ in range(SERVERS)))
+    questions: int = sys.maxsize
+    books: tuple[Book, ...] = field(default_factory=lambda: tuple(Book() for _ in range(SERVERS)))
 
     @cached_property
     def secrets(self) -> list[bytes]:
@@ -95,8 +98,12 @@ class World:
         """The coordinator's side of all three servers."""
         return Servers(IdealServers(self.parties))
 
+    def spent(self, vault: str) -> list[tuple[int, float]]:
+        """Return what each server's book has charged to a vault: questions, and their cost."""
+        return [server.spent(vault) for server in self.parties]
+
     def server(self, position: int) -> ComputeParty:
-        """Return one server, over its own ledger."""
+        """Return one server, over its own book."""
         sites = {name: Keys(Secrets(name).secret).identity for name in self.names}
         terms = ServerTerms(
             position,
@@ -106,6 +113,7 @@ class World:
             Terms(SCHEMA, self.budget, "three-servers", unit=self.unit, public_sizes=self.neighbours == "replace"),
             self.terms,
             self.exact,
+            self.questions,
         )
         return ComputeParty(terms, self.secrets[position], self.books[position])
 

@@ -8,7 +8,7 @@ restoration replaces is deleted, and it is kept under another name.
 Rule 4: a site's account (its record of spent budget) and its secret are one file; a damaged account is not backed up. A
 restored account may lack charges that were made after the backup. If a coordinator has seen later entries than the
 account has, the site refuses its requests until the steward has the account charged for what it lacks
-(:meth:`~fedsynth.privacy.account.Account.restored`). Only a row that the site itself signed counts as lost.
+(:meth:`~fedsynth.privacy.book.Book.restored`). Only a row that the site itself signed counts as lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.files import copy_database, load_toml, private_folder, refuse_format, sync, writing
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.runs.state import load_coordinator
 
 FORMAT = 1
@@ -102,7 +102,7 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> tu
     with tempfile.TemporaryDirectory(prefix=".backup.", dir=config.state) as scratch:  # 0700, and of the account's disk
         copy = Path(scratch) / _ACCOUNT
         account.copy_to(copy)
-        held = Account(copy)
+        held = Book(copy)
         if wrong := held.verify().wrong:
             raise FedsynthError(
                 f"{config.account} is not backed up, since it is damaged ({wrong}); put the last backup in its place "
@@ -121,7 +121,7 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
     the backup's ``site.toml`` places elsewhere; they are kept under new names beside the restored ones. Digests, format
     and the account (the record of spent budget) are checked first: if :class:`~fedsynth.errors.FedsynthError` is raised
     for any of them, nothing has changed. The restored account lacks the charges made after the backup; in their place,
-    :meth:`~fedsynth.privacy.account.Account.restored`, to be called by hand, charges each open run up to its limit.
+    :meth:`~fedsynth.privacy.book.Book.restored`, to be called by hand, charges each open run up to its limit.
     """
     there = folder.is_dir() and any(folder.iterdir())
     if there and not replace:
@@ -133,9 +133,9 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
         account = found / _STATE / _ACCOUNT
         if not account.is_file() or not (found / FILE).is_file():
             raise FedsynthError(f"{archive} holds no account or no {FILE}; use another copy of the backup")
-        if wrong := Account(account).verify().wrong:
+        if wrong := Book(account).verify().wrong:
             raise FedsynthError(f"the account in {archive} is damaged ({wrong}); use another copy of the backup")
-        Account(account).note("put back", made=contents.made)
+        Book(account).note("put back", made=contents.made)
         state = folder / str(load_toml(found / FILE).get("site", {}).get("state", _STATE))
         targets = {name: _target(folder, state, name) for name in contents.files}
         if not replace and (live := [path for path in targets.values() if path.exists() or path.is_symlink()]):
@@ -152,7 +152,7 @@ def restore_site(archive: Path, folder: Path, *, replace: bool = False) -> tuple
         return contents, aside
 
 
-def lost_row(config: SiteConfig, account: Account, head: str) -> int:
+def lost_row(config: SiteConfig, account: Book, head: str) -> int:
     """Return the number of the last audit row that a restored ``account`` lacks, from its signed head.
 
     ``head`` is the text ``ROW:CHAIN:SIGNATURE`` (:class:`~fedsynth.federation.wire.AuditPosition`), as the site's log

@@ -30,7 +30,7 @@ from fedsynth.federation.wire import LARGEST_MESSAGE
 from fedsynth.files import write_private
 from fedsynth.keys import Keys
 from fedsynth.persons import identify, keep_rows, keep_sites
-from fedsynth.privacy.account import Account, now
+from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.rows import Table
@@ -138,11 +138,9 @@ def federate(
     for name, table in encoded.items():
         secret = secrets[name]
         # The sites of a resumed run are new objects, which must draw the same salts again.
-        account = Account(
+        account = Book(
             entropy=_seeded(secret),
             clock=now if seed is None else _beginning,
-            free_an_hour=2**31,  # a simulation may open as many sessions of secure sums as it likes
-            largest_kept=2**16,  # do not store large replies: those of 100 sites to one deposit would fill the memory
         )
         digest = rows_digest(secret, table.digest)
         sites.append(Site(name, table, policy, account, secret, coordinator.public, digest))

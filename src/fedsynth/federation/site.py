@@ -60,8 +60,8 @@ from fedsynth.federation.wire import (
     write_reply,
 )
 from fedsynth.keys import seal
-from fedsynth.privacy.account import LARGEST_KEPT, Account
-from fedsynth.privacy.charge import Charge, OpenedQuestion
+from fedsynth.privacy.book import LARGEST_KEPT, Book
+from fedsynth.privacy.book_file import Charge, Opened
 from fedsynth.privacy.cost import Norms, ProtectedChange, protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
@@ -123,7 +123,7 @@ class Site:
     name: str
     rows: RowStore
     policy: Policy
-    account: Account
+    account: Book
     secret: bytes
     coordinator: bytes
     rows_digest: str = ""
@@ -266,7 +266,7 @@ class _Turn:
 
     site: Site
     request: Request
-    _opened: OpenedQuestion | None = field(default=None)
+    _opened: Opened | None = field(default=None)
     _weights: Weights | None = field(default=None)
 
     def take(self, weights: bytes | memoryview) -> None:

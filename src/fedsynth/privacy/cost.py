@@ -219,6 +219,13 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
                 "by this version of fedsynth"
             )
 
+    @classmethod
+    def of(cls, amount: float, *, pure: bool) -> Cost:
+        """Return the cost of ``amount`` (0: nothing): epsilon of pure DP if ``pure``, which implies a rho, or rho."""
+        if not amount:
+            return cls()
+        return cls(amount, amount**2 / 2) if pure else cls(math.inf, amount)
+
     def __add__(self, other: Cost) -> Cost:
         """Return the cost of both together (composition)."""
         curve = self.curve or other.curve
@@ -340,6 +347,16 @@ class Budget:
         """
         return _tight(self.rho, self.delta)[1] if self.delta and not self.exact else math.inf
 
+    @property
+    def measure(self) -> str:
+        """What :meth:`price` is in: "epsilon" if delta is 0, otherwise "rho"."""
+        return "epsilon" if self.pure else "rho"
+
+    @property
+    def amount(self) -> float:
+        """The whole budget in its own :attr:`measure`: what a total :meth:`price` may be."""
+        return self.epsilon if self.pure else self.rho
+
     def price(self, cost: Cost) -> float:
         """Return a ``cost`` as one number that adds up: epsilon if delta is 0, otherwise rho of zCDP at :attr:`order`.
 
@@ -351,11 +368,15 @@ class Budget:
 
     def covers(self, cost: Cost) -> bool:
         """Return whether a total ``cost`` stays within the budget, up to rounding; true for a budget without limit."""
-        return self.exact or self.price(cost) <= (self.epsilon if self.pure else self.rho) * ROUNDING
+        return self.exact or self.price(cost) <= self.amount * ROUNDING
 
     def share_of(self, cost: Cost) -> float:
         """Return the :meth:`price` of a cost as a share of the whole budget (1: all); 0 for a budget without limit."""
-        return 0.0 if self.exact else self.price(cost) / (self.epsilon if self.pure else self.rho)
+        return 0.0 if self.exact else self.price(cost) / self.amount
+
+    def rest(self, spent: Cost) -> Cost:
+        """Return the cost that is left after ``spent``, if no release on random samples of rows takes part of it."""
+        return Cost.of(math.inf if self.exact else max(0.0, self.amount - self.price(spent)), pure=self.pure)
 
 
 def epsilon_of(rho: float, delta: float) -> float:

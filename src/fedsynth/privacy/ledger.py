@@ -1,7 +1,7 @@
 """The server's ledger of one run: the releases, the sites involved, and the cost to one person.
 
 It serves planning and reporting. What a site allows is decided by its own privacy account
-(:class:`~fedsynth.privacy.account.Account`), which no server can change.
+(:class:`~fedsynth.privacy.book.Book`), which no server can change.
 """
 
 from __future__ import annotations

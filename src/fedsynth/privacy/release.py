@@ -214,9 +214,7 @@ class Deposit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="depo
 
         ``norms``, how far a person can change the deposited answers, does not matter.
         """
-        if self.epsilon:
-            return Cost(self.epsilon, self.epsilon**2 / 2)
-        return Cost(math.inf, self.rho if self.rho else math.inf)
+        return Cost.of(self.epsilon or self.rho or math.inf, pure=bool(self.epsilon))
 
 
 Noise = Gaussian | Laplace | Exact

@@ -12,7 +12,7 @@ import msgspec
 
 from fedsynth.files import load_json
 from fedsynth.keys import Keys, sign, verified
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Cost, Neighbours, Unit
 
 _CONTEXT = "account extract"
@@ -83,10 +83,10 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.encode(msgspec.structs.replace(self, signature=""))
 
 
-def extract(account: Account, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
+def extract(account: Book, secret: bytes, site: str, run: str, coordinator: bytes) -> AccountExtract:
     """Return a site's signed extract of what the run named ``run`` was charged in its account.
 
-    ``account`` is the site's record of charges (:class:`~fedsynth.privacy.account.Account`). ``secret`` is the site's
+    ``account`` is the site's record of charges (:class:`~fedsynth.privacy.book.Book`). ``secret`` is the site's
     own secret (32 bytes), from which its identity key is derived, and ``site`` its name. ``coordinator`` are the public
     keys (64 bytes) of the coordinator whose requests the site answers. An extract shows questions by digest and their
     costs, as the site's audit log does, and no values of rows.

@@ -526,7 +526,7 @@ def _slots(
     With samples of sites, only sites in all rounds get all questions. Prices then rise as the most charged site joins
     fewer rounds, but the largest number of questions to a site may still be fixed.
     """
-    whole = budget.epsilon if budget.pure else budget.rho
+    whole = budget.amount
     seen = [charged for notes in [*usual, *most] for charged in notes.charged()]
     bounding = [charged for notes in most or usual for charged in notes.charged()]
     for group in sorted({group for site in seen for group in site}):

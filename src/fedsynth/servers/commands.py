@@ -222,16 +222,14 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
 
       fedsynth compute-server ledger /etc/fedsynth-compute
     """
-    import msgspec
+    from fedsynth.servers.host import charged_questions
 
-    from fedsynth.servers.host import open_ledger
-
-    book = open_ledger(folder)
-    rows = book.audit()
-    book.close()
-    lines = [f"{row.at}  vault {row.vault[:12]}  question {row.number:3d}  {row.price:.6g}" for row in rows]
-    lines.append(f"{len(rows)} questions, {sum(row.price for row in rows):.6g} in all; the audit is intact")
-    say(json_, {"audit": [msgspec.to_builtins(row) for row in rows]}, "\n".join(lines))
+    rows = charged_questions(folder)
+    lines = [
+        f"{row['time']}  vault {row['vault'][:12]}  question {row['number']:3d}  {row['price']:.6g}" for row in rows
+    ]
+    lines.append(f"{len(rows)} questions, {sum(row['price'] for row in rows):.6g} in all; the audit is intact")
+    say(json_, {"audit": rows}, "\n".join(lines))
 
 
 def register(app: typer.Typer) -> None:

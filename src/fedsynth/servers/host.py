@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import tomli_w
@@ -20,10 +20,10 @@ from fedsynth.deploy.host.rows import is_exposed
 from fedsynth.deploy.roster import Invitation, SignedRoster, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
 from fedsynth.servers.cards import SERVERS_FILE, load_cards, write_card, write_cards
-from fedsynth.servers.ledger_file import ServerLedgerFile
 from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.process import ComputeServer
 from fedsynth.servers.server import ComputeParty, ServerTerms
@@ -122,13 +122,9 @@ def agree(folder: Path, agreed: AgreedTerms) -> None:
     secret, or earlier terms but no ledger.
     """
     server_secret(folder)
-    ledger = folder / LEDGER
     if not (folder / TERMS).exists():
-        if ledger.is_file() and not ledger.stat().st_size:
-            ledger.unlink()  # an earlier call was interrupted before it had written anything
-        if not ledger.exists():
-            ServerLedgerFile(ledger, agreed.questions, make=True).close()
-    ServerLedgerFile(ledger, agreed.questions).close()  # one that was lost is not made anew
+        Book(folder / LEDGER)
+    open_ledger(folder)  # one that was lost is not made anew
     content = tomli_w.dumps(msgspec.to_builtins(agreed), multiline_strings=True)
     write_whole(
         folder / TERMS, f"# What this compute server agreed to; written by fedsynth compute-server agree\n{content}"
@@ -152,16 +148,47 @@ def load_agreed(folder: Path) -> AgreedTerms:
     return found
 
 
-def open_ledger(folder: Path) -> ServerLedgerFile:
+def open_ledger(folder: Path) -> Book:
     """Open the ledger of a compute server, its record of all questions that it answered and of their privacy cost.
 
-    ``folder`` is the server's; the caller closes the ledger. Raises :class:`~fedsynth.errors.FedsynthError` if the
-    ledger or the accepted terms are missing or damaged, or the ledger is readable by others.
+    ``folder`` is the server's. Raises :class:`~fedsynth.errors.FedsynthError` if the ledger is missing, damaged or
+    readable by others.
     """
     path = folder / LEDGER
-    if path.is_file() and is_exposed(path):
+    if not path.is_file() or not path.stat().st_size:
+        raise FedsynthError(
+            f"{path} is missing or empty, and without its ledger a server does not know what it released; restore its "
+            "newest backup, or make a new server in another folder (fedsynth compute-server init)"
+        )
+    if is_exposed(path):
         raise FedsynthError(f"{path} can be read by other users; run chmod go-rwx {path}")
-    return ServerLedgerFile(path, load_agreed(folder).questions)
+    return Book(path)
+
+
+def charged_questions(folder: Path) -> list[dict[str, Any]]:
+    """Return the questions that a compute server charged, oldest first, from the audit in its ledger.
+
+    ``folder`` is the server's. Each has the ``time``, the ``vault`` (a digest, hex), the question's ``number`` in it
+    and digest (``question``), and its ``price`` in rho, or epsilon if delta is 0. Raises
+    :class:`~fedsynth.errors.FedsynthError` if anything in the ledger was changed.
+    """
+    book = open_ledger(folder)
+    if found := book.verify().fault:
+        raise FedsynthError(
+            f"{folder / LEDGER}: {found}; keep the file as evidence, and stop this server until it is known who "
+            "changed it"
+        )
+    return [
+        {
+            "time": row["time"],
+            "vault": row["run"].removeprefix("vault "),
+            "number": row["step"],
+            "question": row["terms"],
+            "price": row["cost"]["rho"] if row["cost"]["epsilon"] is None else row["cost"]["epsilon"],
+        }
+        for row in book.charges()
+        if row["verb"] != "deposit"
+    ]
 
 
 def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int) -> ServerTerms:
@@ -186,6 +213,7 @@ def server_terms(agreed: AgreedTerms, cards: Sequence[ServerCard], position: int
             public_sizes=agreed.public_sizes,
         ),
         ThreeServers(publics).with_roster(sites).terms,
+        questions=agreed.questions,
     )
 
 

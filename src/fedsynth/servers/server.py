@@ -1,4 +1,4 @@
-"""One of three servers: its terms, its ledger, the shares that it holds, and every step that it takes by itself.
+"""One of three servers: its terms, its book, the shares that it holds, and every step that it takes by itself.
 
 This module sends no messages: its caller hands a server the data that arrived (over a network, or within one process)
 and passes on the results. A server trusts its own terms and what the sites and the other two servers signed. The worst
@@ -7,7 +7,7 @@ that a coordinator can do is make it refuse.
 Rule 1: a question is asked (:meth:`ComputeParty.ask`) before it is agreed to (:meth:`ComputeParty.agree`), and a share
 leaves, or
     enters a draw, only after all three servers have signed the same statement, a statement of the question and of their
-    state, and this server's own ledger has charged the question.
+    state, and this server's own book has charged the question.
 Rule 2: noise is bound to the server's secret and the whole statement, which names the question, the sites, the shares
 that
     they sent and what was released before. So equal noise hides equal sums.
@@ -21,6 +21,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,9 +38,11 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import QuestionHead, Request, decode, encode, is_signed
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
-from fedsynth.privacy.cost import ROUNDING, Norms
+from fedsynth.privacy.book import Book
+from fedsynth.privacy.book_file import Charge
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
-from fedsynth.privacy.release import Deposit
+from fedsynth.privacy.release import Deposit, Release
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.calls import (
     MOST_REASON,
@@ -156,6 +160,39 @@ def _array(*parts: bytes) -> Bytes:
 # A server
 
 
+def _charge(
+    key: str,
+    run: str,
+    step: int,
+    verb: str,
+    release: Release,
+    terms: str,
+    cost: Cost,
+    limit: Budget = Budget.none(),  # noqa: B008 - frozen; a question's limit is its deposit (:meth:`ComputeParty._price`)
+) -> Charge:
+    """Return a charge of a server's book, to the persons whom each question's own terms name."""
+    written = msgspec.json.encode(release).decode()
+    whom = ProtectedChange()
+    return Charge(
+        key=key,
+        run=run,
+        step=step,
+        verb=verb,
+        release=written,
+        terms=terms,
+        cost=cost,
+        total=Budget.none(),
+        per_run=limit,
+        change=whom,
+        least=whom,
+    )
+
+
+def _run_of(vault: str) -> str:
+    """Return the name under which a book keeps a vault: no run of a coordinator has a space in its name."""
+    return f"vault {vault}"
+
+
 @dataclass(frozen=True, eq=False)
 class ServerTerms:
     """The terms that a compute server agreed to. They come from its operator's own files, never from the coordinator.
@@ -166,6 +203,8 @@ class ServerTerms:
     the schema, the limit of the privacy cost of all releases in a run, and the smallest unit (rows and sites of one
     person) that a question must protect. ``trust`` is the text of the trust model's terms
     (:attr:`~fedsynth.federation.trust.Trust.terms`); ``exact`` allows releases without noise.
+    ``questions`` is the largest number of questions that the server answers about one vault: a method asks about two in
+    each of its rounds, and some before the first.
     """
 
     position: int
@@ -175,110 +214,11 @@ class ServerTerms:
     agreed: Terms
     trust: str
     exact: bool = False
+    questions: int = sys.maxsize
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidParameter` unless the keys are those of three different servers."""
         check_publics(self.publics)
-
-
-class ServerLedger(Protocol):
-    """A compute server's ledger: what each vault's releases may cost, the charged questions, and the stored answers.
-
-    It is on disk if the server is a process of its own
-    (:class:`~fedsynth.servers.ledger_file.ServerLedgerFile`), otherwise in memory for one run
-    (:class:`MemoryLedger`). A vault is the sum of the tables of one run's sites, which three servers hold in secret
-    shares; questions open tables of it with noise, or select one of its tables privately.
-    """
-
-    def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
-
-        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
-        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
-        """
-
-    def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
-
-        ``vault`` is the vault's name (a digest, hex).
-        """
-
-    def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
-
-        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
-        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. The limit of the deposit is not
-        checked here, but before, by :meth:`ComputeParty.agree`. Raises :class:`Refused` if a different question was
-        charged under this number, or if an earlier number has no charged question yet, and :class:`BudgetExceeded`
-        beyond the number of questions that the operator allows about one vault.
-        """
-
-    def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key`` unless the key has a value already; return the stored value.
-
-        ``key`` is any text, such as ``"reply VAULT 3"``. A server stores here what must stay the same when it is asked
-        again, such as its answers.
-        """
-
-    def said(self, key: str) -> bytes | None:
-        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
-
-
-@dataclass
-class MemoryLedger:
-    """A compute server's ledger (:class:`ServerLedger`) in memory, for simulations; it is lost when the process ends.
-
-    A vault is the sum of the tables of one run's sites, which three servers hold in secret shares. ``charges`` holds
-    digest (hex) and privacy cost of each charged question, in order, by vault; ``written`` what :meth:`first` stored;
-    ``vaults`` the most that all releases of a vault may cost together, by run and vault.
-    """
-
-    charges: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
-    written: dict[str, bytes] = field(default_factory=dict)
-    vaults: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def deposit(self, run: str, vault: str, price: float) -> float:
-        """Record the most that all releases of a vault may cost; return the sum of these limits over a run's vaults.
-
-        ``run`` is the run's name, ``vault`` the vault's name (a digest, hex) and ``price`` the limit. If a limit is
-        recorded for the vault already, that one stays. ``price`` and the result are in rho, or epsilon if delta is 0.
-        """
-        of_run = self.vaults.setdefault(run, {})
-        of_run.setdefault(vault, price)
-        return sum(of_run.values())
-
-    def spent(self, vault: str) -> tuple[int, float]:
-        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
-
-        ``vault`` is the vault's name (a digest, hex).
-        """
-        paid = self.charges.get(vault, [])
-        return len(paid), sum(price for _, price in paid)
-
-    def charge(self, vault: str, number: int, question: str, price: float) -> None:
-        """Charge the question with this ``number`` to a vault; charging the same question again costs nothing.
-
-        ``vault`` is the vault's name (a digest, hex), and its questions are numbered from 0; ``question`` is this one's
-        digest (hex), and ``price`` its privacy cost in rho, or epsilon if delta is 0. Raises :class:`Refused` if a
-        different question was charged under this number, or if an earlier number has no charged question yet.
-        """
-        paid = self.charges.setdefault(vault, [])
-        if number < len(paid) and paid[number][0] == question:
-            return
-        if number != len(paid):
-            raise Refused(
-                f"question {number} of this vault differs from the one charged under that number, or leaves out an "
-                "earlier number; start another run"
-            )
-        paid.append((question, price))
-
-    def first(self, key: str, value: bytes) -> bytes:
-        """Store ``value`` under ``key``, any text, unless the key has a value already; return the stored value."""
-        return self.written.setdefault(key, value)
-
-    def said(self, key: str) -> bytes | None:
-        """Return the value that :meth:`first` stored under ``key``, or ``None``."""
-        return self.written.get(key)
 
 
 @dataclass
@@ -325,17 +265,20 @@ JointDraw = Callable[[SelectTable, Sequence[SignedStatement]], Drawn]
 class ComputeParty:
     """One of three compute servers: its state and every step that it takes by itself, without sending any message.
 
-    ``terms`` are what it agreed to, ``ledger`` is its ledger of charged questions, and ``secret`` holds at least 32
-    random bytes, which never leave the server; ``keys`` are derived from it. A vault is the sum of the sites' tables,
-    which the three servers hold in secret shares. Calls of the coordinator come to :meth:`answer`. Whenever sites are
-    asked for tables, it calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For
-    each question about a vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or
-    :meth:`scores` and :meth:`gumbels` (to draw a table, that is to select one privately), and :meth:`answered`.
+    ``terms`` are what it agreed to, and ``secret`` holds at least 32 random bytes, which never leave the server;
+    ``keys`` are derived from it. ``book`` records what it charged and answered: on disk if the server is a process of
+    its own, otherwise in memory for one run. A deposit is charged there to its run, within the budget of the terms; a
+    question is charged to its vault, which the book keeps as a run of its own, within the deposit. The book's total
+    thus counts a deposit and what is released of it. A vault is the sum of the sites' tables, which the three servers
+    hold in secret shares. Calls of the coordinator come to :meth:`answer`. Whenever sites are asked for tables, it
+    calls :meth:`begin`, for each site :meth:`take` and :meth:`confirm`, then :meth:`keep`. For each question about a
+    vault it calls :meth:`ask`, :meth:`agree`, then :meth:`share` (to open tables), or :meth:`scores` and
+    :meth:`gumbels` (to draw a table, that is to select one privately), and :meth:`answered`.
     """
 
     terms: ServerTerms
     secret: bytes
-    ledger: ServerLedger
+    book: Book
     _vaults: dict[str, _Vault] = field(default_factory=dict)
     _staged: dict[str, tuple[str, _Vault]] = field(default_factory=dict)
     _pending: _Pending | None = None
@@ -449,10 +392,10 @@ class ComputeParty:
                     "sites join a vault under the terms that it began with, and these differ; start another run"
                 )
         # Sites pay once for what they deal to a question: in two vaults it would be released at the price of one.
-        if self.ledger.first(f"question {request.question}", vault.encode()) != vault.encode():
+        if self.book.first("", f"question {request.question}", vault.encode()) != vault.encode():
             raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
         if request.question == vault:  # also when a run resumes: it deals again, from its transcript
-            self._reserve(head.run, vault, deposit)
+            self._reserve(head, vault, deposit)
             first = self._vaults[vault] = _Vault.empty(
                 head, deposit, query, ShareLayout(query, self.terms.agreed.schema)
             )
@@ -485,7 +428,7 @@ class ComputeParty:
         if not verified(self.terms.sites[site], dealt.signature, _DEAL, *context, *signed):
             raise Refused(f"the shares sent as {site}'s are not signed by {site}, or belong to another question")
         digest = keyed_digest(*signed)
-        if self.ledger.first(f"deal {vault} {site}", digest) != digest:
+        if self.book.first(vault, f"deal {site}", digest) != digest:
             raise Refused(f"{site} dealt other shares to this vault before; start another run")
         at, cells, body = self.terms.position, staged.layout.cells, dealt.body.tobytes()
         if at and hashlib.sha256(body).digest() != dealt.digest:
@@ -569,8 +512,8 @@ class ComputeParty:
             question.tables(cells)
             question.scale(held.head.unit, held.head.neighbours)
         digest = digest_of(question)
-        count, spent = self.ledger.spent(question.vault)
-        kept = self.ledger.said(f"statement {question.vault} {question.number}")
+        count, spent = self.spent(question.vault)
+        kept = self.book.said(question.vault, f"statement {question.number}")
         if kept is not None:
             known = msgspec.msgpack.decode(kept, type=ServerStatement)
             if known.question != digest or known.sites != tuple(held.sites) or known.held != self._dealt(held):
@@ -586,7 +529,7 @@ class ComputeParty:
                 )
             sites = tuple(held.sites)
             statement = ServerStatement(
-                question.vault, count, digest, inputs_of(question), sites, self._dealt(held), float(spent)
+                question.vault, count, digest, inputs_of(question), sites, self._dealt(held), spent
             )
             self._price(question, held, spent)
         self._asked = question, statement
@@ -627,8 +570,31 @@ class ComputeParty:
         price = self._price(question, held, statement.spent)
         # In this order: a statement that was not charged is agreed to again, a charge without its statement could not
         # be.
-        self.ledger.first(f"statement {question.vault} {question.number}", msgspec.msgpack.encode(statement))
-        self.ledger.charge(question.vault, question.number, statement.question, price)
+        stated = msgspec.msgpack.encode(statement)
+        count, _ = self.spent(question.vault)
+        if question.number > count or self.book.first(question.vault, f"statement {question.number}", stated) != stated:
+            raise Refused(
+                f"question {question.number} of this vault differs from the one charged under that number, or leaves "
+                "out an earlier number; start another run"
+            )
+        if question.number >= max(count, self.terms.questions):
+            raise BudgetExceeded(
+                f"this server answers at most {self.terms.questions} questions about one vault; run fewer rounds, or "
+                "ask the server's operator to allow more (fedsynth compute-server agree --questions)"
+            )
+        cost = Cost.of(price, pure=bool(held.deposit.epsilon))
+        key, verb = f"{question.vault} {question.number}", "select" if isinstance(question, SelectTable) else "open"
+        self.book.begin(
+            _charge(key, _run_of(question.vault), question.number, verb, question.release, statement.question, cost)
+        )
+
+    def spent(self, vault: str) -> tuple[int, float]:
+        """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
+
+        ``vault`` is the vault's name (a digest, hex).
+        """
+        cost = self.book.spent(_run_of(vault))
+        return self.book.asked(_run_of(vault)), cost.rho if math.isinf(cost.epsilon) else cost.epsilon
 
     def share(self) -> Words:
         """Return this server's additive share (uint64, flat) of the tables to open, with its noise.
@@ -694,14 +660,14 @@ class ComputeParty:
         :meth:`agree` has not charged the question.
         """
         question, _ = self._agreed()
-        return self.ledger.first(f"reply {question.vault} {question.number}", reply)
+        return self.book.first(question.vault, f"reply {question.number}", reply)
 
     def replied(self, question: Question) -> bytes | None:
         """Return the stored answer to a question about a vault, or ``None`` if it was not answered yet.
 
         Raises :class:`Refused` if another question of the same number was agreed to before.
         """
-        kept = self.ledger.said(f"statement {question.vault} {question.number}")
+        kept = self.book.said(question.vault, f"statement {question.number}")
         if kept is None:
             return None
         known = msgspec.msgpack.decode(kept, type=ServerStatement)
@@ -709,7 +675,7 @@ class ComputeParty:
             raise Refused(
                 f"question {question.number} of this vault differs from the one asked before; start another run"
             )
-        return self.ledger.said(f"reply {question.vault} {question.number}")
+        return self.book.said(question.vault, f"reply {question.number}")
 
     # Checks
 
@@ -732,16 +698,19 @@ class ComputeParty:
         if not deposit.rho and not deposit.epsilon and not terms.exact:
             raise Refused("this server releases nothing without noise; give --epsilon a finite number")
 
-    def _reserve(self, run: str, vault: str, deposit: Deposit) -> None:
-        """Record what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
-        budget = self.terms.agreed.budget
-        price = budget.price(deposit.cost(Norms(1.0, 1.0))) if deposit.rho or deposit.epsilon else 0.0
-        limit = budget.epsilon if budget.pure else budget.rho
-        if self.ledger.deposit(run, vault, price) > limit * ROUNDING:
+    def _reserve(self, head: QuestionHead, vault: str, deposit: Deposit) -> None:
+        """Charge what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
+        cost = deposit.cost(Norms(1.0, 1.0)) if deposit.rho or deposit.epsilon else Cost()
+        terms = msgspec.json.encode((head.unit, head.neighbours)).decode()
+        try:
+            self.book.begin(
+                _charge(vault, head.run, head.step, head.verb, deposit, terms, cost, self.terms.agreed.budget)
+            )
+        except BudgetExceeded as error:
             raise BudgetExceeded(
                 "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
                 "epsilon and delta"
-            )
+            ) from error
 
     def _price(self, question: Question, held: _Vault, spent: float) -> float:
         """Return the price of a question; raises :class:`BudgetExceeded` if the deposit has less than that left."""
@@ -784,9 +753,8 @@ class ComputeParty:
 
     def _agreed(self) -> tuple[Question, ServerStatement]:
         question, statement = self._current()
-        stated = self.ledger.said(f"statement {question.vault} {question.number}")
-        # A statement is stored before its charge, which the ledger may refuse.
-        if stated is None or self.ledger.spent(question.vault)[0] <= question.number:
+        # A statement is stored before its charge, which may be refused.
+        if self.spent(question.vault)[0] <= question.number:
             raise Refused(
                 "the three servers have not agreed to this question, so nothing is opened; run the same command again"
             )

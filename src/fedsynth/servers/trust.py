@@ -18,8 +18,9 @@ from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.trust import SiteTurn, Traffic, Trust, VaultProtocol
 from fedsynth.federation.vault import VaultQuestion
 from fedsynth.keys import Keys
+from fedsynth.privacy.book import Book
 from fedsynth.servers.questions import MOST_RECORDS, check_deposit, largest_count
-from fedsynth.servers.server import ComputeParty, MemoryLedger, ServerTerms, deal
+from fedsynth.servers.server import ComputeParty, ServerTerms, deal
 from fedsynth.servers.shares import SERVERS, check_publics
 from fedsynth.servers.vault import Servers, SharedVault
 from fedsynth.terms import Terms
@@ -95,7 +96,7 @@ class ThreeServers(Trust, VaultProtocol):
                 pinned.terms,
                 exact=terms.budget.exact,
             )
-            return ComputeParty(agreed, secrets[position], MemoryLedger())
+            return ComputeParty(agreed, secrets[position], Book())
 
         return replace(pinned, servers=Servers(IdealServers((server(0), server(1), server(2)))))
 

@@ -19,7 +19,7 @@ from fedsynth.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from fedsynth.privacy.audit import AuditResult
+    from fedsynth.privacy.book_file import AuditResult
 
 
 def doctor(
@@ -148,7 +148,7 @@ def audit(
 
       fedsynth audit audit.jsonl --noted 5f0c...
     """
-    from fedsynth.privacy.audit import verify_export
+    from fedsynth.privacy.book_file import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
         raise click.UsageError(
@@ -159,7 +159,7 @@ def audit(
     else:
         assert file is not None
         found = verify_export(file, noted)
-    wrong = [f"row {found.broken} {found.wrong}" if found.broken else found.wrong] if found.wrong else []
+    wrong = [found.fault] if found.fault else []
     if noted and not found.noted_at:
         wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
     facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}

@@ -39,7 +39,7 @@ from fedsynth.cli.options import (
 
 if TYPE_CHECKING:
     from fedsynth.deploy.host.config import SiteConfig
-    from fedsynth.privacy.charge import LostCharges
+    from fedsynth.privacy.book_file import LostCharges
 
 _LISTED = 10  # questions of a run that `site account` prints
 
@@ -410,14 +410,14 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
     from fedsynth.privacy.cost import ROUNDING, to_json
 
     limit = config.policy.budget
-    unit = "epsilon" if limit.pure else "rho"
+    unit = limit.measure
     costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
     before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
     lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
     for one, known, rest in costs:
         said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
         lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
-    if not limit.exact and any(rest > limit.price(one.limit_rest) * ROUNDING for one, _, rest in costs):
+    if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
         lines.append(
             "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
             "this site's budget it counts for more than the limit (docs/policy.md)"

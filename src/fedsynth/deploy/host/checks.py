@@ -36,7 +36,7 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SchemaError
 from fedsynth.federation.names import parse_address
 from fedsynth.federation.query import Training, query_class
 from fedsynth.files import private_folder
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Cost
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import with_lines
@@ -486,7 +486,7 @@ def _account(config: SiteConfig) -> str:
     return said
 
 
-def account_text(config: SiteConfig, account: Account) -> str:
+def account_text(config: SiteConfig, account: Book) -> str:
     """Return a clause that tells a site's steward how much is spent, how many runs are open, and the last audit row.
 
     For example: "spent epsilon = 0.5 of 2 at delta = 1e-06 for persons with up to 1 row at 1 site, rows added or

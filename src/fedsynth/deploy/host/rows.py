@@ -33,7 +33,7 @@ from fedsynth.schema import Schema
 if TYPE_CHECKING:
     from fedsynth.data.read import PersonLimit
     from fedsynth.deploy.host.config import SiteConfig
-    from fedsynth.privacy.account import Account
+    from fedsynth.privacy.book import Book
 
 _KIND = b"fedsynth rows "
 _MAGIC = _KIND + b"1\n"
@@ -59,7 +59,7 @@ class RunRows:
 
     config: SiteConfig
     schema: Schema
-    account: Account
+    account: Book
     secret: bytes
     # The table of the run that asked last, by its name: a transport's message may hold many questions.
     _last: dict[str, Table] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class RunRows:
         return found[1]
 
 
-def delete_copies(config: SiteConfig, account: Account) -> int:
+def delete_copies(config: SiteConfig, account: Book) -> int:
     """Delete the copies of rows that no open run reads; return how many were deleted.
 
     ``account``, the site's record of spent budget, also knows the open runs and their copies. The caller holds the lock
@@ -160,7 +160,7 @@ def delete_copies(config: SiteConfig, account: Account) -> int:
     return gone
 
 
-def close_run(config: SiteConfig, account: Account, run: str, by: str = "steward") -> int:
+def close_run(config: SiteConfig, account: Book, run: str, by: str = "steward") -> int:
     """Close a run for good, so that the site answers no more of its questions, and return their number so far.
 
     Deleted are its stored replies, the random salts from which its noise followed, and its copy of the rows, unless
@@ -177,7 +177,7 @@ def close_run(config: SiteConfig, account: Account, run: str, by: str = "steward
     return questions
 
 
-def close_idle_runs(config: SiteConfig, account: Account, asking: str = "") -> list[str]:
+def close_idle_runs(config: SiteConfig, account: Book, asking: str = "") -> list[str]:
     """Close the runs that asked nothing for ``keep_runs_days`` (in the site's policy), except the run named ``asking``.
 
     ``account`` is the site's record of spent budget, whose audit gets a row for each closed run. The copies of rows

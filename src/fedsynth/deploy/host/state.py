@@ -28,7 +28,7 @@ from fedsynth.federation.site import Site, authenticated
 from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.keys import Keys
-from fedsynth.privacy.account import Account
+from fedsynth.privacy.book import Book
 from fedsynth.schema import Schema
 
 SECRET = "site"  # name of the site's secret in the account's file
@@ -46,7 +46,7 @@ def create_state(config: SiteConfig) -> bool:
         return False
     fresh = config.state / f".account.{os.getpid()}"
     try:
-        Account(fresh).secret(SECRET, os.urandom(32))
+        Book(fresh).first("", SECRET, os.urandom(32))
         try:
             os.link(fresh, config.account)  # unlike a rename, refuses to replace an account made meanwhile
         except FileExistsError:
@@ -56,13 +56,13 @@ def create_state(config: SiteConfig) -> bool:
     return True
 
 
-def open_account(config: SiteConfig) -> Account:
+def open_account(config: SiteConfig) -> Book:
     """Open the privacy account of a site: its charges, the audit of all questions, and its stored replies.
 
     Raises :class:`~fedsynth.errors.FedsynthError` if it is missing, damaged or readable by others.
     """
     require_state(config)
-    return Account(config.account)
+    return Book(config.account)
 
 
 def open_site(config: SiteConfig) -> Site:
@@ -79,13 +79,13 @@ def open_site(config: SiteConfig) -> Site:
     return Site(config.name, rows, among_peers(config, secret), account, secret, config.coordinator, rows.digest)
 
 
-def site_secret(config: SiteConfig, account: Account | None = None) -> bytes:
+def site_secret(config: SiteConfig, account: Book | None = None) -> bytes:
     """Return the secret (32 bytes) that :func:`create_state` drew: the key of the site's noise, and of its identity.
 
     The secret lies in the file of the site's account, its record of spent budget; ``account`` is the account if it is
     open already. Raises :class:`~fedsynth.errors.FedsynthError` if the account is missing or holds no secret.
     """
-    secret = (account or open_account(config)).secret(SECRET, b"")  # never a fresh one
+    secret = (account or open_account(config)).said("", SECRET)
     if not secret:
         raise FedsynthError(
             f"{config.account} holds no secret, so fedsynth did not make it; restore it from the backup"

@@ -1,8 +1,10 @@
-"""One site's privacy account: the questions it was asked, their costs and its replies, in one SQLite file.
+"""A book: one durable, hash-chained record of the questions that a site was asked, their costs and its replies.
 
-A question is one request of a run to the site. Its terms are everything that its answer depends on besides the request
-and the rows: the noise, the unit of protection, the settings of the trust model, the version of fedsynth. An audit row
-records one event, such as a charge or a refusal. The salt of a question is 32 random bytes, one source of its noise.
+A site's book is its privacy account; a compute server keeps one of what it releases of the sites' shares, and a
+simulation one in memory. A question is one request of a run to the site. Its terms are everything that its answer
+depends on besides the request and the rows: the noise, the unit of protection, the settings of the trust model, the
+version of fedsynth. An audit row records one event, such as a charge or a refusal. The salt of a question is 32 random
+bytes, one source of its noise.
 
 Rule 1: a question is charged once, in the transaction that also stores its salt, its terms and its audit row. This is
     durable before anything is computed (``synchronous = EXTRA``).
@@ -10,14 +12,14 @@ Rule 2: a second transaction stores the reply, unless there is one already; only
     large ones in a simulation). A crash between the two transactions leaves a charged question without a reply. The
     reply is then computed again from the same salt, under the same terms and on the same rows, or not at all.
 Rule 3: limits are the site's own; nothing that a server sends can raise them.
-Rule 4: the totals are the costs to one person of the account's unit, under its neighbour relation: the largest that
+Rule 4: the totals are the costs to one person of the book's unit, under its neighbour relation: the largest that
     the site's policy demanded of any charge (:class:`~fedsynth.privacy.cost.ProtectedChange`). A larger one re-prices
     the site's total in the transaction of the next charge, as an audit row; a smaller one changes nothing.
 Rule 5: an audit row consists of the request, its cost or the reason why it was not answered, and the running totals,
     without any value or row of the table. The reason is an error's text; fedsynth's own sources of rows keep values out
-    of theirs. Audit rows form a hash chain (`audit`).
+    of theirs. Audit rows form a hash chain (:mod:`~fedsynth.privacy.book_file`).
 Rule 6: nothing that cannot be undone follows from the clock alone, which may be wrong by years for one answer. Runs age
-    by at most a day between two readings of it (:class:`~fedsynth.privacy.account_file.ClockRecord`). The times in
+    by at most a day between two readings of it (:class:`~fedsynth.privacy.book_file.ClockRecord`). The times in
     audit rows are for people; the hour in which messages without cost are counted only decides how many of them get
     audit rows of their own.
 
@@ -28,47 +30,42 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fedsynth.errors import FedsynthError, InvalidParameter, Refused
+from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
 from fedsynth.files import copy_database
-from fedsynth.privacy.account_file import (
-    AccountFile,
+from fedsynth.privacy.book_file import (
+    RESTORES,
+    START,
+    AuditHead,
+    AuditResult,
+    BookFile,
+    ChainCheck,
+    Charge,
     ClockRecord,
+    LostCharges,
+    LostRun,
+    Opened,
     PartRecord,
     QuestionRecord,
     Records,
     RejectedRecord,
     RunRecord,
-    SecretRecord,
+    short,
 )
-from fedsynth.privacy.audit import START, AuditResult, ChainCheck, short
-from fedsynth.privacy.charge import (
-    Charge,
-    LostCharges,
-    LostRun,
-    OpenedQuestion,
-    cost_for,
-    free_slot,
-    read_change,
-    refuse_other_change,
-    refuse_other_currency,
-    refuse_other_rows,
-    refuse_other_terms,
-    refuse_overdraft,
-    repriced,
-    wider,
-)
-from fedsynth.privacy.cost import Budget, Cost, ProtectedChange
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
 
+FREE_AN_HOUR = 1000
+"""Messages without cost in one hour that an account on disk answers or, if it refuses them, gives a row each."""
 _SESSIONS = 64  # most uncharged open sessions of secure sums
 _BATCH = 1000  # rows that an export reads at a time, so that no lock is held while they are written elsewhere
 _MOST_ROWS = 2**53
@@ -78,36 +75,33 @@ LARGEST_KEPT = 2**16
 """Largest reply that is stored, in bytes, if the site can make the same one again from salt, terms and rows."""
 _RUNS_STORED = 16  # times what one run may store is what all open runs may store together
 _BACK = 60.0  # s by which a clock that is being set right may go back without a warning
-_PART = "key = ? AND part = ?"
 _FREE, _UNANSWERED = "hour free", "hour unanswered"  # keys of the parts that list this hour's messages without cost
 _log = logging.getLogger(__name__)
 
 
 def now() -> datetime:
-    """Return the current time, in UTC, as a time with a time zone; the default clock of an :class:`Account`."""
+    """Return the current time, in UTC, as a time with a time zone; the default clock of a :class:`Book`."""
     return datetime.now(UTC)
 
 
-class Account:
-    """One site's privacy account, durable and safe under concurrent requests from threads and processes.
+class Book:
+    """A durable record of questions, safe under concurrent requests from threads and processes.
 
-    It charges every question (one request of a run) once and stores its reply, its salt (random bytes, one source of
-    its noise) and, for a protocol of several messages such as a secure sum, its session: what the site must remember of
-    earlier messages. An audit row records each event; its chain value is a SHA-256 hash to which all earlier rows
-    contribute.
+    It charges every question once and stores its answer, its salt and, for a protocol of several messages such as a
+    secure sum, its session: what must be remembered of earlier messages. Methods name a question by its ``key``
+    (:class:`~fedsynth.privacy.book_file.Charge`), and the messages of its protocol by ``turn``, from 0.
 
     ``path`` may be ``":memory:"`` in a simulation, where a site exists only as long as the process. ``entropy(key)``
     returns the salt (32 bytes) of the question with this key in a seeded simulation; otherwise salts come from the
     operating system. ``clock()`` returns the time, with a time zone; if it jumps by more than a day, or goes back, the
-    log has a warning. In each hour of the clock, the first ``free_an_hour`` messages that the site does not answer get
-    an audit row each, and those after them share one; so do the repetitions of a message. As many questions without
-    cost (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is
-    opened again in the hour is not counted again. Nothing is kept of a reply of more than ``largest_kept`` bytes; use
-    this only in a simulation, where the same question gives the same bytes again.
+    log has a warning. In each hour of the clock, the first :data:`FREE_AN_HOUR` messages that are not answered get an
+    audit row each, and those after them share one; so do the repetitions of a message. As many questions without cost
+    (about public facts, and openings of secure sums) are answered; those after them are refused, and one that is opened
+    again in the hour is not counted again. In memory, where they fill no disk, their number has no bound, and of a
+    reply of more than :data:`LARGEST_KEPT` bytes nothing is kept: the same question gives the same bytes again.
 
     A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
-    returns the fault.
-    """
+    returns the fault."""
 
     def __init__(
         self,
@@ -115,78 +109,57 @@ class Account:
         *,
         entropy: Callable[[str], bytes] | None = None,
         clock: Callable[[], datetime] = now,
-        free_an_hour: int = 1000,
-        largest_kept: float = math.inf,
     ) -> None:
-        """Open the account; a missing file is created, accessible to its owner only."""
-        self._file = AccountFile(str(path))
+        """Open the book; a missing file is created, accessible to its owner only."""
+        self._file = BookFile(str(path))
         self._entropy = entropy
         self._clock = clock
-        self.free_an_hour = free_an_hour
-        self.largest_kept = largest_kept
-
-    def secret(self, name: str, fresh: bytes) -> bytes:
-        """Return the site's stored secret called ``name``; the first call stores the bytes ``fresh`` as that secret.
-
-        If no secret is stored yet, an empty ``fresh`` is returned without being stored. A deployed site has one secret,
-        from which it derives its noise and its identity.
-        """
-        with self._file.transaction() as records:
-            found = records.one(SecretRecord, "name = ?", name)
-            if found is not None:
-                return found.value
-            if fresh:
-                records.put(SecretRecord(name, fresh))
-        return fresh
+        self.free_an_hour = FREE_AN_HOUR if self._file.durable else sys.maxsize
 
     # Questions
 
-    def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> OpenedQuestion:
+    def begin(self, charge: Charge, *, pay: bool = True, resume: bool = False) -> Opened:
         """Charge a question, durably, or return the entry of a question that is already charged.
 
-        This is the first of two transactions; the second, :meth:`store`, stores the reply. With ``pay=False`` the
-        session of a secure sum (its state between messages) is opened: its salt, its terms, the digest of its rows and
-        an audit row are stored, and the limits are checked, but nothing is charged until a call with the same
-        :attr:`Charge.key <fedsynth.privacy.charge.Charge>` and ``pay=True``. At most 64 sessions may be open uncharged;
-        opening another one deletes the oldest completely. Set ``resume`` for the later messages of a session: if the
-        session was deleted, the call is then refused, and no new one is begun with another salt.
+        This is the first of two transactions; the second is :meth:`store`. With ``pay=False`` the session of a secure
+        sum is opened: its salt, its terms, the digest of its rows and an audit row are stored, and the limits are
+        checked, but nothing is charged until a call with the same key and ``pay=True``. At most 64 sessions may be open
+        uncharged; opening another one deletes the oldest completely. Set ``resume`` for the later messages of a
+        session: if it was deleted, the call is refused, and no new one is begun with another salt.
 
-        Raises :class:`Refused` if :attr:`Charge.terms <fedsynth.privacy.charge.Charge>` differ from the question's
-        stored ones or :attr:`Charge.rows <fedsynth.privacy.charge.Charge>` from the run's, for a run that :meth:`close`
-        has closed, for a run that began when the account counted for smaller units, for a charge or a total without a
-        bound for the account's unit (noise on random samples of rows), for a plan whose unit is smaller than the
-        account's, for a plan with costs in another measure (epsilon, rho, or for sampled rows rho at another order)
-        than the run's, if the approved plan has no unused question left that covers this cost, if a session to be
-        resumed does not exist, and for too many questions without cost in one hour, and for a question for which the
-        account would store more than the run, or all open runs together, may make it store. Raises
-        :class:`BudgetExceeded` beyond a limit. Nothing is charged in these cases.
-        """
+        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for other terms than the question's stored
+        ones, or other rows than the run's; for a run that is closed, or began when the book counted for smaller units;
+        for a charge or a total without a bound for the book's unit (noise on random samples of rows); for a plan of a
+        smaller unit than the book's, with costs in another measure (epsilon, rho, or for sampled rows rho at another
+        order) than the run's, or without an unused question that covers this cost; for a session to be resumed that
+        does not exist; for too many questions without cost in one hour; and if the book would store more than the run,
+        or all open runs together, may make it store. Nothing is charged in these cases."""
         with self._file.transaction() as records:
-            run = records.one(RunRecord, "run = ?", charge.run)
+            run = records.run(charge.run)
             if run is not None:
-                refuse_other_rows(run, charge)
-            known = records.one(QuestionRecord, "key = ?", charge.key)
+                _refuse_other_rows(run, charge)
+            known = records.question(charge.key)
             if known is not None:
-                refuse_other_terms(known, charge)
+                _refuse_other_terms(known, charge)
                 if known.paid or not pay:
-                    return OpenedQuestion(known.salt, known.row, records.chain(known.row), bool(known.paid))
+                    return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
                 raise Refused("this question has no open session at this site; start another run")
             free = known is None and (not pay or not (charge.cost.rho or charge.cost.curve))
             again = self._listed(records, _FREE, charge.key) if free else 0
             if again is None:
                 raise Refused("too many questions without cost in this hour; ask again in the next hour")
-            spent = Cost() if run is None else run.spent
             before = records.head()
-            head, cost = repriced(before, charge.least), cost_for(charge, before.change.covering(charge.least))
-            if run is not None:
-                refuse_other_change(run, head.change)
-            refuse_overdraft(charge, cost, head.total, spent)
-            if run is not None:
-                refuse_other_currency(run, charge)
+            head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
+            if run is None:
+                run = RunRecord(charge.run, 0, charge.rows, Cost(), charge.per_run, 0.0, head.change)
+            _refuse_other_change(run, head.change)
+            _refuse_overdraft(charge, cost, head.total, run.spent)
+            _refuse_other_measure(run, charge)
             slot = self._slot(records, charge)
-            stored = (0 if run is None else run.stored) + (charge.stored if known is None else 0)
+            spent, stored = run.spent, run.stored
             if known is None:
+                stored += charge.stored
                 self._refuse_storage(records, charge, stored)
             if head.change != before.change:
                 facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
@@ -197,7 +170,7 @@ class Account:
                 facts |= {"cost": cost, "slot": slot, "run_total": spent}
                 row, chain = self._append(records, "charged", {**charge.facts, **facts}, cost)
             else:
-                self._forget_sessions(records)
+                records.forget_sessions(_SESSIONS)
                 row, chain = (again, records.chain(again)) if again else self._append(records, "opened", charge.facts)
             if free:
                 records.put(PartRecord(_FREE, charge.key, row.to_bytes(8)))
@@ -205,24 +178,17 @@ class Account:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
-            limit, used = charge.per_run, self._age(records)
-            if run is not None:  # a narrower limit does not undo what the run may have used
-                limit, used = wider(run.limit, limit), max(run.used, used)
-            rows = charge.rows or ("" if run is None else run.rows)
-            change = msgspec.json.encode(head.change).decode()
-            record = RunRecord(charge.run, 0, rows, 0.0, 0.0, limit.epsilon, limit.delta, used, change, stored=stored)
-            records.put(record.with_spent(spent))
-        return OpenedQuestion(known.salt, row, chain, pay)
+            limit = _wider(run.limit, charge.per_run)  # a narrower limit does not undo what the run may have used
+            used, rows = max(run.used, self._age(records)), charge.rows or run.rows
+            records.put(run._replace(rows=rows, spent=spent, limit=limit, used=used, stored=stored))
+        return Opened(known.salt, row, chain, pay)
 
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
-        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
-        messages of its protocol from 0. A reply that is found is counted as sent again (``replays`` in
-        :meth:`charges`).
-        """
+        A reply that is found is counted as sent again (``replays`` in :meth:`charges`)."""
         with self._file.open() as records:
-            reply = records.one(PartRecord, _PART, key, f"turn {turn}")
+            reply = records.part(key, f"turn {turn}")
         if reply is None:
             return None
         self._count_replay(key)
@@ -231,14 +197,12 @@ class Account:
     def store(self, key: str, turn: int, reply: bytes, *, again: bool = False) -> bytes:
         """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
 
-        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``turn`` numbers the
-        messages of its protocol from 0. Only the returned bytes may leave the site. Set ``again`` if the site makes the
-        same reply from the question's salt, its terms and the run's rows whenever the message comes: then only a hash
-        is stored of one larger than :data:`LARGEST_KEPT`, and no other reply can take its place. Raises
-        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed, and
-        :class:`FedsynthError` for a reply that differs from the first one.
-        """
-        if len(reply) > self.largest_kept:
+        Only the returned bytes may leave. Set ``again`` if the same reply can be made from the question's salt, its
+        terms and the run's rows whenever the message comes: then only a hash is stored of one larger than
+        :data:`LARGEST_KEPT`, and no other reply can take its place. Raises :class:`Refused` if the question was never
+        begun, its session was deleted, or its run is closed, and :class:`FedsynthError` for a reply that differs from
+        the first one."""
+        if len(reply) > LARGEST_KEPT and not self._file.durable:
             return reply
         if not again or len(reply) <= LARGEST_KEPT:
             return self._keep(key, f"turn {turn}", reply)
@@ -253,52 +217,39 @@ class Account:
         return reply
 
     def hashed(self, key: str, turn: int) -> bytes | None:
-        """Return the hash (SHA-256) of a reply of which :meth:`store` kept only that; ``None`` if there is none.
-
-        ``key`` is the question's, and ``turn`` numbers its messages, as for :meth:`store`.
-        """
+        """Return the hash (SHA-256) of a reply of which :meth:`store` kept only that; ``None`` if there is none."""
         return self.said(key, f"hash {turn}")
 
     def first(self, key: str, part: str, value: bytes) -> bytes:
-        """Store ``value`` under a name in a question's session unless a value is stored; return the stored value.
+        """Store ``value`` under the name ``part`` in a question's session unless there is one; return the stored value.
 
-        The session is what the site remembers between the messages of one question; ``key`` is the question's
-        (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`), and ``part`` a name that the caller chooses. The value is
-        durable on return, so that a site that starts a new process for every message never contradicts itself. Raises
-        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
-        """
+        It is durable on return, so that a site that starts a new process for every message never contradicts itself. An
+        empty ``key`` is no question's: such a value, as the site's secret, stays as long as the book. Raises
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed."""
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
-        """Return the value that :meth:`first` stored under the name ``part`` in a question's session; ``None`` if none.
-
-        ``key`` is the question's (:attr:`Charge.key <fedsynth.privacy.charge.Charge>`).
-        """
+        """Return the value that :meth:`first` stored under these names; ``None`` if none."""
         with self._file.open() as records:
-            found = records.one(PartRecord, _PART, key, f"session {part}")
+            found = records.part(key, f"session {part}")
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
         """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
 
-        A keyed digest is a hash under the site's secret. The result is "" if the run is not bound to any rows yet, and
-        ``None`` if it has asked nothing.
-        """
+        It is "" if the run is not bound to any rows yet, and ``None`` if it has asked nothing."""
         with self._file.open() as records:
-            found = records.one(RunRecord, "run = ?", run)
+            found = records.run(run)
         return None if found is None else found.rows
 
     def pin(self, run: str, rows: str) -> str:
         """Bind a run to its rows, unless it is bound to some already; return the digest of the rows it is bound to.
 
-        ``rows`` is the keyed digest (hex) of the rows: a hash under the site's secret. If the result differs from it,
-        the rows have changed since the run began, and :meth:`begin` refuses to charge the run for them. Raises
-        :class:`Refused` for a run that is unknown or closed.
-        """
+        ``rows`` is the keyed digest (hex) of the rows. If the result differs from it, the rows have changed since the
+        run began, and :meth:`begin` refuses to charge the run for them. Raises :class:`Refused` for a run that is
+        unknown or closed."""
         with self._file.transaction() as records:
-            found = records.one(RunRecord, "run = ?", run)
-            if found is None or found.closed:
-                raise Refused(f"run {run} is not open here; start another run")
+            found = self._open_run(records, run)
             if not found.rows:
                 found = found._replace(rows=rows)
                 records.put(found)
@@ -311,19 +262,12 @@ class Account:
         closed.
         """
         key = f"run {run}"  # differs from every question's key
-        with self._file.open() as records:
-            found = records.one(RunRecord, "run = ?", run)
-            known = records.one(PartRecord, _PART, key, "salt")
-        if found is None or found.closed:
-            raise Refused(f"run {run} is not open here; start another run")
-        if known is not None:
-            return known.value
         with self._file.transaction() as records:
-            found = records.one(RunRecord, "run = ?", run)
-            if found is None or found.closed:
-                raise Refused(f"run {run} is not open here; start another run")
-            known = records.one(PartRecord, _PART, key, "salt") or PartRecord(key, "salt", self._random(key))
-            records.put(known)
+            self._open_run(records, run)
+            known = records.part(key, "salt")
+            if known is None:
+                known = PartRecord(key, "salt", self._random(key))
+                records.put(known)
         return known.value
 
     # Audit
@@ -331,12 +275,10 @@ class Account:
     def note(self, outcome: str, *, request: str = "", **facts: object) -> tuple[int, bytes]:
         """Record a message that was not answered; return the number and the chain value of the last audit row.
 
-        The chain value is a hash (32 bytes). ``outcome`` is what happened, such as "refused", and ``request`` the
-        message's digest (hex). ``facts`` (run, step, kind, reason, ...) are only for the site's data steward, who
-        decides what the site answers; long texts are truncated. The first ``free_an_hour`` messages of an hour get an
-        audit row each, once. The others and all repetitions share one row, with their number and a hash of them, which
-        is written before the first entry of a later hour.
-        """
+        ``outcome`` is what happened, such as "refused", and ``request`` the message's digest (hex). ``facts`` (run,
+        step, kind, reason, ...) are only for whoever is responsible for the book; long texts are truncated. Messages
+        beyond the hour's bound, and all repetitions, share one row, with their number and a hash of them, which is
+        written before the first entry of a later hour."""
         facts = {"request": request, **facts} if request else facts
         shortened = {name: short(value) for name, value in facts.items()}
         content = msgspec.json.encode([outcome, shortened])
@@ -354,21 +296,16 @@ class Account:
         return head.row, head.chain
 
     def head(self) -> tuple[int, bytes]:
-        """Return the number and the chain value (SHA-256 hash, 32 bytes) of the last row of the account's audit.
-
-        Without a row, they are 0 and 32 zero bytes.
-        """
+        """Return number and chain value (32 bytes) of the last audit row; 0 and 32 zero bytes without a row."""
         with self._file.open() as records:
             head = records.head()
         return head.row, head.chain
 
     def holds(self, row: int, chain: bytes) -> bool:
-        """Return whether the audit has the chain value ``chain`` at ``row``, as a server has seen it.
+        """Return whether the audit has the chain value ``chain`` at ``row``, as a server has seen it (0: none yet).
 
-        A server sends the number and the chain value (32 bytes) of the last audit row that it has seen; 0 and zero
-        bytes if it has seen none. The result is false if a backup without that row was restored, until :meth:`restored`
-        has charged for the rows that the backup lacks.
-        """
+        The result is false if a backup without that row was restored, until :meth:`restored` has charged for the rows
+        that the backup lacks."""
         if row == 0:
             return chain == START
         if not 0 < row < _MOST_ROWS:
@@ -377,15 +314,13 @@ class Account:
             found = records.execute("SELECT chain FROM audit WHERE row = ?", row).fetchone()
             if found is not None and found[0] == chain:
                 return True
-            restores = records.execute("SELECT content, chain FROM audit JOIN restores USING (row)").fetchall()
-            return any(records.checked(*restore).seen >= row for restore in restores)
+            return any(int.from_bytes(one.value) >= row for one in records.all(PartRecord, "key = ?", RESTORES))
 
     def verify(self, noted: str = "") -> AuditResult:
-        """Verify the whole account: file, chain of audit rows, totals, and every checksum; changes nothing.
+        """Verify the whole book: file, chain of audit rows, totals, and every hash; changes nothing.
 
-        ``noted`` is the chain value (hex) of a row that was noted elsewhere: if the account lacks this row, its end was
-        cut off or it was rewritten. A fault is returned, not raised.
-        """
+        ``noted`` is the chain value (hex) of a row that was noted elsewhere: if the book lacks this row, its end was
+        cut off or it was rewritten. A fault is returned, not raised."""
         chain = ChainCheck(noted)
         try:
             with self._file.open() as records:
@@ -400,8 +335,7 @@ class Account:
     def export(self) -> Iterator[str]:
         """Yield the audit rows as JSON texts, oldest first, without line ends.
 
-        A file of them, one per line, is verified by :func:`~fedsynth.privacy.audit.verify_export`.
-        """
+        A file of them, one per line, is verified by :func:`~fedsynth.privacy.book_file.verify_export`."""
         last = 0
         while True:
             with self._file.open() as records:
@@ -414,61 +348,62 @@ class Account:
             last = rows[-1][0]
 
     def copy_to(self, path: Path) -> None:
-        """Write a consistent copy of the account to a new file, even while other processes use the account.
+        """Write a consistent copy of a book on disk to a new file, even while other processes use it.
 
-        An account in memory cannot be copied in this way. Raises ``FileExistsError`` if the file exists, and
-        :class:`FedsynthError` if copying fails.
-        """
+        Raises ``FileExistsError`` if the file exists, and :class:`FedsynthError` if copying fails."""
         copy_database(Path(self._file.path), path)
 
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return the privacy cost to one person of everything charged at this site, or of one ``run`` alone.
+        """Return the cost to one person of everything charged here, or of one ``run`` alone (zero if it is unknown).
 
-        The person is one of :attr:`change`, or for a run one of :meth:`change_of`. For an unknown run the cost is zero.
-        """
+        The person is one of :attr:`change`, or for a run one of :meth:`change_of`."""
         with self._file.open() as records:
             if run is None:
                 return records.head().total
-            found = records.one(RunRecord, "run = ?", run)
+            found = records.run(run)
         return Cost() if found is None else found.spent
+
+    def asked(self, run: str) -> int:
+        """Return how many questions of a ``run`` were charged."""
+        with self._file.open() as records:
+            found = records.execute("SELECT count(*) FROM questions WHERE paid AND run = ?", run).fetchone()
+        return int(found[0])
 
     @property
     def change(self) -> ProtectedChange:
-        """Whom the site's total is for: the unit and neighbour relation of the account, without any charge one row."""
+        """Whom the total is for: the unit and neighbour relation of the book, without any charge one row."""
         with self._file.open() as records:
             return records.head().change
 
     def change_of(self, run: str) -> ProtectedChange:
         """Return whom a run's total is for: what :attr:`change` was when it began, and is, if it is unknown."""
         with self._file.open() as records:
-            found = records.one(RunRecord, "run = ?", run)
-            return records.head().change if found is None else read_change(found.change)
+            found = records.run(run)
+            return records.head().change if found is None else found.change
 
     def spent_under(self, least: ProtectedChange) -> Cost:
         """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
 
-        Raises :class:`Refused` if the account has charges without a bound for it; each charge is then refused as well.
-        """
+        Raises :class:`Refused` if the book has charges without a bound for it; each charge is then refused as well."""
         with self._file.open() as records:
-            return repriced(records.head(), least).total
+            return _repriced(records.head(), least).total
 
     @property
     def exact(self) -> int:
-        """Number of releases without noise ever charged at this site; any value but 0 voids every guarantee."""
+        """Number of releases without noise ever charged; any value but 0 voids every guarantee."""
         with self._file.open() as records:
             return records.head().exact
 
     def charges(self) -> list[dict[str, Any]]:
         """Return the audit rows of all charges, oldest first, as JSON values.
 
-        Each has the fields of :class:`~fedsynth.privacy.charge.Charge` that describe the question, its cost, and the
-        running totals of the run and of the site, for persons of the row's ``unit`` and ``neighbours``; ``replays``
-        counts how often the reply was sent again. If the request stated less, ``quoted`` is the cost for that. The
-        charges that :meth:`restored` makes for lost audit rows are included; these describe no question, but name the
-        run.
-        """
+        Each describes the question as its :class:`~fedsynth.privacy.book_file.Charge` does, its cost, and the running
+        totals of the run and of the book, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how
+        often the reply was sent
+        again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored` makes for
+        lost audit rows describe no question, but name the run."""
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
             held = records.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
@@ -504,7 +439,7 @@ class Account:
         charges remain. The audit row says by whom it was closed. Raises :class:`InvalidParameter` for an unknown run.
         """
         with self._file.transaction() as records:
-            found = records.one(RunRecord, "run = ?", run)
+            found = records.run(run)
             if found is None:
                 raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
             if found.closed:
@@ -546,24 +481,20 @@ class Account:
     ) -> None:
         """Charge for what a restored backup lacks, up to ``row``, the last audit row that a server has seen.
 
-        The lost charges are unknown, so each open run is charged up to its limit (:meth:`RunRecord.rest
-        <fedsynth.privacy.account_file.RunRecord.rest>`) and closed. ``began`` gives the limits, by run name, of runs
-        that began after the backup was made, which the account does not know. Later audit rows get numbers above
-        ``row``, and :meth:`holds` accepts what servers have seen up to there. ``announced`` is what :meth:`lost`
-        returned, for a person to agree to: nothing else is then charged. Raises :class:`InvalidParameter` for a row
-        number that cannot exist, and :class:`Refused` if something else than what was announced would be charged.
+        The lost charges are unknown, so each open run is charged up to the widest limit under which it was asked
+        (:meth:`RunRecord.rest <fedsynth.privacy.book_file.RunRecord.rest>`), and closed. ``began`` gives the limits, by
+        run name, of runs that began after the backup was made. Later audit rows get numbers above ``row``, and
+        :meth:`holds` accepts what servers have seen up to there. ``announced`` is what :meth:`lost` returned, for a
+        person to agree to: nothing else is then charged. Raises :class:`InvalidParameter` for a row number that cannot
+        exist, and :class:`Refused` if something else than what was announced would be charged.
 
         Lost charges may be for releases on random samples of rows, unless ``sampled`` is false (the site admits none)
-        and the account has no such charge. The unspent rest of a run's limit is then charged as the bound that it sets
-        on their divergence at the order of this limit (:meth:`RunRecord.rest
-        <fedsynth.privacy.account_file.RunRecord.rest>`), which costs more than as many releases of whole tables.
-        Nothing bounds them at higher orders: if the site's own limit has one, its total exceeds that limit. A run is
-        charged up to the widest limit under which it was asked before the backup was made.
+        and the book has no such charge. This costs more than as many releases of whole tables, and beyond the order of
+        a run's limit nothing bounds them: if the site's own limit has a higher one, its total exceeds that limit.
 
-        Runs that the account no longer answers, because they began when it counted for a smaller unit, have no lost
+        Runs that are no longer answered, because they began when the book counted for a smaller unit, have no lost
         charges and are only closed. What is charged is for the backup's unit. If the lost charges were for a larger
-        one, they bound this cost; the next charge under a larger one re-prices it with the rest.
-        """
+        one, they bound this cost; the next charge under a larger one re-prices it with the rest."""
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
@@ -574,28 +505,34 @@ class Account:
             head = records.head()
             number = max(row, head.row) + 1
             self._append(records, "restored", {"behind": head.row, "seen": row}, number=number)
-            records.execute("INSERT INTO restores VALUES (?)", number)
+            records.put(PartRecord(RESTORES, str(number), row.to_bytes(8)))
             for run, lost in zip(runs, charges.runs, strict=True):
                 total = lost.spent + lost.rest
                 facts = {"run": run.run, "cost": lost.rest, "run_total": total}
                 self._append(records, "written off", facts, lost.rest)
-                self._close(records, run.with_spent(total), "restoration")
+                self._close(records, run._replace(spent=total), "restoration")
             for run in records.all(RunRecord, "NOT closed ORDER BY run"):
                 self._close(records, run, "restoration")
         self._file.clear()
 
     # Inside a transaction
 
+    def _open_run(self, records: Records, run: str) -> RunRecord:
+        """Return an open run; raises :class:`Refused` for one that is unknown or closed."""
+        found = records.run(run)
+        if found is None or found.closed:
+            raise Refused(f"run {run} is not open here; start another run")
+        return found
+
     def _lost(
         self, records: Records, began: Mapping[str, Budget], sampled: bool
     ) -> tuple[list[RunRecord], LostCharges]:
         """Return the runs that a restored backup may lack charges of, and these charges."""
         head = records.head()
-        here = msgspec.json.encode(head.change).decode()
-        runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == here]
+        runs = [run for run in records.all(RunRecord, "NOT closed ORDER BY run") if run.change == head.change]
         for name, most in began.items():
-            if records.one(RunRecord, "run = ?", name) is None:
-                runs.append(RunRecord(name, 0, "", 0.0, 0.0, most.epsilon, most.delta, 0.0, here))
+            if records.run(name) is None:
+                runs.append(RunRecord(name, 0, "", Cost(), most, 0.0, head.change))
         sampled = sampled or bool(head.total.curve)
         charged = (LostRun(run.run, run.limit, run.spent, run.rest(sampled=sampled)) for run in runs)
         return runs, LostCharges(tuple(charged), head.total)
@@ -666,7 +603,7 @@ class Account:
         self._close_hour(records, moment)
         if records.one(RejectedRecord) is None:
             records.put(RejectedRecord(_hour(moment)))
-        known = records.one(PartRecord, _PART, kind, key)
+        known = records.part(kind, key)
         if known is not None:
             return int.from_bytes(known.value)
         (number,) = records.execute("SELECT count(*) FROM parts WHERE key = ?", kind).fetchone()
@@ -687,8 +624,8 @@ class Account:
     def _count_replay(self, key: str) -> None:
         """Count a reply that is sent again, which is a use of its run."""
         with self._file.transaction() as records:
-            question = records.one(QuestionRecord, "key = ?", key)
-            run = None if question is None else records.one(RunRecord, "run = ?", question.run)
+            question = records.question(key)
+            run = None if question is None else records.run(question.run)
             if question is not None and run is not None:
                 records.put(question._replace(replays=question.replays + 1))
                 records.put(run._replace(used=max(run.used, self._age(records))))
@@ -719,7 +656,7 @@ class Account:
             charge.run,
             charge.group,
         ).fetchall()
-        slot = free_slot(charge.slots, used, charge.price)
+        slot = _free_slot(charge.slots, used, charge.price)
         if slot is None:
             raise Refused(
                 f"the approved plan has no free slot for {charge.group!r} at {charge.price:.6g}; this run has used "
@@ -727,12 +664,6 @@ class Account:
                 "more slots and have it approved"
             )
         return slot
-
-    def _forget_sessions(self, records: Records) -> None:
-        """Delete the oldest uncharged sessions to make room for one more."""
-        keys = records.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
-        for (key,) in keys[: max(0, len(keys) - _SESSIONS + 1)]:
-            records.forget(key)
 
     def _close(self, records: Records, run: RunRecord, by: str) -> int:
         """Delete everything about a run's questions except their charges; return their number."""
@@ -748,10 +679,10 @@ class Account:
 
     def _keep(self, key: str, part: str, value: bytes) -> bytes:
         with self._file.transaction() as records:
-            question = records.one(QuestionRecord, "key = ?", key)
-            if question is None or not question.salt:
+            question = records.question(key)
+            if key and (question is None or not question.salt):
                 raise Refused("the session of this question has ended; start another run")
-            known = records.one(PartRecord, _PART, key, part)
+            known = records.part(key, part)
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
@@ -759,3 +690,133 @@ class Account:
 
 def _hour(moment: datetime) -> int:
     return int(moment.timestamp() // 3600)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rules by which a charge is refused. They depend on the charge and the book alone, hence on what the site was asked,
+# and never on its rows.
+
+
+def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
+    """Raise :class:`Refused` for a charge to a closed run, or over other rows than those that the run reads."""
+    if run.closed:
+        raise Refused(f"run {charge.run} is closed at this site; start another run")
+    if charge.rows and run.rows and charge.rows != run.rows:
+        raise Refused(f"the rows of run {charge.run} have changed since it began; start another run for the new rows")
+
+
+def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:
+    """Raise :class:`Refused` for a plan whose prices are in another measure than the run's.
+
+    Slots of one run are counted by their prices. For sampled releases these refer to one order, that of the limit."""
+    limit, plan = run.limit, charge.per_run
+    if charge.slots is None or (limit.measure == plan.measure and not (run.spent.curve and limit.order != plan.order)):
+        return
+    before, now = limit.measure, plan.measure
+    if before == now:
+        before, now = (f"rho at order {one.order:.4g}" for one in (limit, plan))
+    raise Refused(
+        f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
+        "currency: continue under the plan that it began with, or start another run"
+    )
+
+
+def _refuse_other_change(run: RunRecord, change: ProtectedChange) -> None:
+    """Raise :class:`Refused` for a run that began when the account counted for other persons than ``change``."""
+    if run.change != change:
+        raise Refused(
+            f"start another run: {run.run} began when this account counted for {run.change}, and now it counts for "
+            f"{change}"
+        )
+
+
+def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
+    """Return the end of an audit with its total for the account's unit and relation and for ``least`` as well.
+
+    Raises :class:`Refused` if the total has no bound for them.
+    """
+    change = head.change.covering(least)
+    try:
+        return head.repriced(change)
+    except Unsupported as error:
+        raise Refused(
+            "undo the change of unit or size_is_public in [policy]: this account has training on random samples of "
+            f"rows, whose cost is proved for {head.change} and has no bound for {change}"
+        ) from error
+
+
+def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
+    """Return the cost of a charge to the persons for whom the account counts, ``change``.
+
+    Raises :class:`Refused` if the charge follows a plan for a smaller unit, or has no bound for these persons.
+    """
+    steps = charge.change.steps_to(change)
+    if steps > 1 and charge.slots is not None:
+        raise Refused(
+            "plan again with --rows-per-person and --sites-per-person as in `fedsynth site account`, and have the plan "
+            f"approved: it is for {charge.change}, and this account counts for {change}"
+        )
+    try:
+        return charge.cost.grouped(steps)
+    except Unsupported as error:
+        raise Refused(
+            "run with --rows-per-person and --sites-per-person as in `fedsynth site account`, or a method that samples "
+            f"no rows: noise on samples is proved for {charge.change}, and this account counts for {change}"
+        ) from error
+
+
+def _wider(one: Budget, other: Budget) -> Budget:
+    """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
+    return max(other, one, key=lambda limit: (not limit.pure, limit.amount))
+
+
+def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
+    """Raise :class:`Refused` if a question is asked again by another run, or under other terms."""
+    if (known.run, known.terms) != (charge.run, charge.terms):
+        raise Refused(
+            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
+            "the change of policy or version, or let the run ask a new question"
+        )
+
+
+def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
+    """Raise :class:`BudgetExceeded` if a charge's ``cost``, on top of what is spent, is beyond one of its limits.
+
+    ``total`` is spent in all at the site, ``in_run`` in the charge's run. Without a cost, nothing is raised.
+    """
+    if cost == Cost():
+        return  # public facts cost nothing, and are answered even if the budget is used up
+    limits = [("in total", charge.total, total), ("in this run", charge.per_run, in_run)]
+    if charge.own is not None:
+        limits.append(("in this run, by this site's own limit", charge.own, in_run))
+    for scope, limit, before in limits:
+        if not limit.covers(before + cost):
+            raise BudgetExceeded(
+                f"the question costs {limit.measure} = {limit.price(cost):.6g}, and {limit.measure} = "
+                f"{limit.price(before):.6g} "
+                f"of {limit.amount:.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
+                "steward to raise the limit"
+            )
+
+
+def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, int]], price: float) -> float | None:
+    """Return the price of the cheapest slot that covers ``price`` after ``used`` ones are taken; ``None`` if none does.
+
+    Taking the cheapest covering slot is optimal: of two slots that cover a charge, the dearer one covers everything
+    that the cheaper one covers. Used slots are reassigned each time, so a run may continue under a plan with other
+    prices.
+    """
+    free: Counter[float] = Counter()
+    for slot, times in slots:
+        free[slot] += times
+    place: float | None = None
+    for taken, times in [*used, (price, 1)]:
+        for place in sorted(slot for slot, left in free.items() if left and slot * ROUNDING >= taken):
+            here = min(times, free[place])
+            free[place] -= here
+            times -= here
+            if not times:
+                break
+        if times:
+            return None
+    return place

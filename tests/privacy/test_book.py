@@ -26,16 +26,15 @@ import msgspec
 import pytest
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused
-from fedsynth.privacy.account import LARGEST_KEPT, Account
-from fedsynth.privacy.audit import START, verify_export
-from fedsynth.privacy.charge import Charge
+from fedsynth.privacy.book import LARGEST_KEPT, Book
+from fedsynth.privacy.book_file import START, Charge, verify_export
 from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.release import SampledGaussian
 
 LIMIT = Budget(1.0, 1e-6)
 RHO = 0.001
 ONE = ProtectedChange()
-Opens = Callable[[], Account]
+Opens = Callable[[], Book]
 
 
 def key(number: int) -> str:
@@ -73,18 +72,18 @@ class Clock:
         return self.moment
 
 
-def pass_days(account: Account, clock: Clock, days: int) -> None:
+def pass_days(account: Book, clock: Clock, days: int) -> None:
     """Let days pass, in which the account is looked at once a day, as by a site that waits."""
     for _ in range(days):
         clock.moment += timedelta(days=1)
         account.expire(math.inf)
 
 
-def rows(account: Account) -> list[dict[str, Any]]:
+def rows(account: Book) -> list[dict[str, Any]]:
     return [json.loads(line) for line in account.export()]
 
 
-def sound(account: Account) -> bool:
+def sound(account: Book) -> bool:
     return not account.verify().wrong
 
 
@@ -94,8 +93,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["memory", "file"])
-def account(request: pytest.FixtureRequest, path: Path) -> Account:
-    return Account() if request.param == "memory" else Account(path)
+def account(request: pytest.FixtureRequest, path: Path) -> Book:
+    return Book() if request.param == "memory" else Book(path)
 
 
 # Transactions
@@ -126,7 +125,7 @@ def test_the_first_reply_is_the_reply(account):
 
 
 def test_of_a_large_reply_that_can_be_made_again_a_hash_is_stored_and_no_other_is_sent(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge())
     reply = b"r" * (LARGEST_KEPT + 1)
     for _ in range(3):
@@ -168,9 +167,9 @@ def test_a_reply_needs_a_question_that_began(account):
 
 
 def test_everything_outlives_the_process(path):
-    opened = Account(path).begin(charge())
-    Account(path).store(key(0), 0, b"reply")
-    later = Account(path)
+    opened = Book(path).begin(charge())
+    Book(path).store(key(0), 0, b"reply")
+    later = Book(path)
     assert later.begin(charge()) == opened
     assert later.stored(key(0), 0) == b"reply"
     assert later.spent("run").rho == RHO
@@ -179,10 +178,10 @@ def test_everything_outlives_the_process(path):
 
 
 def test_the_file_is_its_owners(path):
-    Account(path)
+    Book(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.chmod(0o644)  # as a backup may come back
-    Account(path)
+    Book(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -190,14 +189,15 @@ def test_salts_of_a_seeded_simulation_are_a_function_of_the_question():
     def entropy(key: str) -> bytes:
         return hashlib.sha256(f"seed {key}".encode()).digest()
 
-    assert Account(entropy=entropy).begin(charge()).salt == Account(entropy=entropy).begin(charge()).salt
+    assert Book(entropy=entropy).begin(charge()).salt == Book(entropy=entropy).begin(charge()).salt
 
 
 def test_a_secret_is_stored_once(path):
-    assert Account(path).secret("noise", b"") == b""  # which asks whether there is one, and stores none
-    assert Account(path).secret("noise", b"fresh") == b"fresh"
-    assert Account(path).secret("noise", b"other") == b"fresh"
-    assert Account(path).secret("identity", b"other") == b"other"
+    assert Book(path).said("", "noise") is None
+    assert Book(path).first("", "noise", b"fresh") == b"fresh"
+    assert Book(path).first("", "noise", b"other") == b"fresh"
+    assert Book(path).said("", "noise") == b"fresh"
+    assert Book(path).first("", "identity", b"other") == b"other"
 
 
 def test_other_terms_are_refused_and_cost_nothing(account):
@@ -325,17 +325,17 @@ TRAINING = SampledGaussian(0.05, 4.0, 10)
 
 def test_charges_with_curves_persist_and_add_up(path):
     cost = TRAINING.cost(Norms(1, 1))
-    account = Account(path)
+    account = Book(path)
     for number in range(3):
         account.begin(charge(number, cost=cost))
-        account = Account(path)
+        account = Book(path)
     account.begin(charge(3))
     account.begin(charge(4, cost=cost, run="run 2"))
     total = cost + cost + cost + Cost(math.inf, RHO)
-    assert Account(path).spent("run") == total
-    assert Account(path).spent() == total + cost
-    assert Account(path).spent("run 2") == cost
-    assert sound(Account(path))
+    assert Book(path).spent("run") == total
+    assert Book(path).spent() == total + cost
+    assert Book(path).spent("run 2") == cost
+    assert sound(Book(path))
     charged = [msgspec.convert(one["cost"], Cost) for one in account.charges()]
     assert charged == [cost, cost, cost, Cost(math.inf, RHO), cost]
     file = path.with_name("audit.jsonl")
@@ -344,11 +344,12 @@ def test_charges_with_curves_persist_and_add_up(path):
 
 
 def test_a_curve_that_was_changed_is_found(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(cost=TRAINING.cost(Norms(1, 1))))
     with sqlite3.connect(path) as connection:
-        (curve,) = connection.execute("SELECT curve FROM runs").fetchone()
-        connection.execute("UPDATE runs SET curve = ?", (curve.replace("1", "2", 1),))
+        (spent,) = connection.execute("SELECT spent FROM runs").fetchone()
+        assert b"curve" in spent
+        connection.execute("UPDATE runs SET spent = ?", (spent[:-1] + bytes([spent[-1] ^ 1]),))
     assert "checksum" in account.verify().wrong
     with pytest.raises(FedsynthError, match="checksum"):
         account.begin(charge(1))
@@ -375,7 +376,8 @@ def test_samples_are_charged_up_to_the_very_limit(account):
 
 
 def test_samples_are_no_pure_privacy_and_are_never_free():
-    account = Account(free_an_hour=0)
+    account = Book()
+    account.free_an_hour = 0
     pure = Budget(100.0, 0.0)
     with pytest.raises(BudgetExceeded):
         account.begin(charge(cost=TRAINING.cost(Norms(1, 1)), total=pure, per_run=pure))
@@ -406,14 +408,14 @@ def test_slots_of_samples_are_priced_at_the_order_of_the_plan(account):
 @pytest.mark.parametrize("limit", [LIMIT, Budget(0.5, 1e-6)])
 def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, limit):
     cost = TRAINING.cost(Norms(1, 1))
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(0, cost=cost, per_run=limit))
     backup = path.read_bytes()
     account.begin(charge(1, cost=cost, per_run=limit))
     seen = account.begin(charge(2, cost=cost, per_run=limit))
     lost = account.spent()
     path.write_bytes(backup)
-    account = Account(path)
+    account = Book(path)
     account.restored(seen.row, sampled=False)  # there was training before
     assert limit.price(account.spent("run")) >= limit.rho
     assert LIMIT.price(account.spent()) >= LIMIT.price(lost)
@@ -424,7 +426,7 @@ def test_a_restored_backup_of_a_training_run_is_written_off_to_its_limit(path, l
 def test_training_that_a_backup_knows_nothing_of_is_written_off_at_the_order_of_the_site(path, site):
     """The dearest training within a run's limit, all of it after the backup; nothing is known above the run's order."""
     run = Budget(1.0, 1e-6)
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(0, cost=Cost(), per_run=run))
     backup = path.read_bytes()
     cost = TRAINING.cost(Norms(1, 1))
@@ -433,7 +435,7 @@ def test_training_that_a_backup_knows_nothing_of_is_written_off_at_the_order_of_
     lost = account.spent()
     assert run.price(lost) > 0.8 * run.rho
     path.write_bytes(backup)
-    account = Account(path)
+    account = Book(path)
     account.restored(seen.row)
     assert site.price(account.spent()) >= site.price(lost)
     assert account.spent().at(1e-6) >= lost.at(1e-6)
@@ -476,7 +478,7 @@ def test_a_session_opens_only_where_its_charge_would_fit(account):
 
 
 def test_no_more_than_64_sessions_are_open_uncharged():
-    account = Account()
+    account = Book()
     salts = [account.begin(charge(0)).salt]  # charged: never forgotten
     for number in range(1, 66):
         salts.append(account.begin(charge(number), pay=False).salt)
@@ -498,7 +500,7 @@ def test_no_more_than_64_sessions_are_open_uncharged():
 
 def test_a_charge_is_a_row_of_what_was_asked_and_what_it_costs():
     clock = Clock()
-    account = Account(clock=clock)
+    account = Book(clock=clock)
     account.begin(charge())
     (row,) = rows(account)
     assert len(bytes.fromhex(row["nonce"])) == 16  # so that a chain value tells nothing of a row
@@ -556,9 +558,13 @@ def test_a_rejected_message_is_a_row_for_the_steward(account):
     assert sound(account)
 
 
-def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
+def test_a_thousand_rejected_messages_an_hour_get_a_row_each(path):
+    """Of an account on disk: in memory, where they fill none, each gets one."""
     clock = Clock()
-    account = Account(clock=clock)
+    account = Book(clock=clock)
+    assert account.free_an_hour > 1e9
+    assert Book(path).free_an_hour == 1000
+    account.free_an_hour = 1000
     for number in range(1003):
         head = account.note("refused", request=key(number), step=number)
     assert head == account.head()
@@ -578,7 +584,8 @@ def test_a_thousand_rejected_messages_an_hour_get_a_row_each():
 def test_a_message_that_is_rejected_again_and_again_takes_one_row_an_hour():
     """It once took one each time, and with them the hour's questions without cost."""
     clock = Clock()
-    account = Account(clock=clock, free_an_hour=3)
+    account = Book(clock=clock)
+    account.free_an_hour = 3
     for hour in range(2):
         for _ in range(5):
             account.note("refused", request=key(7), reason="closed")
@@ -593,7 +600,8 @@ def test_a_message_that_is_rejected_again_and_again_takes_one_row_an_hour():
 
 def test_questions_without_cost_are_counted_once_each_and_by_themselves():
     """Neither what is refused nor the same session opened again keeps another question from being answered."""
-    account = Account(free_an_hour=100, clock=Clock())
+    account = Book(clock=Clock())
+    account.free_an_hour = 100
     for number in range(1000):
         account.note("refused", request=key(number))
     before = account.head()[0]
@@ -657,14 +665,14 @@ def test_a_row_whose_totals_are_wrong_is_found_though_the_chain_is_right(account
 
 
 def test_the_salt_of_a_run_is_drawn_once_and_gone_when_the_run_is_closed(path):
-    account = Account(path)
+    account = Book(path)
     with pytest.raises(Refused, match="not open"):
         account.run_salt("run")
     account.begin(charge(0), pay=False)
     account.begin(charge(1, run="run 2"))
     salt = account.run_salt("run")
     assert len(salt) == 32
-    assert Account(path).run_salt("run") == account.run_salt("run") == salt
+    assert Book(path).run_salt("run") == account.run_salt("run") == salt
     assert account.run_salt("run 2") != salt
     assert sound(account)
     account.close("run")
@@ -697,7 +705,7 @@ def test_a_closed_run_answers_nothing_more(account):
 
 
 def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
-    account = Account(path)
+    account = Book(path)
     order = list(range(250))
     random.Random(0).shuffle(order)
     gone = []
@@ -707,7 +715,7 @@ def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
         account.first(key(number), "roster", b"roster" + salt)
         gone += [salt, salt[::-1]]
     kept = account.begin(charge(1000, run="run 2")).salt
-    account.secret("noise", b"the site's own secret")
+    account.first("", "noise", b"the site's own secret")
     held = path.read_bytes()
     assert sum(value in held for value in gone) > 400
     account.close("run")
@@ -721,7 +729,7 @@ def test_closing_leaves_no_salt_and_no_reply_in_the_file(path):
 
 def test_runs_that_nobody_uses_expire(caplog):
     clock = Clock()
-    account = Account(clock=clock)
+    account = Book(clock=clock)
     account.begin(charge(0))
     account.store(key(0), 0, b"reply")
     account.begin(charge(1, run="run 2"))
@@ -742,9 +750,9 @@ def test_a_clock_that_is_wrong_for_a_while_closes_no_run(path, days, caplog):
     The account grows older by one day for each forward jump, whoever reads the clock; it goes back for none.
     """
     clock = Clock()
-    Account(path, clock=clock).begin(charge(0))
-    Account(path, clock=clock).store(key(0), 0, b"reply")
-    uses: list[Callable[[Account], object]] = [
+    Book(path, clock=clock).begin(charge(0))
+    Book(path, clock=clock).store(key(0), 0, b"reply")
+    uses: list[Callable[[Book], object]] = [
         lambda account: account.expire(14),
         lambda account: account.stored(key(0), 0),
         lambda account: account.begin(charge(account.head()[0], cost=Cost(math.inf, 1e-6))),
@@ -754,19 +762,19 @@ def test_a_clock_that_is_wrong_for_a_while_closes_no_run(path, days, caplog):
         for shift in (timedelta(days=days), -timedelta(days=days)):
             clock.moment += shift
             clock.moment += timedelta(minutes=1)
-            use(Account(path, clock=clock))
-            assert Account(path, clock=clock).expire(14, keep="other") == []
-            assert "run" in dict(Account(path, clock=clock).open_runs())
-    idle = dict(Account(path, clock=clock).open_runs())["run"]
+            use(Book(path, clock=clock))
+            assert Book(path, clock=clock).expire(14, keep="other") == []
+            assert "run" in dict(Book(path, clock=clock).open_runs())
+    idle = dict(Book(path, clock=clock).open_runs())["run"]
     assert idle <= 2
     assert sum("400.0 days ahead of" in record.message for record in caplog.records) == len(uses)
     assert sum("400.0 days behind" in record.message for record in caplog.records) == len(uses)
-    assert sound(Account(path))
+    assert sound(Book(path))
 
 
 def test_a_clock_that_is_set_right_by_seconds_is_not_worth_a_warning(caplog):
     clock = Clock()
-    account = Account(clock=clock)
+    account = Book(clock=clock)
     account.begin(charge(0))
     clock.moment -= timedelta(seconds=30)
     account.begin(charge(1))
@@ -779,7 +787,7 @@ def test_a_clock_that_is_set_right_by_seconds_is_not_worth_a_warning(caplog):
 
 
 def test_a_restored_backup_is_noticed_and_written_off(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(0))
     account.begin(charge(1, run="run 2", per_run=Budget(0.5, 0.0), cost=Cost(0.1, 0.005)))
     account.begin(charge(2, run="closed"))
@@ -790,7 +798,7 @@ def test_a_restored_backup_is_noticed_and_written_off(path):
     assert account.holds(seen.row, seen.chain)
     path.write_bytes(backup)
 
-    account = Account(path)
+    account = Book(path)
     assert not account.holds(seen.row, seen.chain)
     assert account.holds(0, START)
     last = seen.row + 1
@@ -817,12 +825,12 @@ def test_a_restored_backup_is_noticed_and_written_off(path):
 
 
 def test_an_account_that_went_on_from_a_backup_is_noticed_too(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(0))
     backup = path.read_bytes()
     seen = account.begin(charge(1))
     path.write_bytes(backup)
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(2))
     account.begin(charge(3))
     assert account.head()[0] > seen.row
@@ -835,7 +843,8 @@ def test_an_account_that_went_on_from_a_backup_is_noticed_too(path):
 @pytest.mark.parametrize("row", [1, 3, 4, 50])
 def test_a_restored_account_with_refusals_of_a_past_hour_is_written_off(row):
     clock = Clock()
-    account = Account(clock=clock, free_an_hour=2)
+    account = Book(clock=clock)
+    account.free_an_hour = 2
     account.begin(charge())
     for number in range(5):
         account.note("refused", request=key(number))
@@ -862,20 +871,20 @@ def test_a_row_that_cannot_be_is_not_held(account):
 
 def contents(path: Path) -> list[Any]:
     with sqlite3.connect(path) as connection:
-        tables = ("audit", "runs", "questions", "parts", "secrets", "rejected", "restores")
+        tables = ("audit", "runs", "questions", "parts", "rejected")
         found = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
     connection.close()
     return found
 
 
 def test_flipped_bits_are_found(path):
-    account = Account(path)
+    account = Book(path)
     for number in range(12):
         account.begin(charge(number, group="g", slots=((0.001, 20),)), pay=number < 8)
         account.store(key(number), 0, b"reply" * 50)
         account.first(key(number), "roster", b"roster")
     account.note("refused", step=1)
-    account.secret("noise", b"secret" * 6)
+    account.first("", "noise", b"secret" * 6)
     account.restored(30)
     account.begin(charge(20, run="run 2", total=Budget(9.0, 1e-6)))
     account.store(key(20), 0, b"reply")
@@ -888,9 +897,9 @@ def test_flipped_bits_are_found(path):
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         try:
-            wrong = Account(path).verify().wrong
-            Account(path).charges()
-            Account(path).begin(charge(21, run="run 2", total=Budget(9.0, 1e-6)))
+            wrong = Book(path).verify().wrong
+            Book(path).charges()
+            Book(path).begin(charge(21, run="run 2", total=Budget(9.0, 1e-6)))
         except FedsynthError as error:  # nothing else, whatever the damage
             wrong = str(error)
         path.write_bytes(flipped)
@@ -902,25 +911,25 @@ def test_flipped_bits_are_found(path):
 
 
 def test_damage_is_an_error_that_says_what_to_do(path):
-    Account(path).begin(charge())
+    Book(path).begin(charge())
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(FedsynthError, match="backup"):
-        Account(path).begin(charge(1))
+        Book(path).begin(charge(1))
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(FedsynthError, match="backup"):
-        Account(path)
+        Book(path)
     path.write_bytes(whole.replace(b'"step":0', b'"step":7'))
     with pytest.raises(FedsynthError, match="does not match its hash"):
-        Account(path).begin(charge(1))
-    assert "audit row" in Account(path).verify().wrong or Account(path).verify().broken == 1
+        Book(path).begin(charge(1))
+    assert "audit row" in Book(path).verify().wrong or Book(path).verify().broken == 1
 
 
 def test_a_changed_total_is_found_and_not_used(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge())
     connection = sqlite3.connect(path)
-    connection.execute("UPDATE runs SET rho = 0.0")
+    connection.execute("UPDATE runs SET spent = ?", (msgspec.msgpack.encode(Cost()),))
     connection.commit()
     connection.close()
     with pytest.raises(FedsynthError, match="checksum"):
@@ -929,7 +938,7 @@ def test_a_changed_total_is_found_and_not_used(path):
 
 
 def test_a_charge_that_was_taken_out_is_found(path):
-    account = Account(path)
+    account = Book(path)
     account.begin(charge(0))
     account.begin(charge(1))
     for statement, why in (
@@ -953,12 +962,12 @@ def test_a_file_of_another_version_is_left_alone(path):
     connection.close()
     before = path.read_bytes()
     with pytest.raises(FedsynthError, match="not an account of this version"):
-        Account(path)
+        Book(path)
     assert path.read_bytes() == before
 
 
 def test_a_lock_that_is_not_released_is_no_damage(path, monkeypatch):
-    account = Account(path)
+    account = Book(path)
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, **{**options, "timeout": 0.01}))
     other = connect(path, isolation_level=None)
@@ -973,23 +982,23 @@ def test_a_lock_that_is_not_released_is_no_damage(path, monkeypatch):
 
 
 def test_threads_never_pass_a_limit(path):
-    Account(path)
+    Book(path)
     cost = Cost(math.inf, LIMIT.rho / 10)
 
     def attempt(number: int) -> bool:
         try:
-            return Account(path).begin(charge(number, cost=cost)).charged
+            return Book(path).begin(charge(number, cost=cost)).charged
         except BudgetExceeded:
             return False
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(attempt, range(30))) == 10
-    assert Account(path).spent().rho == pytest.approx(LIMIT.rho)
-    assert sound(Account(path))
+    assert Book(path).spent().rho == pytest.approx(LIMIT.rho)
+    assert sound(Book(path))
 
 
 def test_threads_share_an_account_in_memory():
-    account = Account()
+    account = Book()
     with ThreadPoolExecutor(8) as pool:
         opened = list(pool.map(lambda number: account.begin(charge(number % 10)), range(100)))
     assert len({one.salt for one in opened}) == 10
@@ -998,7 +1007,7 @@ def test_threads_share_an_account_in_memory():
 
 
 def _ask(path: Path, number: int) -> tuple[bytes, bytes]:
-    account = Account(path)
+    account = Book(path)
     salt = account.begin(charge(number)).salt
     return salt, account.store(key(number), 0, salt + os.urandom(8))
 
@@ -1011,14 +1020,14 @@ def test_processes_that_ask_at_once_hear_the_same(path):
         heard = [one.result() for one in asked]
     assert heard[::2] == heard[1::2]
     assert len(set(heard)) == 15
-    assert Account(path).head()[0] == 15
-    assert sound(Account(path))
+    assert Book(path).head()[0] == 15
+    assert sound(Book(path))
 
 
 DIES = """
     import os, signal, sqlite3, sys
-    from fedsynth.privacy.account import LARGEST_KEPT, Account
-    from tests.privacy.test_account import charge, key
+    from fedsynth.privacy.book import LARGEST_KEPT, Book
+    from tests.privacy.test_book import charge, key
 
     commits, when = int(sys.argv[2]), sys.argv[3]
 
@@ -1033,7 +1042,7 @@ DIES = """
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
-    account = Account(sys.argv[1])
+    account = Book(sys.argv[1])
     connect = sqlite3.connect
     sqlite3.connect = lambda path, **options: connect(path, factory=Dying, **options)
     account.begin(charge())
@@ -1061,7 +1070,7 @@ def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged,
     with _run(DIES, path, commits, when) as process:
         process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
-    account = Account(path)
+    account = Book(path)
     assert account.head()[0] == charged
     assert account.spent().rho == charged * RHO
     assert sound(account)
@@ -1074,11 +1083,11 @@ def test_a_process_that_is_killed_at_a_transaction(path, commits, when, charged,
 
 ASKS = """
     import sys
-    from fedsynth.privacy.account import LARGEST_KEPT, Account
-    from tests.privacy.test_account import charge, key
+    from fedsynth.privacy.book import LARGEST_KEPT, Book
+    from tests.privacy.test_book import charge, key
     from fedsynth.privacy.cost import Cost
 
-    account = Account(sys.argv[1])
+    account = Book(sys.argv[1])
     number = account.head()[0]
     while True:
         opened = account.begin(charge(number, cost=Cost(float("inf"), 1e-6)))
@@ -1098,7 +1107,7 @@ def test_whatever_left_a_process_that_was_killed_is_in_the_account(path):
             time.sleep(generator.uniform(0, 0.02))
             process.kill()
             lines += process.stdout.read().split(b"\n")[:-1]
-        account = Account(path)
+        account = Book(path)
         assert sound(account)
         for line in lines:
             number, *values = line.decode().split()

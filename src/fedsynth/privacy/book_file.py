@@ -1,0 +1,776 @@
+"""The file of a book (:mod:`~fedsynth.privacy.book`): one SQLite database, its audit, and how damage is found.
+
+Every row of the database ends with a SHA-256 hash of its content, which is verified whenever the row is read whole, so
+before anything is charged or sent: SQLite's own check sees no flipped bit within a value. It detects damage, not
+forgery by those who can write the file. The counts of a plan's used slots and of repeated replies are read without.
+The hash of an audit row is its *chain value*: the row contains that of the row before. A row is JSON: the request, its
+cost, the running totals, whom they are for. Editing, removing or moving a row breaks this chain. The chain alone cannot
+show that its end was cut off or rewritten from some row on; therefore servers remember the last row that they saw, and
+who is responsible for the book can note the hash of the last row elsewhere.
+
+The writes of a transaction are durable when it ends (``synchronous = EXTRA``), and deleted content is overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
+from fedsynth.privacy.cost import ONE_ROW, ORDERS, Budget, Cost, Neighbours, ProtectedChange, Unit
+
+_LONGEST = 200  # most characters of a text in the row of a rejected message, so that no message can fill the disk
+_UNKNOWN = 1e15  # a log-moment that no limit covers
+_FORMAT = 1  # of the file, stored as user_version
+# SQLite errors that are not damage but concern the disk, its permissions, or other processes.
+_PASSING = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
+
+_PLAIN = {int, float, str, bytes}
+RESTORES = "restores"
+"""Key of the parts that list restored backups."""
+
+# Hashes cover values as they are read; numeric columns have no declared type, so SQLite never converts them.
+_TABLES = """
+CREATE TABLE audit (row INTEGER PRIMARY KEY, content BLOB NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY, closed NOT NULL, rows TEXT NOT NULL, spent BLOB NOT NULL, most BLOB NOT NULL,
+    used NOT NULL, change BLOB NOT NULL, stored NOT NULL, hash BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE questions (
+    key TEXT PRIMARY KEY, run TEXT NOT NULL, row NOT NULL, paid NOT NULL, salt BLOB NOT NULL, terms TEXT NOT NULL,
+    slots TEXT NOT NULL, price NOT NULL, replays NOT NULL, hash BLOB NOT NULL) WITHOUT ROWID;
+CREATE INDEX questions_slots ON questions (run, slots, price) WHERE paid;
+CREATE INDEX questions_open ON questions (row) WHERE NOT paid;
+CREATE TABLE parts (
+    key TEXT NOT NULL, part TEXT NOT NULL, value BLOB NOT NULL, hash BLOB NOT NULL, PRIMARY KEY (key, part));
+CREATE TABLE rejected (hour NOT NULL, count NOT NULL, digest BLOB NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE clock (reading NOT NULL, age NOT NULL, hash BLOB NOT NULL);
+"""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Charges
+
+
+@dataclass(frozen=True, kw_only=True)
+class Charge:
+    """A question to be charged: the run and query, the cost to one person, and the limits that apply.
+
+    * ``key``: identifies the question, one request of a run, charged once however often its messages are repeated: at a
+      site the hash (hex) of the question and of the public key of the server that asks.
+    * ``run``, ``step`` (its number there), ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"),
+      ``release`` (the noise and its privacy cost, as JSON), ``trust`` (name of the trust model), ``plan`` (digest of
+      the approved :class:`~fedsynth.federation.plan.Plan`, or empty): written to the audit.
+    * ``terms``: everything on which the answer depends besides the query and the rows.
+    * ``rows``: keyed digest (a hash under the site's secret) of the encoded rows that the run reads; empty if
+      :meth:`Book.pin <fedsynth.privacy.book.Book.pin>` stores it only after the first charge.
+    * ``cost``: to one person of the request's unit under its neighbour relation, ``change``. The site's policy demands
+      at least ``least``. If the book counts for more (:attr:`~fedsynth.privacy.book.Book.change`), as much is charged
+      as its own persons may pay.
+    * ``total``, ``per_run``, ``own``: limits of everything ever spent here; of the run (the budget of an approved plan
+      if there is one); and then the site's own of a run. All are checked, because limits with different orders
+      (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) need not imply each other.
+    * ``slots``: the questions that an approved plan grants the run in this ``group`` (those of one verb, kind and class
+      of release): pairs of a privacy cost, in the measure of ``per_run`` and to the persons of ``change``, and the
+      number of questions that may cost up to that much; ``None`` if no plan is needed. A charge uses up the cheapest
+      of the remaining slots that cover its cost.
+    * ``stored``: the most bytes that the book will store for the question, from public facts alone; ``most_stored``:
+      how many it may store for the run's questions.
+
+    Raises :class:`InvalidParameter` for a negative or undefined cost."""
+
+    key: str
+    run: str
+    step: int
+    verb: str
+    release: str
+    cost: Cost
+    terms: str
+    total: Budget
+    per_run: Budget
+    change: ProtectedChange
+    least: ProtectedChange
+    kind: str = ""
+    trust: str = ""
+    plan: str = ""
+    rows: str = ""
+    own: Budget | None = None
+    group: str = ""
+    slots: tuple[tuple[float, int], ...] | None = None
+    stored: int = 0
+    most_stored: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidParameter` for negative or undefined costs."""
+        if not (self.cost.epsilon >= 0 and self.cost.rho >= 0):
+            raise InvalidParameter(f"a question cannot cost {self.cost}; costs must be zero or more")
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What an audit row says of the question, beside its cost."""
+        names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
+        return {name: getattr(self, name) for name in names} | {"release": msgspec.json.decode(self.release)}
+
+    @property
+    def price(self) -> float:
+        """The question's cost in the measure of ``slots``: epsilon if ``per_run`` is pure, else rho at its order."""
+        return self.per_run.price(self.cost)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A question's entry in a book, which may now be answered (:meth:`~fedsynth.privacy.book.Book.begin`).
+
+    ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
+    the hash of its audit row. ``charged`` is false while a secure sum, which takes several messages, has not come to
+    the one that makes the site read its rows."""
+
+    salt: bytes
+    row: int
+    chain: bytes
+    charged: bool
+
+
+class LostRun(NamedTuple):
+    """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
+
+    ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
+    :meth:`Book.restored <fedsynth.privacy.book.Book.restored>` charges."""
+
+    run: str
+    limit: Budget
+    spent: Cost
+    rest: Cost
+
+
+@dataclass(frozen=True)
+class LostCharges:
+    """What is charged for all that a restored backup lacks: for each run, the rest of its limit (:class:`LostRun`).
+
+    ``before`` is the total as the backup knows it, ``after`` the total once the rest of every run is charged."""
+
+    runs: tuple[LostRun, ...]
+    before: Cost
+
+    @property
+    def after(self) -> Cost:
+        """The total after the restoration."""
+        return sum((lost.rest for lost in self.runs), self.before)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The audit
+
+START = bytes(32)
+"""Chain value before the first row."""
+
+_LONGEST = 200  # most characters of a text in the row of a rejected message, so that no message can fill the disk
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The result of verifying a book, or an export of its audit: how far the audit goes, and the first fault.
+
+    ``rows`` is the number of the last verified audit row, and ``head`` its chain value (hex), the hash to which all
+    rows up to there contribute. ``wrong`` describes the first fault, or is empty; ``broken`` is the audit row that it
+    concerns, 0 if it concerns no single row. ``noted_at`` is the row whose chain value was noted outside the book
+    and given to be found again, 0 if there is no such row.
+    """
+
+    rows: int
+    head: str
+    broken: int = 0
+    wrong: str = ""
+    noted_at: int = 0
+
+    @property
+    def fault(self) -> str:
+        """The first fault with its audit row; empty without one."""
+        return f"row {self.broken} {self.wrong}" if self.broken else self.wrong
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """The fields of an audit row that the book itself reads; further fields are for people.
+
+    * ``row``: number of the row, from 1.
+    * ``outcome``: what happened, such as "charged", "re-priced", "opened", "refused", "closed" or "restored".
+    * ``total``: all costs charged up to this row; ``exact``: the number of releases without noise up to it.
+    * ``unit``, ``neighbours``: whom the costs are for (:class:`~fedsynth.privacy.cost.ProtectedChange`). Only a row
+      "re-priced" changes them, and multiplies the total accordingly.
+    * ``previous``: chain value (hex), that is the SHA-256 hash, of the row before.
+    * ``key``, ``run``, ``cost``: the question, its run and its cost; no cost if nothing was charged.
+    * ``run_total``: all costs of the run up to this row, if something was charged.
+    * ``seen``: in a row about a restored backup, the last row that a server had seen before; otherwise 0.
+    """
+
+    row: int
+    outcome: str
+    total: Cost
+    exact: int
+    previous: str
+    unit: Unit = ONE_ROW
+    neighbours: Neighbours = "add-remove"
+    key: str = ""
+    run: str = ""
+    cost: Cost | None = None
+    run_total: Cost = Cost()
+    seen: int = 0
+
+    @property
+    def change(self) -> ProtectedChange:
+        """The change of a table that the costs are for."""
+        return ProtectedChange(self.unit, self.neighbours)
+
+
+read_row = msgspec.json.Decoder(AuditRow).decode
+
+
+class AuditHead(NamedTuple):
+    """The end of an audit: its last row's number and chain value, and the totals up to there.
+
+    ``row`` is 0, and ``chain`` is 32 zero bytes, before the first row. ``chain`` is the SHA-256 hash of the row, which
+    contains that of the row before. ``total`` is the cost of everything charged, for the persons that ``change`` names,
+    and ``exact`` the number of releases without noise.
+    """
+
+    row: int = 0
+    chain: bytes = START
+    total: Cost = Cost()
+    exact: int = 0
+    change: ProtectedChange = ProtectedChange()
+
+    def plus(self, cost: Cost | None) -> tuple[Cost, int]:
+        """Return the total cost and the number of exact releases after a further ``cost``; ``None`` adds nothing."""
+        return (self.total, self.exact) if cost is None else (self.total + cost, self.exact + math.isinf(cost.rho))
+
+    def repriced(self, change: ProtectedChange) -> AuditHead:
+        """Return the end with the total for another ``change``, of which the present one is a part.
+
+        Raises :class:`~fedsynth.errors.Unsupported` if the total has no bound for it (:meth:`Cost.grouped
+        <fedsynth.privacy.cost.Cost.grouped>`).
+        """
+        return self._replace(total=self.total.grouped(self.change.steps_to(change)), change=change)
+
+    def next_row(
+        self, number: int, moment: datetime, nonce: bytes, outcome: str, facts: Mapping[str, object], cost: Cost | None
+    ) -> tuple[bytes, bytes]:
+        """Return the content (JSON) of the row that follows, and its chain value (32 bytes).
+
+        ``number`` is the row's number, ``moment`` its time, and ``outcome`` and ``facts`` say what happened; ``cost``
+        is what it charges, ``None`` for nothing. ``nonce`` must be random: chain values leave the site, and without a
+        nonce anyone could use them to test guesses about a row's content.
+        """
+        total, exact = self.plus(cost)
+        opening = {"row": number, "time": moment.isoformat(timespec="milliseconds"), "outcome": outcome}
+        whom = {"unit": self.change.unit, "neighbours": self.change.neighbours}
+        ending = {"total": total, "exact": exact, **whom, "previous": self.chain.hex()}
+        content = msgspec.json.encode({**opening, "nonce": nonce.hex(), **facts, **ending})
+        return content, hashlib.sha256(content).digest()
+
+
+@dataclass
+class ChainCheck:
+    """Verification of audit rows from the first one on: the hash chain, the running totals, and the charges.
+
+    ``noted`` is a chain value (hex) that was noted outside the book and is to be found again, or empty. The other
+    attributes are the state after the rows so far: ``head`` is the last row, ``noted_at`` the row with the noted chain
+    value (0: not met), ``runs`` the cost of each run, ``charged`` the row that charged each question (by its key), and
+    ``restores`` the rows about restored backups, with the last row that a server had seen before each.
+    """
+
+    noted: str
+    head: AuditHead = field(default_factory=AuditHead)
+    noted_at: int = 0
+    runs: dict[str, Cost] = field(default_factory=dict)
+    charged: dict[str, int] = field(default_factory=dict)
+    restores: dict[int, int] = field(default_factory=dict)
+
+    def follow(self, content: object) -> str:
+        """Verify the next audit row and add it; return the fault that breaks the chain, or an empty text.
+
+        ``content`` is the row as stored (bytes); anything else is a fault. A faulty row is not added. The fault is a
+        clause that follows "row n".
+        """
+        try:
+            row = read_row(content if isinstance(content, bytes) else b"")
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return "is not an audit row"
+        assert isinstance(content, bytes)
+        before = self.head
+        if row.previous != before.chain.hex():
+            return "does not follow from the row before it: one of the two was changed, or rows are missing or moved"
+        if row.row != before.row + 1 and not (row.outcome == "restored" and row.row > before.row):
+            return f"follows row {before.row} but has the number {row.row}"
+        if row.change != before.change:
+            if row.outcome != "re-priced" or row.change.covering(before.change) != row.change:
+                return "counts its total for other persons than the row before it"
+            try:
+                before = before.repriced(row.change)
+            except Unsupported as error:
+                return f"has a total without a bound: {error}"
+        if (row.total, row.exact) != before.plus(row.cost):
+            return "has another total than the sum of all charges"
+        if row.cost is not None:
+            run_total = self.runs.get(row.run, Cost()) + row.cost
+            if row.run_total != run_total:
+                return "has another total for its run than the sum of the run's charges"
+            self.runs[row.run] = run_total
+        if row.outcome == "charged":
+            self.charged[row.key] = row.row
+        if row.outcome == "restored":
+            self.restores[row.row] = row.seen
+        self.head = AuditHead(row.row, hashlib.sha256(content).digest(), row.total, row.exact, row.change)
+        if self.head.chain.hex() == self.noted:
+            self.noted_at = row.row
+        return ""
+
+    def findings(self, broken: int = 0, wrong: str = "") -> AuditResult:
+        """Return the result so far, with a fault if ``wrong`` describes one (a clause); ``broken`` is its audit row.
+
+        A fault that concerns no single row has the row number 0.
+        """
+        return AuditResult(self.head.row, self.head.chain.hex(), broken, wrong, self.noted_at)
+
+
+def verify_export(path: Path, noted: str = "") -> AuditResult:
+    """Verify audit rows exported to a file, one JSON object per line, and return the result up to the first fault.
+
+    ``noted`` is a chain value (hex) that was noted elsewhere, as in :meth:`~fedsynth.privacy.book.Book.verify`.
+    Raises ``OSError`` for a file that cannot be read.
+    """
+    chain = ChainCheck(noted)
+    with path.open("rb") as file:
+        for line in file:
+            wrong = chain.follow(line.removesuffix(b"\n"))
+            if wrong:
+                return chain.findings(chain.head.row + 1, wrong)
+    return chain.findings()
+
+
+def short(value: object) -> int | str:
+    """Return a fact about a message (``value``) as an audit row stores it: a 64-bit integer as it is, else text.
+
+    Text is cut after 200 characters. Control characters are escaped later, when the row is written as JSON.
+    """
+    if type(value) is int and abs(value) < 2**63:
+        return value
+    text = str(value)
+    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+    return cut.encode(errors="backslashreplace").decode()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Records
+
+
+class RunRecord(NamedTuple):
+    """The book's record of a run: its name, its spending, its limit, the rows that it reads, and its last use.
+
+    * ``run``: its name; ``closed``: 1 if it may ask nothing more, otherwise 0.
+    * ``rows``: keyed digest (hex) of the rows that it reads; empty if not yet known.
+    * ``spent``: its cost to one person so far; ``limit``: the most that it may cost one person.
+    * ``used``: the book's age (:class:`ClockRecord`, in seconds) at its last use.
+    * ``change``: whom its cost and its limit are for: the book's when the run began.
+    * ``stored``: the most bytes that its questions make the book store.
+    """
+
+    run: str
+    closed: int
+    rows: str
+    spent: Cost
+    limit: Budget
+    used: float
+    change: ProtectedChange
+    stored: int = 0
+
+    def rest(self, *, sampled: bool) -> Cost:
+        """Return the most that the run may still have spent within its limit, for a run whose last charges are lost.
+
+        That is the rest of the limit (:meth:`Budget.rest <fedsynth.privacy.cost.Budget.rest>`), unless the lost charges
+        may be for releases on random samples of rows (``sampled``). The limit bounds the Renyi divergence of those at
+        one order (:attr:`Budget.order <fedsynth.privacy.cost.Budget.order>`) alone, by D = order * (the rho that is
+        left), and the result is a curve (bounds by order). Divergences grow with the order, so D is also a bound at
+        every lower order; nothing is known at higher orders. Curves have values at the orders
+        :data:`~fedsynth.privacy.cost.ORDERS` only, between which they are interpolated: a site whose own limit has an
+        order above the last of these that is not above the run's is charged more than that limit. A limit with an order
+        above all of them admits no such releases.
+        """
+        limit = self.limit
+        if not limit.pure and math.isinf(self.spent.rho):
+            return Cost()
+        rest = limit.rest(self.spent)
+        if not sampled or limit.pure or limit.exact or limit.order > ORDERS[-1] or not rest.rho:
+            return rest
+        bound = rest.rho * limit.order
+        return Cost(math.inf, 0.0, tuple((a - 1) * bound if a <= limit.order else _UNKNOWN for a in ORDERS))
+
+
+class QuestionRecord(NamedTuple):
+    """The book's record of a question (one request of a run) that is charged or has an open session.
+
+    * ``key``: identifies the question (:class:`Charge`); ``run``: the name of its
+      run.
+    * ``row``: number of its audit row; ``paid``: 1 if it is charged, 0 if only its session, the state between its
+      messages, is open.
+    * ``salt``: random bytes for its noise, empty once the run is closed.
+    * ``terms``: everything else that the answer depends on, except the rows.
+    * ``slots``: its group (verb, kind and class of release) in an approved plan; ``price``: the largest privacy cost
+      that the plan allows the planned question (slot) that it uses up, 0 without a plan.
+    * ``replays``: how often its reply was sent again.
+    """
+
+    key: str
+    run: str
+    row: int
+    paid: int
+    salt: bytes
+    terms: str
+    slots: str
+    price: float
+    replays: int = 0
+
+
+class PartRecord(NamedTuple):
+    """The book's record of a reply, or of a value that a site stores between the messages of a question.
+
+    ``key`` is the question's. ``part`` is "turn" and the message's number for a reply, or "session" and a name for a
+    stored value; an empty ``key`` is for values of no question, such as the site's secret. The salt of a run is stored
+    in the same way, with "run" and its name as ``key`` and "salt" as ``part``; so are the numbers of the audit rows of
+    this hour's messages without cost, with "hour free" and "hour unanswered" as ``key`` and the digest of the question
+    or message as ``part``; and the last row that a server had seen before a restored backup, with "restores" as ``key``
+    and the number of the audit row about it as ``part``.
+    """
+
+    key: str
+    part: str
+    value: bytes
+
+
+class RejectedRecord(NamedTuple):
+    """The book's count of the unanswered messages of one hour that got no audit row of their own.
+
+    ``hour`` counts hours since 1970, and ``number`` the messages; ``digest`` is a hash of them.
+    """
+
+    hour: int
+    number: int = 0
+    digest: bytes = START
+
+
+class ClockRecord(NamedTuple):
+    """The book's own time: the last ``reading`` of the clock (seconds since 1970), and its ``age`` then, in seconds.
+
+    The age is what the book has seen pass, and grows by at most a day between two readings. Idle runs are closed by
+    it, so that a clock that is wrong for a while closes none.
+    """
+
+    reading: float
+    age: float
+
+
+_Record = TypeVar("_Record", RunRecord, QuestionRecord, PartRecord, RejectedRecord, ClockRecord)
+_TABLE_OF = {
+    RunRecord: "runs",
+    QuestionRecord: "questions",
+    PartRecord: "parts",
+    RejectedRecord: "rejected",
+    ClockRecord: "clock",
+}
+# What reads each column that is not a number, text or bytes, and is therefore stored as MessagePack.
+_READERS = {
+    kind: [None if hint in _PLAIN else msgspec.msgpack.Decoder(hint).decode for hint in get_type_hints(kind).values()]
+    for kind in _TABLE_OF
+}
+
+
+@dataclass(frozen=True)
+class Records:
+    """Reads and writes the records of a book (such as :class:`RunRecord`) over one database ``connection``.
+
+    ``path`` is the book's file, for messages. The methods raise :class:`FedsynthError` for damage.
+    """
+
+    connection: sqlite3.Connection
+    path: str
+
+    def execute(self, command: str, *values: object) -> sqlite3.Cursor:
+        """Run an SQL command with ``values`` for its question marks, and return its cursor."""
+        return self.connection.execute(command, values)
+
+    def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
+        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their hashes.
+
+        ``kind`` is the class (:class:`RunRecord`, :class:`QuestionRecord`, :class:`PartRecord`,
+        :class:`RejectedRecord` or :class:`ClockRecord`), and ``values`` stand for the condition's question marks.
+        Raises :class:`FedsynthError` for a wrong hash.
+        """
+        rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
+        if any(_hash(row[:-1]) != row[-1] for row in rows):
+            raise damaged(self.path, "a checksum is wrong")
+        readers = _READERS[kind]
+        return [
+            kind(*(read(value) if read else value for read, value in zip(readers, row, strict=False))) for row in rows
+        ]
+
+    def one(self, kind: type[_Record], where: str = "true", *values: object) -> _Record | None:
+        """Return the first record that :meth:`all` returns for these arguments, or ``None``."""
+        return next(iter(self.all(kind, where, *values)), None)
+
+    def run(self, name: str) -> RunRecord | None:
+        """Return the record of a run; ``None`` if it is unknown."""
+        return self.one(RunRecord, "run = ?", name)
+
+    def question(self, key: str) -> QuestionRecord | None:
+        """Return the record of a question; ``None`` if it is unknown."""
+        return self.one(QuestionRecord, "key = ?", key)
+
+    def part(self, key: str, part: str) -> PartRecord | None:
+        """Return the record of a reply or value; ``None`` if there is none."""
+        return self.one(PartRecord, "key = ? AND part = ?", key, part)
+
+    def put(self, record: _Record) -> None:
+        """Write a record with its hash; it replaces a record with the same primary key."""
+        values = tuple(value if type(value) in _PLAIN else msgspec.msgpack.encode(value) for value in record)
+        marks = ", ".join("?" * (len(values) + 1))
+        self.execute(f"INSERT OR REPLACE INTO {_TABLE_OF[type(record)]} VALUES ({marks})", *values, _hash(values))
+
+    def forget(self, key: str) -> None:
+        """Delete the record of a question, its replies and the values stored between its messages.
+
+        ``key`` is the question's (or "run" and a run's name, to delete the run's salt).
+        """
+        for table in ("parts", "questions"):
+            self.execute(f"DELETE FROM {table} WHERE key = ?", key)
+
+    def forget_sessions(self, most: int) -> None:
+        """Delete the oldest uncharged sessions, to make room for one more of at most ``most``."""
+        keys = self.execute("SELECT key FROM questions WHERE NOT paid ORDER BY row").fetchall()
+        for (key,) in keys[: max(0, len(keys) - most + 1)]:
+            self.forget(key)
+
+    def head(self) -> AuditHead:
+        """Return the last audit row's number and hash, and the totals up to it; all zero if there is no row."""
+        last = self.execute("SELECT content, chain FROM audit ORDER BY row DESC LIMIT 1").fetchone()
+        if last is None:
+            return AuditHead()
+        row = self.checked(*last)
+        return AuditHead(row.row, last[1], row.total, row.exact, row.change)
+
+    def chain(self, row: int) -> bytes:
+        """Return the chain value (hash, 32 bytes) of the audit row with the number ``row``.
+
+        Raises :class:`FedsynthError` if there is no such row, or it is damaged.
+        """
+        found = self.execute("SELECT content, chain FROM audit WHERE row = ?", row).fetchone()
+        if found is None or self.checked(*found).row != row:
+            raise damaged(self.path, f"audit row {row} is missing")
+        return bytes(found[1])
+
+    def checked(self, content: object, chain: bytes) -> AuditRow:
+        """Return a stored audit row in decoded form, after verifying its hash.
+
+        Raises :class:`FedsynthError` if the SHA-256 hash of its ``content`` is not the ``chain`` value.
+        """
+        if not isinstance(content, bytes) or hashlib.sha256(content).digest() != chain:
+            raise damaged(self.path, "the content of an audit row does not match its hash")
+        return read_row(content)
+
+    def faults(self, chain: ChainCheck) -> tuple[int, str]:
+        """Verify everything in the book, and return the first fault: the number of its audit row and a description.
+
+        The number is 0 for a fault of no single row. Returns (0, "") without faults. ``chain`` is a new
+        :class:`ChainCheck`, which follows the audit rows during the check. Raises
+        :class:`FedsynthError` for a wrong hash and for a file that is damaged as a database.
+        """
+        sound = self.execute("PRAGMA integrity_check").fetchone()[0]
+        for row, content, value in self.execute("SELECT row, content, chain FROM audit ORDER BY row"):
+            wrong = chain.follow(content)
+            if not wrong and (row, value) != chain.head[:2]:
+                wrong = "has another number or chain value than its content"
+            if wrong:
+                return row, wrong
+        if sound != "ok":
+            raise damaged(self.path, " ".join(str(sound).split()))  # SQLite says it in several lines
+        tables = self.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+        if set(tables) != {(statement.strip(),) for statement in _TABLES.split(";")[:-1]}:
+            raise damaged(self.path, "its tables are not an account's")
+        charged = dict(chain.charged)
+        for question in self.all(QuestionRecord):
+            if question.paid and charged.pop(question.key, 0) != question.row:
+                return question.row, "is not the charge of the question that refers to it"
+        if charged:
+            return min(charged.values()), "charges a question that is not in the account"
+        totals = dict(chain.runs)
+        for run in self.all(RunRecord):
+            if run.spent != totals.pop(run.run, Cost()):
+                return 0, f"the total of run {run.run} differs from the sum of its charges"
+        if totals:
+            return 0, f"run {min(totals)} was charged but is not in the account"
+        self.all(RejectedRecord)
+        self.all(ClockRecord)
+        restores = {int(one.part): int.from_bytes(one.value) for one in self.all(PartRecord) if one.key == RESTORES}
+        if restores != chain.restores:
+            return 0, "the list of restored backups differs from that of the audit rows"
+        return 0, ""
+
+
+class BookFile:
+    """The database of a book at ``path``, for several threads and processes.
+
+    ``":memory:"`` is a database that lives as long as the object. A missing file is created, accessible to its owner
+    only. Raises :class:`FedsynthError` for a file that is not a book of this version, or cannot be used, and
+    ``OSError`` if it cannot be created.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the file; a missing file is created, accessible to its owner only."""
+        self.path = path
+        self._lock = threading.Lock()
+        self._memory: sqlite3.Connection | None = None
+        if path == ":memory:":
+            self._memory = self._connect()
+            weakref.finalize(self, self._memory.close)
+            self._memory.deserialize(_empty())
+        else:
+            self._create()
+
+    @property
+    def durable(self) -> bool:
+        """Whether it is a file on disk."""
+        return self._memory is None
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Records]:
+        """A context manager (for a ``with`` block) that yields the book's :class:`Records`, outside a transaction.
+
+        Use them in the block only. Raises :class:`FedsynthError` for a damaged file, or one that is busy or not
+        writable at the moment.
+        """
+        try:
+            if self._memory is not None:
+                with self._lock:
+                    yield Records(self._memory, self.path)
+                return
+            connection = self._connect()  # a new one for each call, because a connection must not cross a fork
+            try:
+                yield Records(connection, self.path)
+            finally:
+                connection.close()
+        except sqlite3.ProgrammingError:
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter occurs while reading SQLite messages
+            code = getattr(error, "sqlite_errorcode", 0) & 255
+            if code == sqlite3.SQLITE_FULL:
+                raise FedsynthError(
+                    f"{self.path}: no space left on its disk (or its limit is reached); free space there, then do the "
+                    "same again"
+                ) from error
+            if code in _PASSING:
+                raise FedsynthError(f"cannot use the account {self.path} at the moment: {error}; try again") from error
+            raise damaged(self.path, str(error)) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Records]:
+        """A context manager (for a ``with`` block) that yields the book's :class:`Records` within one transaction.
+
+        All changes become durable when the block ends; an exception in the block undoes all. Raises the errors of
+        :meth:`open`.
+        """
+        with self.open() as records:
+            connection = records.connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield records
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def clear(self) -> None:
+        """Rewrite the file so that no copy of deleted content remains in it.
+
+        When SQLite splits or merges pages, it leaves copies of their content, which a later deletion does not
+        overwrite.
+        """
+        if self._memory is None:
+            with self.open() as records:
+                records.execute("PRAGMA temp_store = MEMORY")
+                records.execute("VACUUM")
+
+    def _create(self) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        if os.stat(self.path).st_mode & 0o077:
+            os.chmod(self.path, 0o600)  # a restored backup may be readable by others
+        with self.open() as records:
+            if records.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                return
+        with self.transaction() as records:
+            found = records.execute("PRAGMA user_version").fetchone()[0]
+            if found == _FORMAT:  # another process was faster
+                return
+            if found or records.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise FedsynthError(
+                    f"{self.path} is not an account of this version of fedsynth; keep it with the version that wrote "
+                    "it, and begin a new one with the rest of the limit"
+                )
+            _make_tables(records.connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=60, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA synchronous = EXTRA")
+        connection.execute("PRAGMA secure_delete = ON")
+        return connection
+
+
+def damaged(path: str, fault: str) -> FedsynthError:
+    """Return the error for a damaged book, with the steps to repair it.
+
+    ``path`` is the book's file, and ``fault`` a clause that says what is wrong.
+    """
+    return FedsynthError(
+        f"the account {path} is damaged ({fault}); restore the last backup (at a site with `fedsynth site restore "
+        "--replace`, which keeps the damaged file aside, and then run `fedsynth site account --restored`)"
+    )
+
+
+def _hash(values: tuple[Any, ...]) -> bytes:
+    """Return the hash of a table's row."""
+    return hashlib.sha256(msgspec.msgpack.encode(values)).digest()
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+@lru_cache
+def _empty() -> bytes:
+    """Return an empty book as bytes; copying it is ten times faster than creating its tables."""
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute("PRAGMA page_size = 1024")
+        _make_tables(connection)
+        return connection.serialize()
