@@ -30,7 +30,7 @@ from fedsynth.deploy.host.config import FILE, SiteConfig
 from fedsynth.deploy.host.state import open_account, site_secret
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.wire import AuditPosition
-from fedsynth.files import load_toml
+from fedsynth.files import copy_database, load_toml
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 
@@ -76,7 +76,7 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> Ba
     files, elsewhere = _files(config)
     with tempfile.TemporaryDirectory(prefix=".backup.", dir=config.state) as scratch:  # 0700, and of the account's disk
         copy = Path(scratch) / _ACCOUNT
-        account.copy_to(copy)
+        copy_database(config.account, copy)
         held = Book(copy)
         if wrong := held.verify().wrong:
             raise FedsynthError(
