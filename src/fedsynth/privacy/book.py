@@ -42,7 +42,6 @@ from typing import Any
 import msgspec
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, Unsupported
-from fedsynth.files import copy_database
 from fedsynth.privacy.book_file import (
     RESTORES,
     START,
@@ -80,7 +79,7 @@ _log = logging.getLogger(__name__)
 
 
 def now() -> datetime:
-    """Return the current time, in UTC, as a time with a time zone; the default clock of a :class:`Book`."""
+    """Return the current time, with a time zone; the default clock of a :class:`Book`."""
     return datetime.now(UTC)
 
 
@@ -100,8 +99,8 @@ class Book:
     again in the hour is not counted again. In memory, where they fill no disk, their number has no bound, and of a
     reply of more than :data:`LARGEST_KEPT` bytes nothing is kept: the same question gives the same bytes again.
 
-    A method that finds the file damaged raises :class:`FedsynthError` and returns nothing from it; only :meth:`verify`
-    returns the fault."""
+    A method that finds damage raises :class:`FedsynthError`; only :meth:`verify` returns the fault.
+    """
 
     def __init__(
         self,
@@ -127,20 +126,24 @@ class Book:
         uncharged; opening another one deletes the oldest completely. Set ``resume`` for the later messages of a
         session: if it was deleted, the call is refused, and no new one is begun with another salt.
 
-        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for other terms than the question's stored
-        ones, or other rows than the run's; for a run that is closed, or began when the book counted for smaller units;
-        for a charge or a total without a bound for the book's unit (noise on random samples of rows); for a plan of a
-        smaller unit than the book's, with costs in another measure (epsilon, rho, or for sampled rows rho at another
-        order) than the run's, or without an unused question that covers this cost; for a session to be resumed that
+        Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for other terms or rows than those stored;
+        for a run that is closed, or began when the book counted for smaller units; for a charge or a total without a
+        bound for the book's unit (noise on random samples of rows); for a plan of a smaller unit, with costs in another
+        measure than the run's, or without an unused question that covers this cost; for a session to be resumed that
         does not exist; for too many questions without cost in one hour; and if the book would store more than the run,
-        or all open runs together, may make it store. Nothing is charged in these cases."""
+        or all open runs together, may make it store. Nothing is charged in these cases.
+        """
         with self._file.transaction() as records:
             run = records.run(charge.run)
             if run is not None:
                 _refuse_other_rows(run, charge)
             known = records.question(charge.key)
             if known is not None:
-                _refuse_other_terms(known, charge)
+                if (known.run, known.terms) != (charge.run, charge.terms):
+                    raise Refused(
+                        f"this question of run {charge.run} was asked under other terms ({known.terms}; now "
+                        f"{charge.terms}); undo the change of policy or version, or let the run ask a new question"
+                    )
                 if known.paid or not pay:
                     return Opened(known.salt, known.row, records.chain(known.row), bool(known.paid))
             elif resume:
@@ -153,7 +156,11 @@ class Book:
             head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
             if run is None:
                 run = RunRecord(charge.run, 0, charge.rows, Cost(), charge.per_run, 0.0, head.change)
-            _refuse_other_change(run, head.change)
+            if run.change != head.change:
+                raise Refused(
+                    f"start another run: {run.run} began when this account counted for {run.change}, and now it counts "
+                    f"for {head.change}"
+                )
             _refuse_overdraft(charge, cost, head.total, run.spent)
             _refuse_other_measure(run, charge)
             slot = self._slot(records, charge)
@@ -178,7 +185,7 @@ class Book:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
-            limit = _wider(run.limit, charge.per_run)  # a narrower limit does not undo what the run may have used
+            limit = run.limit.wider(charge.per_run)  # a narrower limit does not undo what the run may have used
             used, rows = max(run.used, self._age(records)), charge.rows or run.rows
             records.put(run._replace(rows=rows, spent=spent, limit=limit, used=used, stored=stored))
         return Opened(known.salt, row, chain, pay)
@@ -186,13 +193,13 @@ class Book:
     def stored(self, key: str, turn: int) -> bytes | None:
         """Return the stored reply to one message of a question, to be sent again; ``None`` if there is none.
 
-        A reply that is found is counted as sent again (``replays`` in :meth:`charges`)."""
+        A reply that is found is counted as sent again (``replays`` in :meth:`charges`).
+        """
         with self._file.open() as records:
             reply = records.part(key, f"turn {turn}")
-        if reply is None:
-            return None
-        self._count_replay(key)
-        return reply.value
+        if reply is not None:
+            self._count_replay(key)
+        return None if reply is None else reply.value
 
     def store(self, key: str, turn: int, reply: bytes, *, again: bool = False) -> bytes:
         """Store ``reply`` to one message of a question, unless one is stored already, and return the stored one.
@@ -201,7 +208,8 @@ class Book:
         terms and the run's rows whenever the message comes: then only a hash is stored of one larger than
         :data:`LARGEST_KEPT`, and no other reply can take its place. Raises :class:`Refused` if the question was never
         begun, its session was deleted, or its run is closed, and :class:`FedsynthError` for a reply that differs from
-        the first one."""
+        the first one.
+        """
         if len(reply) > LARGEST_KEPT and not self._file.durable:
             return reply
         if not again or len(reply) <= LARGEST_KEPT:
@@ -225,7 +233,8 @@ class Book:
 
         It is durable on return, so that a site that starts a new process for every message never contradicts itself. An
         empty ``key`` is no question's: such a value, as the site's secret, stays as long as the book. Raises
-        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed."""
+        :class:`Refused` if the question was never begun, its session was deleted, or its run is closed.
+        """
         return self._keep(key, f"session {part}", value)
 
     def said(self, key: str, part: str) -> bytes | None:
@@ -237,7 +246,8 @@ class Book:
     def pinned(self, run: str) -> str | None:
         """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
 
-        It is "" if the run is not bound to any rows yet, and ``None`` if it has asked nothing."""
+        It is "" if the run is not bound to any rows yet, and ``None`` if it has asked nothing.
+        """
         with self._file.open() as records:
             found = records.run(run)
         return None if found is None else found.rows
@@ -247,7 +257,8 @@ class Book:
 
         ``rows`` is the keyed digest (hex) of the rows. If the result differs from it, the rows have changed since the
         run began, and :meth:`begin` refuses to charge the run for them. Raises :class:`Refused` for a run that is
-        unknown or closed."""
+        unknown or closed.
+        """
         with self._file.transaction() as records:
             found = self._open_run(records, run)
             if not found.rows:
@@ -256,10 +267,9 @@ class Book:
         return found.rows
 
     def run_salt(self, run: str) -> bytes:
-        """Return the random salt (32 bytes) of a run, from which a site derives keys for all questions of the run.
+        """Return the random salt (32 bytes) of a run, for keys that all its questions share; the first call draws it.
 
-        The first call draws it, and closing the run deletes it. Raises :class:`Refused` for a run that is unknown or
-        closed.
+        Raises :class:`Refused` for a run that is unknown or closed.
         """
         key = f"run {run}"  # differs from every question's key
         with self._file.transaction() as records:
@@ -278,7 +288,8 @@ class Book:
         ``outcome`` is what happened, such as "refused", and ``request`` the message's digest (hex). ``facts`` (run,
         step, kind, reason, ...) are only for whoever is responsible for the book; long texts are truncated. Messages
         beyond the hour's bound, and all repetitions, share one row, with their number and a hash of them, which is
-        written before the first entry of a later hour."""
+        written before the first entry of a later hour.
+        """
         facts = {"request": request, **facts} if request else facts
         shortened = {name: short(value) for name, value in facts.items()}
         content = msgspec.json.encode([outcome, shortened])
@@ -292,24 +303,21 @@ class Book:
                 records.execute("DELETE FROM rejected")
                 digest = hashlib.sha256(over.digest + content).digest()
                 records.put(RejectedRecord(over.hour, over.number + 1, digest))
-            head = records.head()
-        return head.row, head.chain
+            return records.head()[:2]
 
     def head(self) -> tuple[int, bytes]:
         """Return number and chain value (32 bytes) of the last audit row; 0 and 32 zero bytes without a row."""
         with self._file.open() as records:
-            head = records.head()
-        return head.row, head.chain
+            return records.head()[:2]
 
     def holds(self, row: int, chain: bytes) -> bool:
         """Return whether the audit has the chain value ``chain`` at ``row``, as a server has seen it (0: none yet).
 
         The result is false if a backup without that row was restored, until :meth:`restored` has charged for the rows
-        that the backup lacks."""
-        if row == 0:
-            return chain == START
+        that the backup lacks.
+        """
         if not 0 < row < _MOST_ROWS:
-            return False
+            return row == 0 and chain == START
         with self._file.open() as records:
             found = records.execute("SELECT chain FROM audit WHERE row = ?", row).fetchone()
             if found is not None and found[0] == chain:
@@ -320,7 +328,8 @@ class Book:
         """Verify the whole book: file, chain of audit rows, totals, and every hash; changes nothing.
 
         ``noted`` is the chain value (hex) of a row that was noted elsewhere: if the book lacks this row, its end was
-        cut off or it was rewritten. A fault is returned, not raised."""
+        cut off or it was rewritten. A fault is returned, not raised.
+        """
         chain = ChainCheck(noted)
         try:
             with self._file.open() as records:
@@ -335,7 +344,8 @@ class Book:
     def export(self) -> Iterator[str]:
         """Yield the audit rows as JSON texts, oldest first, without line ends.
 
-        A file of them, one per line, is verified by :func:`~fedsynth.privacy.book_file.verify_export`."""
+        A file of them, one per line, is verified by :func:`~fedsynth.privacy.book_file.verify_export`.
+        """
         last = 0
         while True:
             with self._file.open() as records:
@@ -347,18 +357,13 @@ class Book:
             yield from (content.decode(errors="backslashreplace") for _, content in rows)
             last = rows[-1][0]
 
-    def copy_to(self, path: Path) -> None:
-        """Write a consistent copy of a book on disk to a new file, even while other processes use it.
-
-        Raises ``FileExistsError`` if the file exists, and :class:`FedsynthError` if copying fails."""
-        copy_database(Path(self._file.path), path)
-
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
         """Return the cost to one person of everything charged here, or of one ``run`` alone (zero if it is unknown).
 
-        The person is one of :attr:`change`, or for a run one of :meth:`change_of`."""
+        The person is one of :attr:`change`, or for a run one of :meth:`change_of`.
+        """
         with self._file.open() as records:
             if run is None:
                 return records.head().total
@@ -386,7 +391,8 @@ class Book:
     def spent_under(self, least: ProtectedChange) -> Cost:
         """Return what :meth:`spent` becomes with the next charge, if the site's policy demands ``least``.
 
-        Raises :class:`Refused` if the book has charges without a bound for it; each charge is then refused as well."""
+        Raises :class:`Refused` if the book has charges without a bound for it; each charge is then refused as well.
+        """
         with self._file.open() as records:
             return _repriced(records.head(), least).total
 
@@ -401,12 +407,12 @@ class Book:
 
         Each describes the question as its :class:`~fedsynth.privacy.book_file.Charge` does, its cost, and the running
         totals of the run and of the book, for persons of the row's ``unit`` and ``neighbours``; ``replays`` counts how
-        often the reply was sent
-        again. If the request stated less, ``quoted`` is the cost for that. The charges that :meth:`restored` makes for
-        lost audit rows describe no question, but name the run."""
+        often the reply was sent again. If the request stated less, ``quoted`` is the cost for that. The charges that
+        :meth:`restored` makes for lost audit rows describe no question, but name the run.
+        """
         with self._file.open() as records:
             replays = dict(records.execute("SELECT row, replays FROM questions WHERE paid").fetchall())
-            held = records.execute("SELECT content, chain FROM audit ORDER BY row").fetchall()
+            held = records.execute("SELECT content, chain FROM audit ORDER BY row")
             charged = [(records.checked(*row), row[0]) for row in held]
         return [
             {**msgspec.json.decode(content), "replays": replays.get(row.row, 0)}
@@ -494,7 +500,8 @@ class Book:
 
         Runs that are no longer answered, because they began when the book counted for a smaller unit, have no lost
         charges and are only closed. What is charged is for the backup's unit. If the lost charges were for a larger
-        one, they bound this cost; the next charge under a larger one re-prices it with the rest."""
+        one, they bound this cost; the next charge under a larger one re-prices it with the rest.
+        """
         if not 0 < row < _MOST_ROWS:
             raise InvalidParameter(f"audit row {row} cannot exist; give the last row number that the server reported")
         with self._file.transaction() as records:
@@ -708,7 +715,8 @@ def _refuse_other_rows(run: RunRecord, charge: Charge) -> None:
 def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:
     """Raise :class:`Refused` for a plan whose prices are in another measure than the run's.
 
-    Slots of one run are counted by their prices. For sampled releases these refer to one order, that of the limit."""
+    Slots of one run are counted by their prices. For sampled releases these refer to one order, that of the limit.
+    """
     limit, plan = run.limit, charge.per_run
     if charge.slots is None or (limit.measure == plan.measure and not (run.spent.curve and limit.order != plan.order)):
         return
@@ -719,15 +727,6 @@ def _refuse_other_measure(run: RunRecord, charge: Charge) -> None:
         f"run {charge.run} was charged in {before} but this plan's prices are in {now}; a run keeps to one "
         "currency: continue under the plan that it began with, or start another run"
     )
-
-
-def _refuse_other_change(run: RunRecord, change: ProtectedChange) -> None:
-    """Raise :class:`Refused` for a run that began when the account counted for other persons than ``change``."""
-    if run.change != change:
-        raise Refused(
-            f"start another run: {run.run} began when this account counted for {run.change}, and now it counts for "
-            f"{change}"
-        )
 
 
 def _repriced(head: AuditHead, least: ProtectedChange) -> AuditHead:
@@ -765,24 +764,10 @@ def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
         ) from error
 
 
-def _wider(one: Budget, other: Budget) -> Budget:
-    """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
-    return max(other, one, key=lambda limit: (not limit.pure, limit.amount))
-
-
-def _refuse_other_terms(known: QuestionRecord, charge: Charge) -> None:
-    """Raise :class:`Refused` if a question is asked again by another run, or under other terms."""
-    if (known.run, known.terms) != (charge.run, charge.terms):
-        raise Refused(
-            f"this question of run {charge.run} was asked under other terms ({known.terms}; now {charge.terms}); undo "
-            "the change of policy or version, or let the run ask a new question"
-        )
-
-
 def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> None:
     """Raise :class:`BudgetExceeded` if a charge's ``cost``, on top of what is spent, is beyond one of its limits.
 
-    ``total`` is spent in all at the site, ``in_run`` in the charge's run. Without a cost, nothing is raised.
+    ``total`` is spent in all, ``in_run`` in the charge's run.
     """
     if cost == Cost():
         return  # public facts cost nothing, and are answered even if the budget is used up
@@ -793,18 +778,16 @@ def _refuse_overdraft(charge: Charge, cost: Cost, total: Cost, in_run: Cost) -> 
         if not limit.covers(before + cost):
             raise BudgetExceeded(
                 f"the question costs {limit.measure} = {limit.price(cost):.6g}, and {limit.measure} = "
-                f"{limit.price(before):.6g} "
-                f"of {limit.amount:.6g} is spent {scope}; ask a cheaper question, or ask the site's data "
-                "steward to raise the limit"
+                f"{limit.price(before):.6g} of {limit.amount:.6g} is spent {scope}; ask a cheaper question, or ask the "
+                "site's data steward to raise the limit"
             )
 
 
 def _free_slot(slots: Iterable[tuple[float, int]], used: Iterable[tuple[float, int]], price: float) -> float | None:
     """Return the price of the cheapest slot that covers ``price`` after ``used`` ones are taken; ``None`` if none does.
 
-    Taking the cheapest covering slot is optimal: of two slots that cover a charge, the dearer one covers everything
-    that the cheaper one covers. Used slots are reassigned each time, so a run may continue under a plan with other
-    prices.
+    That is optimal: of two slots that cover a charge, the dearer one covers everything that the cheaper one covers.
+    Used slots are reassigned each time, so a run may continue under a plan with other prices.
     """
     free: Counter[float] = Counter()
     for slot, times in slots:

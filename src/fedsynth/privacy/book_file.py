@@ -3,10 +3,11 @@
 Every row of the database ends with a SHA-256 hash of its content, which is verified whenever the row is read whole, so
 before anything is charged or sent: SQLite's own check sees no flipped bit within a value. It detects damage, not
 forgery by those who can write the file. The counts of a plan's used slots and of repeated replies are read without.
-The hash of an audit row is its *chain value*: the row contains that of the row before. A row is JSON: the request, its
-cost, the running totals, whom they are for. Editing, removing or moving a row breaks this chain. The chain alone cannot
-show that its end was cut off or rewritten from some row on; therefore servers remember the last row that they saw, and
-who is responsible for the book can note the hash of the last row elsewhere.
+
+The hash of an audit row is its *chain value*: the row, JSON with the request, its cost, the running totals and whom
+they are for, contains that of the row before. Editing, removing or moving a row breaks this chain. The chain alone
+cannot show that its end was cut off or rewritten from some row on; therefore servers remember the last row that they
+saw, and who is responsible for the book can note the hash of the last row elsewhere.
 
 The writes of a transaction are durable when it ends (``synchronous = EXTRA``), and deleted content is overwritten.
 """
@@ -73,7 +74,7 @@ CREATE TABLE clock (reading NOT NULL, age NOT NULL, hash BLOB NOT NULL);
 # Charges
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Charge:
     """A question to be charged: the run and query, the cost to one person, and the limits that apply.
 
@@ -98,7 +99,8 @@ class Charge:
     * ``stored``: the most bytes that the book will store for the question, from public facts alone; ``most_stored``:
       how many it may store for the run's questions.
 
-    Raises :class:`InvalidParameter` for a negative or undefined cost."""
+    Raises :class:`InvalidParameter` for a negative or undefined cost.
+    """
 
     key: str
     run: str
@@ -144,7 +146,8 @@ class Opened:
 
     ``salt`` is 32 random bytes, one source of the question's noise; ``row`` and ``chain`` (32 bytes) are the number and
     the hash of its audit row. ``charged`` is false while a secure sum, which takes several messages, has not come to
-    the one that makes the site read its rows."""
+    the one that makes the site read its rows.
+    """
 
     salt: bytes
     row: int
@@ -156,7 +159,8 @@ class LostRun(NamedTuple):
     """A run whose last charges a restored backup may lack: its name, its limit, its cost so far, and the rest of it.
 
     ``limit`` is the most that the run may cost one person, ``spent`` what the backup knows of, and ``rest`` what
-    :meth:`Book.restored <fedsynth.privacy.book.Book.restored>` charges."""
+    :meth:`Book.restored <fedsynth.privacy.book.Book.restored>` charges.
+    """
 
     run: str
     limit: Budget
@@ -168,7 +172,8 @@ class LostRun(NamedTuple):
 class LostCharges:
     """What is charged for all that a restored backup lacks: for each run, the rest of its limit (:class:`LostRun`).
 
-    ``before`` is the total as the backup knows it, ``after`` the total once the rest of every run is charged."""
+    ``before`` is the total as the backup knows it, ``after`` the total once the rest of every run is charged.
+    """
 
     runs: tuple[LostRun, ...]
     before: Cost

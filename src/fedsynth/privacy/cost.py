@@ -374,6 +374,10 @@ class Budget:
         """Return the :meth:`price` of a cost as a share of the whole budget (1: all); 0 for a budget without limit."""
         return 0.0 if self.exact else self.price(cost) / self.amount
 
+    def wider(self, other: Budget) -> Budget:
+        """Return that of two limits which admits more; one with delta above 0 admits releases that pure ones do not."""
+        return max(other, self, key=lambda limit: (not limit.pure, limit.amount))
+
     def rest(self, spent: Cost) -> Cost:
         """Return the cost that is left after ``spent``, if no release on random samples of rows takes part of it."""
         return Cost.of(math.inf if self.exact else max(0.0, self.amount - self.price(spent)), pure=self.pure)

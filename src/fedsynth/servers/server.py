@@ -42,7 +42,7 @@ from fedsynth.privacy.book import Book
 from fedsynth.privacy.book_file import Charge
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, ProtectedChange
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel
-from fedsynth.privacy.release import Deposit, Release
+from fedsynth.privacy.release import Deposit
 from fedsynth.schema.bins import Integers
 from fedsynth.servers.calls import (
     MOST_REASON,
@@ -160,32 +160,12 @@ def _array(*parts: bytes) -> Bytes:
 # A server
 
 
-def _charge(
-    key: str,
-    run: str,
-    step: int,
-    verb: str,
-    release: Release,
-    terms: str,
-    cost: Cost,
-    limit: Budget = Budget.none(),  # noqa: B008 - frozen; a question's limit is its deposit (:meth:`ComputeParty._price`)
-) -> Charge:
-    """Return a charge of a server's book, to the persons whom each question's own terms name."""
-    written = msgspec.json.encode(release).decode()
-    whom = ProtectedChange()
-    return Charge(
-        key=key,
-        run=run,
-        step=step,
-        verb=verb,
-        release=written,
-        terms=terms,
-        cost=cost,
-        total=Budget.none(),
-        per_run=limit,
-        change=whom,
-        least=whom,
-    )
+_NO_LIMIT = Budget.none()  # of a book's total; what a vault's questions may cost, :meth:`ComputeParty._price` checks
+_WHOM = ProtectedChange()  # for all charges: they are to the persons whom each deposit's own terms name
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _run_of(vault: str) -> str:
@@ -584,9 +564,8 @@ class ComputeParty:
             )
         cost = Cost.of(price, pure=bool(held.deposit.epsilon))
         key, verb = f"{question.vault} {question.number}", "select" if isinstance(question, SelectTable) else "open"
-        self.book.begin(
-            _charge(key, _run_of(question.vault), question.number, verb, question.release, statement.question, cost)
-        )
+        asked = (key, _run_of(question.vault), question.number, verb, _text(question.release), cost, statement.question)
+        self.book.begin(Charge(*asked, _NO_LIMIT, _NO_LIMIT, _WHOM, _WHOM))
 
     def spent(self, vault: str) -> tuple[int, float]:
         """Return how many questions were charged to a vault, and their total cost in rho, or epsilon if delta is 0.
@@ -701,11 +680,9 @@ class ComputeParty:
     def _reserve(self, head: QuestionHead, vault: str, deposit: Deposit) -> None:
         """Charge what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
         cost = deposit.cost(Norms(1.0, 1.0)) if deposit.rho or deposit.epsilon else Cost()
-        terms = msgspec.json.encode((head.unit, head.neighbours)).decode()
+        asked = (vault, head.run, head.step, head.verb, _text(deposit), cost, _text((head.unit, head.neighbours)))
         try:
-            self.book.begin(
-                _charge(vault, head.run, head.step, head.verb, deposit, terms, cost, self.terms.agreed.budget)
-            )
+            self.book.begin(Charge(*asked, _NO_LIMIT, self.terms.agreed.budget, _WHOM, _WHOM))
         except BudgetExceeded as error:
             raise BudgetExceeded(
                 "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
