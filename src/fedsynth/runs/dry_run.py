@@ -281,7 +281,7 @@ class MeasuringTransport(InProcess):
         asked = list(messages)
         self._notes.exchanges += bool(asked)
         for message, reply in zip(asked, super().exchange(asked), strict=True):
-            self._notes.sent.append(ExchangeSize(message.site, len(message.data), len(reply.data)))
+            self._notes.sent.append(ExchangeSize(message.site, message.size, len(reply.data)))
             yield reply
 
 
