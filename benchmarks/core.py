@@ -27,7 +27,7 @@ from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.wire import AuditPosition, Request, decode, encode, open_envelope
+from fedsynth.federation.wire import AuditPosition, Request, decode, encode, read_request
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Unit
@@ -95,7 +95,7 @@ def request(schema: Schema, step: int) -> Request:
 
 
 def _answer_next(site: Site, messages: Iterator[bytes]) -> bytes:
-    return site.answer(next(messages))
+    return site.answer(next(messages)).data
 
 
 def question(folder: Path) -> list[str]:
@@ -128,7 +128,7 @@ def messages() -> list[str]:
     large = encode(values)
 
     def read_question() -> None:
-        Request.read(open_envelope(small)[2])
+        Request.read(read_request(small, "north", coordinator.public).body)
 
     lines = ["| message | bytes | write, CPU ms | read, CPU ms |", "|---|---|---|---|"]
     for name, data, write, read in (

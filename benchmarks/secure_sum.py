@@ -66,12 +66,12 @@ class Metered(InProcess):
             first = site is self.members[0]
             with self._alone() if first else nullcontext():
                 began = time.process_time()
-                data = site.answer(message.data)
+                data = site.answer(message.data).data
                 took = time.process_time() - began
             self.seconds += took
             if first:
                 self.alone += took
-                self.down += len(message.data)
+                self.down += message.size
                 self.up += len(data)
             yield message.reply(data)
 

@@ -27,17 +27,19 @@ from tests.attacks.world import (
     SCHEMA,
     SEX,
     aggregator,
+    answer_in,
     ask,
     counts,
     framed,
     of_body,
     question,
+    reply_of,
     sealed,
     secure_sites,
+    signed,
     site,
 )
 
-from fedsynth import keys
 from fedsynth.bench.published.tda_sums import MixtureEncoding, MixtureSums, MomentSums
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.query import PUBLISHED, AnyQuery, Counts, RecordCount
@@ -46,15 +48,15 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.trust import OneMessageSum
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import (
-    CODES,
-    NO_ROW,
-    SIGNATURE,
     AuditPosition,
+    ForeignReply,
+    ReplyHead,
     Request,
     encode,
-    open_envelope,
     open_reply,
     parts_of,
+    read_answer,
+    read_request,
     write_reply,
 )
 from fedsynth.keys import Keys, seal
@@ -291,17 +293,16 @@ class Mutator:
 def check_site(target: Target, data: bytes, seen: Counter[str], asked: dict[str, set[str]]) -> None:
     """Send bytes to a site: the reply is one, and what is answered is charged by its own question's digest."""
     before = target.site.account.spent()
-    reply = target.site.answer(data)
+    reply = target.site.answer(data).data
     after = target.site.account.spent()
-    head, body = open_reply(reply, target.site.name, Keys(target.site.secret).identity)
-    code = CODES[head.code]
+    code, *_, content = read_answer(open_reply(reply, target.site.name, Keys(target.site.secret).identity)[1])
     seen[code] += 1
     if code != "answered":
-        assert not len(body)
+        assert not len(content)
         if code != "failed":
             assert after == before, "a message was charged and not answered"
         return
-    frame, turn, _ = parts_of(open_envelope(data).body)
+    frame, turn, _ = parts_of(read_request(data, target.site.name, COORDINATOR.public).body)
     digest = hashlib.sha256(frame).hexdigest()
     known = asked.setdefault(target.trust, set())
     free = b"public" in bytes(frame)
@@ -323,13 +324,13 @@ def mutate_requests(seed: int, number: int) -> Counter[str]:
             check = seen.copy()
             if target.trust == "secure":
                 asked.setdefault("secure", set()).add(hashlib.sha256(message.frame).hexdigest())
-            check_site(target, sealed(message), check, asked)
+            check_site(target, sealed(message, to=target.site.name), check, asked)
             assert check["answered"] > seen["answered"], (message.head.kind, message.head.verb)
     for at in range(number):
         target = sites[mutator.below(len(sites))]
         message, other = (target.messages[mutator.below(len(target.messages))] for _ in range(2))
         if at % 2:
-            data = mutator.blind(sealed(message), sealed(other))
+            data = mutator.blind(*(sealed(one, to=target.site.name) for one in (message, other)))
         else:
             body = message.body
             match mutator.below(4):
@@ -345,7 +346,7 @@ def mutate_requests(seed: int, number: int) -> Counter[str]:
                 case _:
                     frame = mutator.frame(message.frame)
                     body = len(frame).to_bytes(8, "little") + frame + body[8 + len(message.frame) :]
-            data = sealed(of_body(body))
+            data = sealed(of_body(body), to=target.site.name)
         check_site(target, data, seen, asked)
     for target, before in zip(sites, charged, strict=True):
         check_account(target, before, asked)
@@ -386,7 +387,7 @@ def replies() -> list[Heard]:
         for message in target.messages:
             server = OneMessageSum((target.site.name,), lambda total: total, lambda heard: 1.0)
             server.ask()
-            found.append(Heard(message, target.site, target.site.answer(sealed(message)), server))
+            found.append(Heard(message, target.site, reply_of(target.site, message), server))
     members = secure_sites(4, SecureSum(min_honest=3, dropouts=1))
     asked = question(counts((SEX,), (AGE,)), trust="secure")
     doors, session = {of.name: of for of in members}, aggregator(members, asked)
@@ -408,11 +409,13 @@ def replies() -> list[Heard]:
     return found
 
 
-def resigned(data: bytes, seed: bytes) -> bytes:
+def resigned(data: bytes, site: str, seed: bytes) -> bytes:
     """Return a changed reply with the signature that the site would have put there."""
-    length = int.from_bytes(data[:8], "little")
-    head, body = data[8 : 8 + length], data[8 + length + SIGNATURE :]
-    return data[:8] + head + keys.sign(seed, "reply", head, hashlib.sha256(body).digest()) + body
+    try:
+        asked, answer = open_reply(data, site, None)
+    except ForeignReply:  # cut before its answer
+        return data
+    return write_reply(seed, site, asked, bytes(answer))
 
 
 def mutate_replies(seed: int, number: int) -> Counter[str]:
@@ -425,16 +428,16 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
     for _ in range(number):
         heard, other = (valid[mutator.below(len(valid))] for _ in range(2))
         name, own = heard.site.name, Keys(heard.site.secret).seed
-        message = Message(name, Keys(heard.site.secret).identity, heard.message, b"", COORDINATOR)
+        head = sealed(heard.message, to=name)[: -len(heard.message.body)]
+        message = Message(name, Keys(heard.site.secret).identity, heard.message, COORDINATOR, head, bytes(8))
         whole = message.reply(heard.data)
         foreign = bool(mutator.below(2))
         match mutator.below(3):
             case 0:
                 data = mutator.blind(heard.data, other.data)
             case 1:
-                length = int.from_bytes(heard.data[:8], "little")
-                frame = mutator.frame(heard.data[8 : 8 + length])
-                data = len(frame).to_bytes(8, "little") + frame + heard.data[8 + length :]
+                start = len(heard.data) - len(answer_in(heard.data))
+                data = mutator.blind(heard.data[:start], other.data[:start]) + answer_in(heard.data)
             case _:
                 body = (
                     mutator.frame(encode(whole.answer))
@@ -444,10 +447,10 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
                 if whole.sealed:
                     body = b"".join(seal(COORDINATOR.public, bytes(31) + b"s", body, name, heard.message.digest))
                 by = bytes(32) if foreign else own
-                digest = heard.message.digest
-                data = write_reply(by, name, digest, "answered", NO_ROW, body, sealed=whole.sealed)
+                digests = ReplyHead(message.digest, heard.message.digest)
+                data = signed(by, name, digests, "answered", body, sealed=whole.sealed)
         if not foreign:
-            data = resigned(data, own)
+            data = resigned(data, name, own)
         elif data != heard.data:
             told = message.reply(data)
             assert (told.code, told.answer, told.seen) == ("lost", None, AuditPosition())

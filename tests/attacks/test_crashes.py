@@ -19,12 +19,13 @@ from tests.attacks.world import (
     BUDGET,
     SEX,
     aggregator,
+    answer_in,
     ask,
     counts,
     question,
     read,
+    reply_of,
     rows_of,
-    sealed,
     secure_sites,
     site,
     table,
@@ -118,7 +119,7 @@ def dies(of: Site, message: Request, arm: Callable[[Any], None]) -> bytes:
 
     def run() -> None:
         arm(far)
-        of.answer(sealed(message))
+        reply_of(of, message)
 
     process = FORK.Process(target=run)
     process.start()
@@ -163,7 +164,7 @@ def anew(of: Site) -> Site:
 
 def answered(of: Site, message: Request) -> bytes:
     """Return the reply of a site that another process opens."""
-    return anew(of).answer(sealed(message))
+    return reply_of(anew(of), message)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -177,10 +178,10 @@ def test_a_site_that_is_killed_answers_once(tmp_path, moment, verb):
     of, message = site(account=Book(tmp_path / "account.sqlite")), question(verb=verb)
     told = dies(of, message, moment)
     spent = anew(of).account.spent().rho
-    replies = [anew(of).answer(sealed(message)) for _ in range(3)]
+    replies = [reply_of(anew(of), message) for _ in range(3)]
     assert read(of, message, replies[0]).code == "answered"
     assert len(set(replies)) == 1
-    assert told in (b"", replies[0])
+    assert told in (b"", answer_in(replies[0]))
     account = anew(of).account
     assert spent in (0, account.spent().rho)
     assert account.spent().rho == message.head.release.cost(Norms(1, 1)).rho
@@ -201,10 +202,10 @@ def test_a_site_that_is_killed_while_it_trains_answers_once(tmp_path, moment, ve
         message = training(local_training())
     told = dies(of, message, moment)
     spent = anew(of).account.spent()
-    replies = [anew(of).answer(sealed(message)) for _ in range(3)]
+    replies = [reply_of(anew(of), message) for _ in range(3)]
     assert read(of, message, replies[0]).code == "answered"
     assert len(set(replies)) == 1
-    assert told in (b"", replies[0])
+    assert told in (b"", answer_in(replies[0]))
     account = anew(of).account
     assert spent in (Cost(), account.spent())
     assert account.spent() == message.head.release.cost(Norms(1, 1))
@@ -229,8 +230,8 @@ def test_a_secure_sum_outlives_a_site_that_is_killed(tmp_path, turn):
                 told = b""
                 if (session.turn, name) == (turn, "site-0"):
                     told = dies(doors[name], message, moment) if _comes(turn, number) else b""
-                data = anew(doors[name]).answer(sealed(message))
-                assert told in (b"", data)
+                data = reply_of(anew(doors[name]), message)
+                assert told in (b"", answer_in(data))
                 reply = read(doors[name], message, data)
                 assert reply.answer is not None
                 session.receive(name, reply.answer)
@@ -256,7 +257,7 @@ def test_a_charge_is_not_answered_on_other_rows_or_terms(tmp_path):
     fewer = table(39)
     changed = replace(anew(of), rows=fewer, rows_digest=rows_digest(of.secret, fewer.digest))
     assert ask(changed, message).answer is None
-    assert anew(of).answer(sealed(message)) == told
+    assert answer_in(reply_of(anew(of), message)) == told
 
 
 def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
@@ -278,7 +279,7 @@ def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
     assert isinstance(trust, SecureSum)
     lowered = replace(anew(of), policy=replace(of.policy, trusts={"secure": replace(trust, dropouts=0)}))
     assert ask(lowered, message).code == "refused"
-    assert anew(of).answer(sealed(message)) == told
+    assert answer_in(reply_of(anew(of), message)) == told
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -331,11 +332,11 @@ def test_a_backup_that_is_put_back_answers_nothing_that_it_has_forgotten(tmp_pat
     shutil.copy(tmp_path / "backup", path)
     back = anew(of)
     for message in (first, second, question(step=2)):
-        data = back.answer(sealed(message, noisy.seen))
+        data = reply_of(back, message, noisy.seen)
         assert read(of, message, data).code == "refused"
     assert back.account.spent().rho == first.head.release.cost(Norms(1, 1)).rho
     back.account.restored(noisy.seen.row)
-    codes = [read(of, m, back.answer(sealed(m, noisy.seen))).code for m in (first, second, question(step=2))]
+    codes = [read(of, m, reply_of(back, m, noisy.seen)).code for m in (first, second, question(step=2))]
     assert codes == ["refused"] * 3  # the run is over
     assert of.policy.budget.price(back.account.spent()) >= of.policy.budget.rho * (1 - 1e-9)
     assert back.account.verify().wrong == ""
@@ -348,7 +349,7 @@ def test_a_run_that_is_closed_answers_nothing_more(tmp_path):
     of, message = site(account=Book(path)), question(counts((AGE,)))
     reply = ask(of, message)
     spent = of.account.spent()
-    assert reply.data in path.read_bytes()
+    assert answer_in(reply.data) in path.read_bytes()
     of.account.close("run")
     assert values(reply).tobytes() not in path.read_bytes()
     assert [ask(anew(of), asked).code for asked in (message, question(step=1))] == ["refused"] * 2

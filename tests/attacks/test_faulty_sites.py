@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
-from tests.attacks.world import CHEAP, SCHEMA, SEX, ask, counts, question, site, table
+from tests.attacks.world import (
+    CHEAP,
+    SCHEMA,
+    SEX,
+    ask,
+    counts,
+    question,
+    signed,
+    site,
+    table,
+)
 
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, SiteLost
@@ -22,7 +32,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust, sums_of
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, Reply, encode, write_reply
+from fedsynth.federation.wire import NO_MESSAGE, Code, Reply, ReplyHead, encode
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.privacy.book import Book
@@ -70,15 +80,17 @@ def honest(of: Site, message: Message, reply: Reply) -> bytes:
     return reply.data
 
 
-def replied(digest: str, code: Code, *body: bytes, site: str = FAULTY, sealed: bool = False) -> bytes:
-    """Return bytes that the faulty site signs."""
-    seed = keys.Keys(_secret(SEED, FAULTY)).seed
-    return write_reply(seed, site, digest, code, NO_ROW, *body, sealed=sealed)
+def replied(
+    message: Message, code: Code, *body: bytes, site: str = FAULTY, digest: str = "", sealed: bool = False
+) -> bytes:
+    """Return bytes that the faulty site signs as its reply."""
+    asked = ReplyHead(message.digest, digest or message.request.digest)
+    return signed(keys.Keys(_secret(SEED, FAULTY)).seed, site, asked, code, *body, sealed=sealed)
 
 
 def instead(message: Message, answer: Answer) -> bytes:
     """Return another answer in an honest form."""
-    return replied(message.request.digest, "answered", encode(answer))
+    return replied(message, "answered", encode(answer))
 
 
 def in_first_cell(number: int) -> Fault:
@@ -117,15 +129,15 @@ def told(of: Site, message: Message, reply: Reply) -> Iterator[tuple[str, bytes]
     yield "zeros", bytes(1000)
     yield "half of it", reply.data[: len(reply.data) // 2]
     yield "one byte more", reply.data + b"\0"
-    digest, body = message.request.digest, encode(reply.answer)
-    yield "another site's", replied(digest, "answered", body, site="site-001")
-    yield "to another question", replied("1" * 64, "answered", body)
-    yield "to no message", replied(NO_MESSAGE, "refused")
-    yield "signed by another", write_reply(bytes(32), FAULTY, digest, "refused", NO_ROW)
-    yield "no answer", replied(digest, "answered", b"")
-    yield "a box of zeros", replied(digest, "answered", bytes(90), sealed=True)
-    yield "an error with an answer", replied(digest, "failed", body)
-    yield "a failure", replied(digest, "failed")
+    body = encode(reply.answer)
+    yield "another site's", replied(message, "answered", body, site="site-001")
+    yield "to another question", replied(message, "answered", body, digest="1" * 64)
+    yield "to no message", replied(message, "refused", digest=NO_MESSAGE)
+    yield "signed by another", signed(bytes(32), FAULTY, ReplyHead(message.digest, message.request.digest), "refused")
+    yield "no answer", replied(message, "answered", b"")
+    yield "a box of zeros", replied(message, "answered", bytes(90), sealed=True)
+    yield "an error with an answer", replied(message, "failed", body)
+    yield "a failure", replied(message, "failed")
     for shape in ((0,), (1,), (10**6,), (2, 2), (0, 2**31), ()):
         yield (
             f"the shape {shape}",

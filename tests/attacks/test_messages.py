@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import tracemalloc
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.attacks.world import (
     DIAGNOSIS,
     SCHEMA,
     SEX,
+    answer_in,
     ask,
     converse,
     counts,
@@ -27,24 +27,25 @@ from tests.attacks.world import (
     of_body,
     question,
     read,
+    reply_of,
     sealed,
     secure_sites,
+    signed,
     site,
     table,
     values,
     with_head,
 )
 
-from fedsynth import keys
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import Answer, Approve, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import (
-    NO_ROW,
     AuditPosition,
     ForeignReply,
+    ReplyHead,
     Request,
     WireError,
     decode,
@@ -267,7 +268,7 @@ def test_a12_a_message_takes_no_more_memory_than_it_is_long(bomb):
     """The memory that a message takes at a site is bounded by its length; nothing in it unpacks to more."""
     asked, data = site(), sealed(bomb())
     found: list[bytes] = []
-    assert peak(lambda: found.append(asked.answer(data))) < 4 * len(data) + 2 * MEGABYTE
+    assert peak(lambda: found.append(asked.answer(data).data)) < 4 * len(data) + 2 * MEGABYTE
     assert len(found[0]) < 400
     assert asked.account.spent().rho == 0
 
@@ -316,21 +317,22 @@ def test_a12_messages_that_cost_nothing_fill_no_disk(what):
 def test_a12_a_reply_brings_no_long_text_to_the_server():
     """A reply holds one code and numbers, no text; the memory that it takes at the server is bounded by its length."""
     asked = question()
-    head = {
-        "site": "north",
-        "message": bytes.fromhex(asked.digest),
-        "code": 1,
-        "row": 0,
-        "chain": bytes(32),
-        "signature": bytes(64),
-        "sealed": False,
+    good = signed(SIGNING, "north", ReplyHead("1" * 64, asked.digest), "refused")
+    start = len(good) - len(answer_in(good))
+    changes = {
+        "a text": (start, 7),
+        "another kind": (start + 1, 2),
+        "padding": (start + 2, 1),
+        "a row": (start + 15, 255),
     }
-    for extra in ({"reason": "x" * 32 * MEGABYTE}, {"site": "x" * 100_000}, {"code": 7}, {"row": -1}, {"chain": b""}):
-        frame = framed(packed({**head, **extra}))
-        signature = keys.sign(SIGNING, "reply", frame, hashlib.sha256().digest())
-        data = len(frame).to_bytes(8, "little") + frame + signature
-        with pytest.raises(WireError, match="head"):
-            read_reply(data, asked, "north", Keys(bytes(32)).identity, COORDINATOR.unseal)
+    rest = (asked, "north", Keys(bytes(32)).identity, COORDINATOR.unseal)
+    for at, value in changes.values():
+        answer = answer_in(good[:at] + bytes([value]) + good[at + 1 :])
+        with pytest.raises(WireError, match="not of this version"):
+            read_reply(write_reply(SIGNING, "north", ReplyHead("1" * 64, asked.digest), answer), *rest)
+    long = signed(SIGNING, "north", ReplyHead("1" * 64, asked.digest), "refused", b"x" * 32 * MEGABYTE)
+    with pytest.raises(WireError, match="must not hold an answer"):
+        read_reply(long, *rest)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -431,11 +433,11 @@ def test_a12_every_message_gets_a_reply_and_a_row(what, message):
 
 def test_a12_errors_are_codes_of_one_length():
     """Nothing tells errors apart but their codes, which have one length: no message can tell them by it."""
-    lengths = {len(site().answer(sealed(message))) for _, message in mangled()}
+    lengths = {len(reply_of(site(), message)) for _, message in mangled()}
     dear = site(budget=type(site().policy.budget)(0.01, 1e-6))
     spent = question(release=Gaussian(1.0))
     assert ask(dear, spent).code == "spent"
-    lengths.add(len(dear.answer(sealed(spent))))
+    lengths.add(len(reply_of(dear, spent)))
     assert len(lengths) == 1
 
 
@@ -443,8 +445,8 @@ def test_a12_a_message_that_nobody_signed_is_refused_without_a_row():
     """Signature, body and key belong together; who has no key leaves nothing in the account."""
     asked, message = site(), question()
     good = sealed(message)
-    for at in (0, 63, 168, 176, len(good) - 1):  # signature, length and body
-        reply = asked.answer(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+    for at in (0, 4, 30, 180, len(good) - len(message.body) - 1, len(good) - 60, len(good) - 1):  # each part
+        reply = asked.answer(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]).data
         assert len(reply) < 400
         with pytest.raises(ForeignReply, match="did not sign"):  # it names no message
             read(asked, message, reply)
@@ -478,7 +480,7 @@ def test_a12_a_box_that_does_not_open_is_a_lost_reply(what, box):
     """Whatever a site puts into a sealed box, the server has lost that site's answer and nothing else."""
     asked = question(trust="trusted")
     message = Message.of("north", Keys(bytes(32)).identity, asked, COORDINATOR, AuditPosition())
-    reply = write_reply(SIGNING, "north", asked.digest, "answered", NO_ROW, box, sealed=True)
+    reply = signed(SIGNING, "north", ReplyHead(message.digest, asked.digest), "answered", box, sealed=True)
     assert message.reply(reply).code == "lost", what
 
 

@@ -15,8 +15,8 @@ from tests.attacks.world import (
     converse,
     counts,
     question,
+    reply_of,
     rows_of,
-    sealed,
     secure_sites,
     site,
     table,
@@ -132,7 +132,7 @@ def test_a07_a_free_message_does_not_tell_whether_rows_changed():
 def test_a07_a_repetition_does_not_tell_whether_rows_changed():
     """The same message gets the same bytes, whether a row was changed, left, or came back in between."""
     asked, message = site(), question()
-    replies = [with_rows(asked, rows).answer(sealed(message)) for rows in (table(40), table(39), table(40))]
+    replies = [reply_of(with_rows(asked, rows), message) for rows in (table(40), table(39), table(40))]
     assert len(set(replies)) == 1
     assert asked.account.spent().rho == message.head.release.cost(Norms(1, 1)).rho
 

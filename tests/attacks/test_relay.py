@@ -11,13 +11,16 @@ from tests.attacks.world import (
     PARTS,
     SCHEMA,
     SEX,
+    answer_in,
     ask,
     counts,
     question,
     read,
+    reply_of,
     rewritten,
     sealed,
     secure_sites,
+    signed,
     site,
     table,
 )
@@ -29,7 +32,16 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import NO_ROW, SIGNATURE, AuditPosition, ForeignReply, Reply, code_of, write_reply
+from fedsynth.federation.wire import (
+    AuditPosition,
+    ForeignReply,
+    Reply,
+    ReplyHead,
+    code_of,
+    open_reply,
+    write_answer,
+    write_reply,
+)
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
 from fedsynth.secure.site import SecureSum
@@ -72,8 +84,9 @@ def test_b08_a_position_that_the_site_did_not_sign_has_no_effect(forge):
     asked, *_ = secure_sites(3, SecureSum())
     old = question(trust="secure")
     first = ask(asked, old)
-    before, data = asked.account.head(), sealed(old, forge(first.seen))
-    assert {asked.answer(data) for _ in range(1001)} == {first.data}
+    before, data = asked.account.head(), sealed(old, forge(first.seen), asked.name)
+    (reply,) = {asked.answer(data).data for _ in range(1001)}
+    assert answer_in(reply) == answer_in(first.data)
     assert asked.account.head() == before
     assert ask(asked, question(trust="secure", run="next")).code == "answered"
 
@@ -85,8 +98,8 @@ def test_b08_a_refused_message_takes_one_row_however_often_it_comes():
     ask(asked, old)
     asked.account.close("run")
     before = asked.account.head()[0]
-    data = sealed(old)
-    assert {code_of(asked.answer(data)) for _ in range(1001)} == {"refused"}
+    data = sealed(old, to=asked.name)
+    assert {code_of(asked.answer(data).data) for _ in range(1001)} == {"refused"}
     assert asked.account.head()[0] == before + 1
     assert ask(asked, question(trust="secure", run="next")).code == "answered"
     assert asked.account.verify().wrong == ""
@@ -108,7 +121,7 @@ def test_b08_a_backup_is_noticed_by_what_the_site_signed_and_the_log_has_the_who
     """The site's own signature is the one thing that makes it refuse; its steward finds in the log what to copy."""
     asked, backed_up = (site() for _ in range(2))  # the second has the secret and an account without the charge
     seen = ask(asked, question()).seen
-    refused = backed_up.answer(sealed(question(step=1), seen))
+    refused = reply_of(backed_up, question(step=1), seen)
     assert read(backed_up, question(step=1), refused).code == "refused"
     assert f"fedsynth site account FOLDER --restored {seen}" in caplog.text
     assert f'"lacking":"{seen}"' in list(backed_up.account.export())[-1]
@@ -121,7 +134,7 @@ def test_b08_a_site_signs_no_refusal_of_what_its_coordinator_did_not_sign():
     good = sealed(message)
     for data in (bytes([good[0] ^ 1]) + good[1:], message.body, b""):
         with pytest.raises(ForeignReply, match="did not sign"):
-            read(asked, message, asked.answer(data))
+            read(asked, message, asked.answer(data).data)
     assert asked.account.head()[0] == 0
 
 
@@ -145,7 +158,7 @@ class Relay(InProcess):
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield each site's reply."""
         for message in messages:
-            data = self.doors[message.site].answer(message.data)
+            data = self.doors[message.site].answer(message.data).data
             yield message.reply(self.change(data) if message.site == VICTIM else data)
 
 
@@ -181,9 +194,8 @@ def test_b08_a_reply_that_a_relay_makes_itself_is_lost_and_not_remembered(trust)
     """With a row beyond all that the site has, it made every site refuse; now it needs the site's own key."""
 
     def made(data: bytes) -> bytes:
-        start = 8 + int.from_bytes(data[:8], "little")
-        digest = data[data.index(b"\xa7message", 8, start) + 10 :][:32].hex()
-        return write_reply(bytes(32), VICTIM, digest, "refused", (2**60, b"x" * 32))
+        made_up = AuditPosition(2**60, b"x" * 32, b"x" * 64)
+        return write_reply(bytes(32), VICTIM, open_reply(data, VICTIM, None)[0], write_answer("refused", made_up))
 
     federation = run(trust, Relay(made))
     assert len(federation.sum(counts((SEX,)), 0.5).sites) == 4
@@ -191,37 +203,33 @@ def test_b08_a_reply_that_a_relay_makes_itself_is_lost_and_not_remembered(trust)
 
 
 def test_b08_no_reply_stands_for_another_one():
-    """A signature covers site, message, code, position and answer: nothing of one reply goes into another."""
+    """A signature covers site, request, message, code, position and answer: nothing of one reply goes into another."""
     north, south = site(), site(table(seed=1), name="south", secret=b"s" * 32)
     first, second = question(), question(step=1)
-
-    replies = {
-        (of.name, step): of.answer(sealed(request))
-        for of in (north, south)
-        for step, request in enumerate((first, second))
-    }
-    here = Message.of("north", Keys(north.secret).identity, first, COORDINATOR, AuditPosition())
-    assert here.reply(replies["north", 0]).code == "answered"
-
-    def parts(data: bytes) -> tuple[bytes, bytes, bytes]:
-        end = 8 + int.from_bytes(data[:8], "little")
-        return data[:end], data[end : end + SIGNATURE], data[end + SIGNATURE :]
-
-    (head, signed, body), (other, other_signed, other_body) = (parts(replies["north", step]) for step in (0, 1))
-    assert body != other_body
+    key = Keys(north.secret).identity
+    here, earlier, other = (
+        Message.of("north", key, request, COORDINATOR, AuditPosition()) for request in (first, first, second)
+    )
+    there = Message.of("south", Keys(south.secret).identity, first, COORDINATOR, AuditPosition())
+    mine, before, another = (north.answer(message.data).data for message in (here, earlier, other))
+    assert here.reply(mine).code == "answered"
+    assert answer_in(mine) == answer_in(before) != answer_in(another)
+    cut = len(mine) - len(answer_in(mine))
     foreign = {
-        "another site's": replies["south", 0],
-        "to another message": replies["north", 1],
-        "another answer": head + signed + other_body,
-        "another answer with its signature": head + other_signed + other_body,
-        "another head": other + signed + body,
-        "no answer": head + signed,
+        "another site's": south.answer(there.data).data,
+        "to another message": another,
+        "to an earlier request": before,
+        "another answer": mine[:cut] + answer_in(another),
+        "another answer with its signature": mine[:64] + another[64:],
+        "another head": another[:64] + mine[64:],
+        "an earlier request's head": before[:64] + mine[64:],
+        "no answer": mine[:cut],
     }
     for what, data in foreign.items():
         reply = here.reply(data)
         assert (reply.code, reply.answer, reply.seen) == ("lost", None, AuditPosition()), what
         with pytest.raises(ForeignReply):  # which files are passed over for, and waited on
             here.own_reply(data)
-    seed = Keys(south.secret).seed
-    as_north = write_reply(seed, "north", first.digest, "refused", NO_ROW)
+    assert here.reply(before, recorded=True).code == "answered"
+    as_north = signed(Keys(south.secret).seed, "north", ReplyHead(here.digest, first.digest), "refused")
     assert here.reply(as_north).code == "lost"

@@ -11,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.attacks.world import (
+    answer_in,
     ask,
     ask_deployed,
     converse,
     deployed,
     question,
+    reply_of,
     sealed,
     secure_sites,
     site,
@@ -124,9 +126,9 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(tmp_path, trust, fields):
     of = site(trust=trust, account=Book(tmp_path / "account.sqlite"))
     data = sealed(question(**fields))
-    first = of.answer(data)
+    first = of.answer(data).data
     assert ask(of, question(**fields)).code == "answered"
-    assert of.answer(data) == first
+    assert of.answer(data).data == first
     assert len(of.account.charges()) == 1
     assert of.account.charges()[0]["replays"] == 2
 
@@ -140,7 +142,7 @@ def test_b11_each_turn_of_a_secure_sum_is_the_same_bytes_again(tmp_path):
         for of in sites:
             message, reply = turn[of.name]
             assert reply.code == "answered"
-            assert of.answer(sealed(message)) == reply.data
+            assert reply_of(of, message) == reply.data
     assert all(len(of.account.charges()) == 1 for of in sites)
 
 
@@ -157,7 +159,7 @@ def test_b11_a_crash_before_the_reply_is_stored_changes_no_byte(tmp_path, monkey
     with monkeypatch.context() as crashing:
         crashing.setattr(Book, "store", crash)
         assert ask_deployed(config, wide()).code == "failed"
-    replies = [answer(config, [sealed(wide())]).replies[0] for _ in range(2)]
+    replies = [answer_in(answer(config, [sealed(wide())]).replies[0]) for _ in range(2)]
     assert replies == [made[0], made[0]]
     assert len(made[0]) > BYTES
     (charge,) = open_account(config).charges()

@@ -27,7 +27,18 @@ from fedsynth.federation.query import AnyQuery, Counts
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.trust import Trust
-from fedsynth.federation.wire import AuditPosition, Reply, Request, read_reply, seal_envelope, sign_request
+from fedsynth.federation.wire import (
+    AuditPosition,
+    Code,
+    Reply,
+    ReplyHead,
+    Request,
+    open_reply,
+    read_reply,
+    write_answer,
+    write_head,
+    write_reply,
+)
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Norms, Unit
@@ -165,11 +176,20 @@ def counts(*cliques: tuple[int, ...]) -> Counts:
     return Counts.of(len(SCHEMA.columns), cliques)
 
 
-def sealed(request: Request, seen: AuditPosition | None = None) -> bytes:
-    """Return the bytes that travel: whatever the body is, the coordinator signs it."""
-    return seal_envelope(
-        sign_request(COORDINATOR, request.body), seen or AuditPosition(), request.body, request.weights
-    )
+def sealed(request: Request, seen: AuditPosition | None = None, to: str = "north") -> bytes:
+    """Return the bytes that travel to a site: whatever the body is, the coordinator signs it, always in one attempt."""
+    head = write_head(COORDINATOR, to, request, seen or AuditPosition(), bytes(8))
+    return head + request.body + request.weights
+
+
+def signed(by: bytes, site: str, asked: ReplyHead, code: Code, *content: bytes, sealed: bool = False) -> bytes:
+    """Return a reply in the name of a site, signed with any seed, with any content."""
+    return write_reply(by, site, asked, write_answer(code, AuditPosition(), *content, sealed=sealed))
+
+
+def answer_in(reply: bytes) -> bytes:
+    """Return the answer in a reply, as the site's account stores it."""
+    return bytes(open_reply(reply, "", None)[1])
 
 
 def read(of: Site, request: Request, data: bytes) -> Reply:
@@ -177,14 +197,19 @@ def read(of: Site, request: Request, data: bytes) -> Reply:
     return read_reply(data, request, of.name, Keys(of.secret).identity, COORDINATOR.unseal)
 
 
+def reply_of(of: Site, request: Request, seen: AuditPosition | None = None) -> bytes:
+    """Send one message to a site as bytes, and return the bytes that come back."""
+    return of.answer(sealed(request, seen, of.name)).data
+
+
 def ask(of: Site, request: Request) -> Reply:
     """Send one message to a site as bytes, and return what comes back as bytes."""
-    return read(of, request, of.answer(sealed(request)))
+    return read(of, request, reply_of(of, request))
 
 
 def ask_deployed(config: SiteConfig, request: Request, seen: AuditPosition | None = None) -> Reply:
     """Send one message to a deployed site, and return what its transport carries back."""
-    (data,) = answer(config, [sealed(request, seen)]).replies
+    (data,) = answer(config, [sealed(request, seen, config.name)]).replies
     return read_reply(data, request, config.name, Keys(site_secret(config)).identity, COORDINATOR.unseal)
 
 
@@ -275,25 +300,23 @@ def converse(
 # ---------------------------------------------------------------------------------------------------------------------
 # Replies that a relay rewrites
 
-PARTS = ("length", "site", "message", "code", "row", "chain", "head's signature", "sealed", "signature", "body", "end")
-"""The parts of a reply in which a relay can change a byte."""
+PARTS = {
+    "request": 7,
+    "message": 39,
+    "signature": 71,
+    "code": 128,
+    "sealed": 129,
+    "padding": 130,
+    "row": 136,
+    "chain": 151,
+    "position's signature": 207,
+    "body": 240,
+    "end": -1,
+}
+"""The parts of a reply in which a relay can change a byte, and where."""
 
 
 def rewritten(data: bytes, part: str) -> bytes:
     """Return a reply with another byte in one of its :data:`PARTS`."""
-    start = 8 + int.from_bytes(data[:8], "little")
-    names = {
-        "site": b"\xa4site",
-        "message": b"\xa7message",
-        "code": b"\xa4code",
-        "row": b"\xa3row",
-        "chain": b"\xa5chain",
-        "head's signature": b"\xa9signature",
-        "sealed": b"\xa6sealed",
-    }
-    if part in names:
-        at = data.index(names[part], 8, start) + len(names[part])
-        at += {"site": 1, "message": 9, "chain": 9, "head's signature": 9}.get(part, 0)  # behind the length
-    else:
-        at = {"length": 0, "signature": start + 7, "body": start + 64, "end": len(data) - 1}[part]
+    at = PARTS[part] % len(data)
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]

@@ -28,7 +28,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.attacks.world import SCHEMA
+from tests.attacks.world import SCHEMA, answer_in
 from tests.chaos.world import BUDGET, METHODS, Fault, Outcome, Plan, Setup, needles_of
 from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out
 from tests.deploy.recomputing import keep_salts
@@ -535,5 +535,7 @@ def note_replies(outcome: Outcome) -> None:
             site, digest, reply = recorded_answer(data)
             request = asked[digest]
             key = hashlib.sha256(coordinator.public + bytes.fromhex(request.question)).hexdigest()
-            lines.append(json.dumps([site, key, request.turn, "answered", hashlib.sha256(reply).hexdigest()]))
+            lines.append(
+                json.dumps([site, key, request.turn, "answered", hashlib.sha256(answer_in(reply)).hexdigest()])
+            )
     outcome.notes.write_text("\n".join(lines))

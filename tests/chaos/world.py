@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.attacks.world import SCHEMA, table
+from tests.attacks.world import SCHEMA, answer_in, table
 from tests.deploy.flower_world import RUN, SEED, lay_out, product, simulated
 from tests.tables import contingency
 
@@ -278,7 +278,9 @@ class Sockets:
     def _note(self, message: Message, data: bytes) -> None:
         request = message.request
         asked = hashlib.sha256(message.coordinator.public + bytes.fromhex(request.question)).hexdigest()
-        line = [message.site, asked, request.turn, message.reply(data).code, hashlib.sha256(data).hexdigest()]
+        code = message.reply(data).code
+        stored = answer_in(data) if code == "answered" else b""
+        line = [message.site, asked, request.turn, code, hashlib.sha256(stored).hexdigest()]
         with self.notes.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

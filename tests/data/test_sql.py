@@ -239,7 +239,7 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
         message = Message.of("a", Keys(bytes(32)).identity, request, coordinator, AuditPosition())
         rows = Counted(visits) if counted else read_table(visits, VISITS)
         site = Site("a", rows, policy, account, bytes(32), coordinator.public)
-        return message.reply(site.answer(message.data))
+        return message.reply(site.answer(message.data).data)
 
     def values(reply: Reply) -> Any:
         assert isinstance(reply.answer, PlainAnswer)

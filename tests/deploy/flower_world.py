@@ -23,6 +23,7 @@ import tomli_w
 
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
+from fedsynth.deploy.files.server import over_files
 from fedsynth.deploy.flower.files import toml_file
 from fedsynth.deploy.flower.local import SERVER_SECRET, LocalFlower
 from fedsynth.deploy.host import state as site_state
@@ -41,13 +42,19 @@ from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
 from fedsynth.runs.job import Deployment, Job
-from fedsynth.runs.run import with_hidden_groups
+from fedsynth.runs.run import RunResult, run_deployed, with_hidden_groups
 from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
 
 SEED = 3
 RUN = f"simulation-{SEED}"
+
+
+def run_over_files(root: Path, exchange: Path, **options: Any) -> RunResult:
+    """Make the run of a federation over files, as the command does; options are those of the transport."""
+    with over_files(root, exchange, **options) as transport:
+        return run_deployed(Job.load(root / "job.toml"), root, transport)
 
 
 def lay_out(

@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.attacks.world import PARTS, rewritten
+from tests.attacks.world import (
+    PARTS,
+    rewritten,
+    signed,
+)
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import (
     RUN,
@@ -27,6 +31,7 @@ from tests.deploy.flower_world import (
     lay_out,
     of,
     product,
+    run_over_files,
     seeded_salts,
     simulated,
     spent,
@@ -42,12 +47,12 @@ from fedsynth.deploy.files import site as files_site
 from fedsynth.deploy.files.folder import ExchangeFolder
 from fedsynth.deploy.files.messages import (
     MessageName,
-    Unfinished,
     named,
-    read_request,
-    write_request,
 )
-from fedsynth.deploy.files.server import FileTransport, RepliesMissing, run_over_files
+from fedsynth.deploy.files.server import (
+    FileTransport,
+    RepliesMissing,
+)
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.deploy.flower.local import wait_for
 from fedsynth.deploy.host import state as site_state
@@ -60,18 +65,17 @@ from fedsynth.federation.simulate import _secret, _seeded
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import (
     NO_MESSAGE,
-    NO_ROW,
     AuditPosition,
     Code,
     ForeignReply,
+    ReplyHead,
     Request,
     WireError,
     code_of,
     encode,
-    open_envelope,
     open_reply,
     read_reply,
-    write_reply,
+    read_request,
 )
 from fedsynth.keys import Keys
 from fedsynth.methods import find_method
@@ -248,8 +252,7 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     answer_all(root, exchange)
     (request,) = (exchange / "north" / "requests").iterdir()
     (reply,) = (exchange / "north" / "replies").iterdir()
-    content = read_request(request.read_bytes(), COORDINATOR.public)
-    message = Request.read(open_envelope(content.message.tobytes()).body)
+    message = Request.read(read_request(request.read_bytes(), "north", COORDINATOR.public).body)
     found = read_reply(reply.read_bytes(), message, "north", KEYS["north"], COORDINATOR.unseal)
     assert found.sealed
     exact = encode(found.answer)[-64:]
@@ -384,11 +387,6 @@ def test_a_deadline_may_be_days(tmp_path, salts):
 # What may lie in the server's folder
 
 
-def said(digest: str, code: Code = "refused", *body: bytes, site: str = "south", by: str = "south") -> bytes:
-    """Return a reply that a site signs."""
-    return write_reply(Keys(_secret(SEED, by)).seed, site, digest, code, NO_ROW, *body)
-
-
 @dataclass
 class Scene:
     """A request to south that waits in an exchange, and where its reply belongs."""
@@ -407,9 +405,12 @@ class Scene:
         """Return what the site answers."""
         return answer(load_site_config(self.root / "sites" / "south"), [self.message.data]).replies[0]
 
-    def said(self, code: Code = "refused", *body: bytes, **change: Any) -> bytes:
-        """Return a reply to the message that is all right but for what is changed."""
-        return said(self.message.request.digest, code, *body, **change)
+    def said(
+        self, code: Code = "refused", *body: bytes, site: str = "south", by: str = "south", **change: str
+    ) -> bytes:
+        """Return a reply to the message that a site signs and that is all right but for what is changed."""
+        asked = ReplyHead(self.message.digest, self.message.request.digest)._replace(**change)
+        return signed(Keys(_secret(SEED, by)).seed, site, asked, code, *body)
 
 
 @pytest.fixture
@@ -456,8 +457,9 @@ HOSTILE: dict[str, Callable[[Scene], Any]] = {
     "garbage": lambda scene: scene.place.write_bytes(random.Random(0).randbytes(5000)),
     "signed by another site": lambda scene: scene.place.write_bytes(scene.said(by="north")),
     "of another site": lambda scene: scene.place.write_bytes(scene.said(site="north")),
-    "to another message": lambda scene: scene.place.write_bytes(said("1" * 64)),
-    "to no message": lambda scene: scene.place.write_bytes(said(NO_MESSAGE)),
+    "to another message": lambda scene: scene.place.write_bytes(scene.said(message="1" * 64)),
+    "to another request": lambda scene: scene.place.write_bytes(scene.said(request="1" * 64)),
+    "to no message": lambda scene: scene.place.write_bytes(scene.said(message=NO_MESSAGE)),
     "the request itself": lambda scene: shutil.copy(
         scene.exchange / "south" / "requests" / scene.name.request, scene.place
     ),
@@ -528,6 +530,7 @@ def test_a_reply_that_comes_to_be_whole_is_taken(scene, fault, monkeypatch):
 def test_a_reply_that_comes_too_late_is_not_taken_and_a_later_attempt_is(scene):
     (reply,) = transport(scene.exchange, 0.0).exchange([scene.message])
     assert reply.code == "lost"
+    scene.message = question("south")
     again = asked(scene.exchange, scene.message)
     assert again != scene.name
     assert again.without_attempt == scene.name.without_attempt
@@ -536,20 +539,25 @@ def test_a_reply_that_comes_too_late_is_not_taken_and_a_later_attempt_is(scene):
     assert reply.code == "answered"
 
 
-def test_a_request_of_somebody_else_does_not_stand_for_the_servers_own(scene):
-    """Copied from another site, written by another coordinator, cut off, or out of reach: a new one is written."""
+def test_a_request_of_somebody_else_does_not_stand_for_the_servers_own(scene, monkeypatch):
+    """By another coordinator or version, for another site, of another message or name, cut off, or out of reach."""
     home = scene.exchange / "south" / "requests"
     (home / scene.name.request).unlink()
     stranger = Keys(bytes(32))
-    for at, (coordinator, site) in enumerate([(stranger, "south"), (COORDINATOR, "north")]):
-        name = replace(scene.name, attempt=f"{at:016x}")
-        data = write_request(coordinator, fedsynth.__version__, site, name, scene.message.data)
-        (home / name.request).write_bytes(data)
-    (home / replace(scene.name, attempt="2" * 16).request).write_bytes(data[:-1])
+    for message in (question("south", coordinator=stranger), question("north"), question("south", 1)):
+        name = replace(scene.name, attempt=message.attempt.hex())
+        (home / name.request).write_bytes(message.data)
+    with monkeypatch.context() as older:
+        older.setattr(fedsynth, "__version__", "0.0.1")
+        message = question("south")
+    (home / replace(scene.name, attempt=message.attempt.hex()).request).write_bytes(message.data)
+    message = question("south")
+    (home / replace(scene.name, attempt=message.attempt.hex()).request).write_bytes(message.data[:-1])
+    (home / replace(scene.name, attempt="2" * 16).request).write_bytes(question("south").data)
     (home / replace(scene.name, attempt="3" * 16).request).symlink_to("/etc/passwd")
     (home / replace(scene.name, attempt="4" * 16).request).mkdir()
     name = asked(scene.exchange, scene.message)
-    assert len(set(name.attempt)) > 1
+    assert name == scene.name
     assert asked(scene.exchange, scene.message) == name
 
 
@@ -616,7 +624,7 @@ def test_files_that_are_no_requests_are_left_unanswered_and_do_no_harm(tmp_path,
         replace(first, step=7).request: data[:-1],
         replace(first, step=8).request: data[:40] + bytes(len(data) - 40),
         replace(first, step=9).request: b"",
-        replace(first, step=10).request: write_request(Keys(bytes(32)), "0", "north", first, b""),
+        replace(first, step=10).request: question("north", 10, Keys(bytes(32))).data,
     }
     for name, content in foreign.items():
         (home / name).write_bytes(content)
@@ -668,7 +676,6 @@ def test_a_reply_is_written_again_where_it_is_missing_damaged_or_another_ones(tm
     monkeypatch.setattr(files_folder, "AGAIN", 0.0)
     _, root, exchange = world(tmp_path)
     name, other = (asked(exchange, question("north", step)) for step in range(2))
-    digest = question("north", 0).request.digest
     one = answerer(root, "north", exchange)
     assert one.answer_once() == 2
     place = exchange / "north" / "replies" / name.reply
@@ -683,7 +690,7 @@ def test_a_reply_is_written_again_where_it_is_missing_damaged_or_another_ones(tm
         lambda: place.write_bytes(kept[:-1]),
         lambda: place.write_bytes(b"\0" * len(kept)),
         lambda: shutil.copy(place.with_name(other.reply), place),
-        lambda: place.write_bytes(write_reply(bytes(32), "north", digest, "refused", NO_ROW)),
+        lambda: place.write_bytes(signed(bytes(32), "north", open_reply(kept, "north", None)[0], "refused")),
         lambda: replaced(os.mkfifo),
         lambda: replaced(lambda path: path.symlink_to("/etc/passwd")),
     ]
@@ -765,13 +772,14 @@ def test_an_answerer_outlives_a_folder_that_goes_away(tmp_path, salts, monkeypat
 
 
 def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
-    name = replace(MessageName.of(question("north").request), attempt="0" * 16)
-    request = write_request(COORDINATOR, "1", "north", name, b"message")
-    reply = said("1" * 64, "answered", b"answer", site="north", by="north")
-    assert read_request(request, COORDINATOR.public).message.tobytes() == b"message"
-    assert bytes(open_reply(reply, "north", KEYS["north"])[1]) == b"answer"
+    message = question("north")
+    request = message.data
+    asked = ReplyHead(message.digest, message.request.digest)
+    reply = signed(Keys(_secret(SEED, "north")).seed, "north", asked, "answered", b"answer")
+    assert MessageName.received(read_request(request, "north", COORDINATOR.public)) == MessageName.of(message)
+    assert bytes(open_reply(reply, "north", KEYS["north"])[1]).endswith(b"answer")
     readers: Mapping[bytes, tuple[Callable[[bytes], Any], type[WireError]]] = {
-        request: (lambda data: read_request(data, COORDINATOR.public), Unfinished),
+        request: (lambda data: read_request(data, "north", COORDINATOR.public), WireError),
         reply: (lambda data: open_reply(data, "north", KEYS["north"]), ForeignReply),
     }
     for data, (read, error) in readers.items():
@@ -783,7 +791,7 @@ def test_a_file_is_whole_signed_and_canonical_or_it_is_none():
         with pytest.raises(error):
             read(data + b"\0")
     with pytest.raises(WireError, match="not signed"):
-        read_request(request, Keys(bytes(32)).public)
+        read_request(request, "north", Keys(bytes(32)).public)
     for site, key in (("north", KEYS["south"]), ("south", KEYS["north"])):
         with pytest.raises(ForeignReply, match="not signed"):
             open_reply(reply, site, key)
@@ -816,7 +824,7 @@ def test_only_names_of_ours_are_names(file):
 
 def test_what_a_crash_left_half_written_is_replaced_and_removed(tmp_path):
     folder = ExchangeFolder(tmp_path, "north", "requests")
-    name = replace(MessageName.of(question("north").request), attempt="0" * 16)
+    name = MessageName.of(question("north"))
     folder.write(name.request, b"one")
     partial = folder.path / f".{name.request}.partial"
     away = tmp_path / "away"
@@ -838,7 +846,7 @@ def test_what_a_crash_left_half_written_is_replaced_and_removed(tmp_path):
 
 FEDSYNTH = [sys.executable, "-c", "from fedsynth.cli.app import main; main()"]
 SERVER = "import sys; from pathlib import Path; from fedsynth.deploy.files import server; server.POLL = 0.1; "
-SERVER += "server.run_over_files(Path(sys.argv[1]), Path(sys.argv[2]))"
+SERVER += "from tests.deploy.flower_world import run_over_files; run_over_files(*map(Path, sys.argv[1:]))"
 
 
 def test_the_command_answers_once_and_says_so(tmp_path):

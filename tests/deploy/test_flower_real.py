@@ -193,7 +193,9 @@ class SilentAfterMasking(InProcess):
         self.gone = self.gone or any(message.request.turn > MASKED for message in asked)
         for message in asked:
             silent = self.gone and message.site == "east"
-            yield message.lost("killed") if silent else message.reply(self._sites[message.site].answer(message.data))
+            yield (
+                message.lost("killed") if silent else message.reply(self._sites[message.site].answer(message.data).data)
+            )
 
 
 @pytest.mark.chaos

@@ -69,7 +69,7 @@ class Losing(InProcess):
         """Yield each site's reply, none from those that are silent."""
         for message in messages:
             silent = message.site in self.silent
-            yield message.lost("gone") if silent else message.reply(self._sites[message.site].answer(message.data))
+            yield message.lost("gone") if silent else message.reply(self._sites[message.site].answer(message.data).data)
 
 
 def sites_of(root: Path, silent: Iterable[str] = ()) -> Losing:

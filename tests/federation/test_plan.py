@@ -110,7 +110,7 @@ def ask(of: Site, query: Query | None = None, rho: float = 0.0001, **changes: An
     }
     request = Request.of(query or RecordCount(), **{**fields, **changes})
     message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
-    return message.reply(of.answer(message.data))
+    return message.reply(of.answer(message.data).data)
 
 
 def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accounting():

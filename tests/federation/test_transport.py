@@ -35,7 +35,7 @@ from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded, _record, records
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import NO_ROW, encode, write_reply
+from fedsynth.federation.wire import AuditPosition, ReplyHead, encode, open_reply, write_answer, write_reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
@@ -177,12 +177,20 @@ def test_a_transcript_cut_off_by_a_crash_resumes_and_a_foreign_file_is_left_alon
         federation = start(through, tables(2), transcript=path)
         return [federation.sum(counts((column,)), 0.2).values.tolist() for column in (SEX, REGION, AGE)]
 
-    whole = ask(network)
+    def contents() -> list[tuple[str, bytes]]:
+        """Return the records, with each answer in place of the reply, which names the request of then."""
+        found = [(kind, data, data.partition(b"\n")) for kind, data in records(path)]
+        return [
+            (kind, key + bytes(open_reply(reply, "", None)[1]) if kind == "answer" else data)
+            for kind, data, (key, _, reply) in found
+        ]
+
+    whole, before = ask(network), contents()
     kept = path.read_bytes()
     for cut in (1, 30, len(kept) // 2, len(kept) - 3):
         path.write_bytes(kept[:cut])
         assert ask(network.back()) == whole
-        assert path.read_bytes() == kept
+        assert contents() == before
     assert network.rho == pytest.approx(dict.fromkeys(network.doors, 0.6 * BUDGET.rho))
     foreign = tmp_path / "foreign"
     foreign.write_text("somebody's only copy of their notes")
@@ -257,7 +265,8 @@ def test_a_rejected_answer_is_left_out_named_and_asked_for_again(trust, tmp_path
         numbers = reply.answer.values.copy()
         numbers[0] = 2**61
         seed = Keys(network.doors[message.site].secret).seed
-        return write_reply(seed, message.site, reply.digest, "answered", NO_ROW, encode(PlainAnswer(numbers)))
+        answer = write_answer("answered", AuditPosition(), encode(PlainAnswer(numbers)))
+        return write_reply(seed, message.site, ReplyHead(message.digest, reply.digest), answer)
 
     class Stops(Network):
         def exchange(self, messages: Any) -> Any:

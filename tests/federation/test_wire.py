@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import replace
 from typing import Any
@@ -15,19 +16,20 @@ from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.wire import (
     CODES,
-    NO_ROW,
     AuditPosition,
+    Code,
     ForeignReply,
+    ReplyHead,
     Request,
     WireError,
     decode,
     encode,
-    open_envelope,
     parts_of,
     read_question,
     read_reply,
-    seal_envelope,
-    sign_request,
+    read_request,
+    write_answer,
+    write_head,
     write_reply,
 )
 from fedsynth.keys import Keys, seal
@@ -53,6 +55,12 @@ QUERY = Counts((Axis(0, np.array([0.5, 1.0]), np.array([0, 1, 1])), Axis(1)), ((
 
 def request(query: Any = QUERY, **change: Any) -> Request:
     return Request.of(query, **{**HEAD, **change})
+
+
+def said(asked: Request, code: Code, *content: bytes, sealed: bool = False) -> bytes:
+    """Return a reply that site a signs."""
+    answer = write_answer(code, AuditPosition(), *content, sealed=sealed)
+    return write_reply(SEED, "a", ReplyHead("1" * 64, asked.digest), answer)
 
 
 def test_a_question_comes_back_as_it_was():
@@ -189,18 +197,28 @@ def test_unknown_kinds_are_refused():
         read_question(frame)
 
 
-def test_an_envelope_and_its_body_come_apart_again():
-    coordinator, asked = Keys(bytes(32)), request().at(2, None)
-    signature = sign_request(coordinator, asked.body)
+def test_a_request_comes_apart_again_for_the_site_that_it_is_for():
+    coordinator, asked = Keys(bytes(32)), replace(request().at(2, None), weights=b"weights")
     last = AuditPosition(7, b"c" * 32, b"s" * 64)
-    data = seal_envelope(signature, last, asked.body)
-    found, seen, body, _ = open_envelope(data)
-    assert (found, seen, bytes(body)) == (signature, last, asked.body)
-    frame, turn, event = parts_of(body)
+    head = write_head(coordinator, "a", asked, last, b"attempt!")
+    assert len(head) < 400
+    data = head + asked.body + asked.weights
+    found = read_request(data, "a", coordinator.public)
+    assert (found.message, found.digest) == (asked.digest, hashlib.sha256(head).hexdigest())
+    assert (found.head.seen, found.head.attempt, bytes(found.attached)) == (last, b"attempt!", b"weights")
+    assert found.place == ("run", 0, 2)
+    frame, turn, event = parts_of(found.body)
     assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")
-    for cut in (0, 50, 104, 110, len(data) - 9):
+    for cut in (0, 3, 8, 50, len(head) - 1, len(head), len(data) - 8, len(data) - 1):
+        with pytest.raises(WireError, match="incomplete"):
+            read_request(data[:cut], "a", coordinator.public)
+    for at in range(len(data)):
         with pytest.raises(WireError):
-            parts_of(open_envelope(data[:cut])[2])
+            read_request(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "a", coordinator.public)
+    with pytest.raises(WireError, match="is for site 'a', and this one is 'b'"):
+        read_request(data, "b", coordinator.public)
+    with pytest.raises(WireError, match="not signed by the coordinator"):
+        read_request(data, "a", Keys(b"x" * 32).public)
 
 
 def test_a_confidential_answer_opens_for_the_coordinator_alone():
@@ -208,7 +226,7 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
     body = encode(PlainAnswer(np.arange(5)))
     box = b"".join(seal(coordinator.public, b"s" * 32, body, "a", asked.digest))
     assert len(box) == len(body) + 48
-    data = write_reply(SEED, "a", asked.digest, "answered", NO_ROW, box, sealed=True)
+    data = said(asked, "answered", box, sealed=True)
     answer = read_reply(data, asked, "a", PUBLIC, coordinator.unseal).answer
     assert isinstance(answer, PlainAnswer)
     np.testing.assert_array_equal(answer.values, np.arange(5))
@@ -226,18 +244,21 @@ def test_a_confidential_answer_opens_for_the_coordinator_alone():
 
 def test_replies_name_their_question_and_errors_say_nothing_else():
     asked, unseal = request(), Keys(bytes(32)).unseal
-    errors = {code: write_reply(SEED, "a", asked.digest, code, NO_ROW) for code in CODES[1:]}
+    errors = {code: said(asked, code) for code in CODES[1:]}
     assert len({len(data) for data in errors.values()}) == 1
     for code, data in errors.items():
         assert read_reply(data, asked, "a", PUBLIC, unseal).code == code
         for other in (("b", PUBLIC), ("a", bytes(32)), ("a", KEYS["b"])):
             with pytest.raises(ForeignReply):
                 read_reply(data, asked, *other, unseal)
+        assert read_reply(data, asked, "a", PUBLIC, unseal, "1" * 64).code == code
+        with pytest.raises(ForeignReply):
+            read_reply(data, asked, "a", PUBLIC, unseal, "2" * 64)
         with pytest.raises(ForeignReply):
             read_reply(data, request(RecordCount()), "a", PUBLIC, unseal)
         with pytest.raises(ForeignReply):
             read_reply(data + encode(PlainAnswer(np.arange(2))), asked, "a", PUBLIC, unseal)
-    wrong = write_reply(SEED, "a", asked.digest, "failed", NO_ROW, encode(PlainAnswer(np.arange(2))))
+    wrong = said(asked, "failed", encode(PlainAnswer(np.arange(2))))
     with pytest.raises(WireError, match="must not hold an answer"):
         read_reply(wrong, asked, "a", PUBLIC, unseal)
 

@@ -112,7 +112,7 @@ class Network(InProcess):
             if self.loses(message):
                 yield message.lost("it is silent")
                 continue
-            data = self.change(message, self.doors[message.site].answer(message.data))
+            data = self.change(message, self.doors[message.site].answer(message.data).data)
             self.replies.append(message.reply(data))
             yield message.reply(data)
 

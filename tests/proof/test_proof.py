@@ -18,7 +18,7 @@ from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
-from fedsynth.federation.wire import NO_ROW, Request, write_reply
+from fedsynth.federation.wire import AuditPosition, ReplyHead, Request, write_answer, write_reply
 from fedsynth.keys import Keys
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
@@ -343,7 +343,12 @@ def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
     kept = list(records(run.transcript))
     asked = Request.read(next(data for kind, data in kept if kind == "question"))
-    sealed = write_reply(bytes(32), "north", asked.digest, "answered", NO_ROW, bytes(48), sealed=True)
+    sealed = write_reply(
+        bytes(32),
+        "north",
+        ReplyHead("1" * 64, asked.digest),
+        write_answer("answered", AuditPosition(), bytes(48), sealed=True),
+    )
     recorded = Recorded(InProcess([]), run.transcript)
     recorded._append(KINDS["answer"], f"north {asked.digest}\n".encode() + sealed)
     problems(run.sheet(), "a transcript must not hold sealed answers")

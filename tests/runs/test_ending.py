@@ -12,16 +12,25 @@ from typing import Any
 import pytest
 from tests.attacks.world import COORDINATOR, ask_deployed, deployed, frame, question
 from tests.contract.world import SCHEMA, random_table
-from tests.deploy.flower_world import RUN, SEED, accounts, lay_out, of
+from tests.deploy.flower_world import (
+    RUN,
+    SEED,
+    accounts,
+    lay_out,
+    of,
+    run_over_files,
+)
 
-from fedsynth.deploy.files.server import RepliesMissing, run_over_files
+from fedsynth.deploy.files.server import (
+    RepliesMissing,
+)
 from fedsynth.deploy.files.site import FileAnswerer
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, open_account, site_secret
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.ending import acknowledges, is_end, read_end, write_acknowledgement, write_end
 from fedsynth.federation.simulate import _secret
-from fedsynth.federation.wire import WireError, sign_request
+from fedsynth.federation.wire import WireError
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
 from fedsynth.runs.ending import unacknowledged
@@ -97,7 +106,7 @@ FORGED: dict[str, Callable[[], bytes]] = {
     "longer": lambda: write_end(COORDINATOR, "run") + bytes(5000),
     "a signature for a question": lambda: (
         write_end(COORDINATOR, "run")[:24]
-        + sign_request(COORDINATOR, write_end(COORDINATOR, "run")[88:])
+        + COORDINATOR.sign("request", write_end(COORDINATOR, "run")[88:])
         + write_end(COORDINATOR, "run")[88:]
     ),
 }

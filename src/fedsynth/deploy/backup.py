@@ -101,7 +101,7 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> tu
     files, elsewhere = _files(config)
     with tempfile.TemporaryDirectory(prefix=".backup.", dir=config.state) as scratch:  # 0700, and of the account's disk
         copy = Path(scratch) / _ACCOUNT
-        account.copy_to(copy)
+        copy_database(config.account, copy)
         held = Book(copy)
         if wrong := held.verify().wrong:
             raise FedsynthError(

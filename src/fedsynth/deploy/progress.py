@@ -249,7 +249,7 @@ class WatchedTransport:
             return
         sent, left = Counter[str](), Counter(message.site for message in asked)
         for message in asked:
-            sent[message.site] += len(message.data)
+            sent[message.site] += message.size
         request = asked[0].request
         head = request.head
         self._log.add(

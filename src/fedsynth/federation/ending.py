@@ -20,7 +20,7 @@ from fedsynth.keys import PUBLIC_BYTES, Keys, verified
 
 LARGEST = 4096
 """Most bytes of an end or of an acknowledgement."""
-_END = b"fedsynth end of a run 1\n"  # unlike a question's first bytes, which are a signature
+_END = b"fedsynth end of a run 1\n"  # unlike a request's first bytes, which are the length of its head
 _ENDED = b"fedsynth run was ended 1\n"
 
 

@@ -660,10 +660,8 @@ class Federation:
             for site, request in asked
         ]
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
-            head = message.request.head
-            self.ledger.count(
-                message.request.question, message.request.turn, message.site, len(message.data), len(reply.data)
-            )
+            request, head = message.request, message.request.head
+            self.ledger.count(request.question, request.turn, message.site, message.size, len(reply.data))
             if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
                 self.seen[reply.site] = reply.seen
             if reply.code == "refused":
@@ -678,7 +676,7 @@ class Federation:
                 )
             if reply.code in ("failed", "lost"):
                 self.lost.append(reply.site)
-            yield message.request, reply
+            yield request, reply
 
     def _numbers(self, reply: Reply, cells: int, low: float, high: float) -> Integers | None:
         """Return the integers of an answer; ``None`` if there are none, or their number or range is wrong."""

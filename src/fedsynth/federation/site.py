@@ -1,15 +1,16 @@
 """A site: its rows, policy and account, and the only code path by which answers leave it.
 
-The account is the site's record of charges, stored replies and refusals. Rule 1: only this module reads a site's rows
+The account is the site's record of charges, stored answers and refusals. Rule 1: only this module reads a site's rows
 on behalf of a server. Rule 2: a question is parsed, checked and charged, in that order, before a row is read. A refusal
 before that, and the codes ``refused`` and ``spent``, depend on request, account and configuration (policy, schema,
 installed packages), never on rows; any later error is reported as ``failed``. The text of an error never leaves the
 site. Rule 3: a question is answered once. One transaction charges it and records a random salt and its terms (noise,
-persons protected and the like), a second one stores the signed reply; only stored bytes are sent, the first time and on
-every repetition. Of a large reply that the site can make again from the same salt, terms and rows, a hash is stored,
-and only bytes with this hash are sent. If, after the charge, rows cannot be opened or the statistic not be computed,
-the stored reply is ``failed``, permanently. Rule 4: noise is a function of the site's secret, the question, its salt,
-its terms and the noise's purpose. It does not depend on the rows, so that equal noise says nothing about them.
+persons protected and the like), a second one stores the answer; only stored answers are sent, the first time and on
+every repetition, each in a reply that is signed for the request that came. Of a large answer that the site can make
+again from the same salt, terms and rows, a hash is stored, and only bytes with this hash are sent. If, after the
+charge, rows cannot be opened or the statistic not be computed, the stored answer is ``failed``, permanently. Rule 4:
+noise is a function of the site's secret, the question, its salt, its terms and the noise's purpose. It does not depend
+on the rows, so that equal noise says nothing about them.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import fedsynth
 from fedsynth import keys
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported, is_fault, reason_of
 from fedsynth.federation.events import Answer, PlainAnswer
@@ -46,17 +48,18 @@ from fedsynth.federation.query import (
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import SumProtocol, Trust, sums_of
 from fedsynth.federation.wire import (
-    NO_MESSAGE,
-    NO_ROW,
+    UNKNOWN,
     VERSION,
+    AuditPosition,
     Code,
-    Envelope,
     QuestionHead,
+    Received,
+    ReplyHead,
     Request,
     WireError,
     encode,
-    is_signed,
-    open_envelope,
+    read_request,
+    write_answer,
     write_reply,
 )
 from fedsynth.keys import seal
@@ -106,6 +109,17 @@ class RowStore(Protocol):
         """
 
 
+class SiteReply(NamedTuple):
+    """A site's reply as bytes, and the seconds to allow for it: 0 unless the message asks for training.
+
+    A deployed site sends such replies at multiples of a time that is not shorter
+    (:func:`~fedsynth.deploy.host.state.wait_until_due`).
+    """
+
+    data: bytes
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, eq=False)
 class Site:
     """One organisation's end of the federation: it answers one coordinator, and nothing else reads its rows.
@@ -134,26 +148,28 @@ class Site:
         if len(self.secret) < 32:
             raise FedsynthError("a site's secret needs 32 random bytes; take them from os.urandom(32)")
 
-    def answer(self, data: bytes) -> bytes:
-        """Return the reply to the message ``data``, whatever its bytes; never raises.
+    def answer(self, data: bytes) -> SiteReply:
+        """Return the reply to the request ``data``, whatever its bytes; never raises.
 
-        Message and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
+        Request and reply are bytes of the wire format (:mod:`~fedsynth.federation.wire`). A request that is not
         answered gets one of the codes ``refused``, ``spent`` (no budget left) and ``failed`` (any other error). If even
-        the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator did not sign leave no
-        trace in the account, and the reply to them names no message.
+        the account cannot be read or written, the reply is ``failed``. Bytes that the coordinator did not sign for this
+        site leave no trace in the account, and the reply to them names no message.
         """
         try:
-            found = authenticated(data, self.coordinator)
+            found = read_request(data, self.name, self.coordinator)
         except WireError as error:
             _log.warning("site %s: %s", self.name, error)
-            return write_reply(self._seed, self.name, NO_MESSAGE, "refused", NO_ROW)
-        digest = hashlib.sha256(found.body).hexdigest()
+            return SiteReply(write_reply(self._seed, self.name, UNKNOWN, write_answer("refused", AuditPosition())))
+        request, seconds = self._read(found, len(data))
         try:
-            return self._answered(data, found, digest)
+            answer = self._answered(found, request)
         except Exception as error:
             what = "site %s: a message could be neither answered nor recorded: %s"
             _log.error(what, self.name, reason_of(error), exc_info=is_fault(error))
-            return write_reply(self._seed, self.name, digest, "failed", NO_ROW)
+            answer = write_answer("failed", AuditPosition())
+        asked = ReplyHead(found.digest, found.message)
+        return SiteReply(write_reply(self._seed, self.name, asked, answer), seconds)
 
     @cached_property
     def _seed(self) -> bytes:
@@ -163,35 +179,31 @@ class Site:
     def _identity(self) -> bytes:
         return keys.Keys(self.secret).identity
 
-    def seconds(self, data: bytes) -> float:
-        """Return the seconds to allow for the reply to the message ``data`` if it asks for training, otherwise 0.
+    def _read(self, found: Received, size: int) -> tuple[Request | Exception, float]:
+        """Return the message of a request of ``size`` bytes, checked by the policy, and the seconds to allow for it.
 
-        A deployed site sends such replies at multiples of a time that is not shorter
-        (:func:`~fedsynth.deploy.host.state.wait_until_due`). The seconds depend on the message, the policy and the
-        schema alone, not on the rows. Never raises.
+        For a message that the site refuses, it returns the reason in its place. The seconds depend on the message, the
+        policy and the schema alone, not on the rows.
         """
         try:
-            request = Request.read(self._admitted(data, authenticated(data, self.coordinator)), self.policy.kinds)
+            here, server = fedsynth.__version__, found.head.fedsynth
+            if here != server:
+                raise Refused(f"it runs fedsynth {here} and the server {server!r}; upgrade both together")
+            if size > self.policy.largest_message:
+                raise WireError(
+                    "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
+                )
+            request = Request.read(found.body, self.policy.kinds)
             self.policy.check(request, self.rows.schema)
-            if (
-                isinstance(request.query, Training)
-                and request.turn == sums_of(self.policy.trusts[request.head.trust]).reads
-            ):
-                return request.query.seconds(self.rows.schema, self.policy.timed_rows)
+            sums = self.policy.trusts[request.head.trust].sums
+            if isinstance(request.query, Training) and sums is not None and request.turn == sums.reads:
+                return request, request.query.seconds(self.rows.schema, self.policy.timed_rows)
         except Exception as error:
-            _log.debug("site %s: no time is allowed for a message that will be refused: %s", self.name, error)
-        return 0.0
+            return error, 0.0
+        return request, 0.0
 
-    def _admitted(self, data: bytes, found: Envelope) -> memoryview:
-        """Return the body of a message; raise :class:`WireError` for one that is too large."""
-        if len(data) > self.policy.largest_message:
-            raise WireError(
-                "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
-            )
-        return found.body
-
-    def _answered(self, data: bytes, found: Envelope, digest: str) -> bytes:
-        seen, weights = found.seen, found.weights
+    def _answered(self, found: Received, request: Request | Exception) -> bytes:
+        digest, seen = found.message, found.head.seen
         # Nobody but this site can make it refuse by what it once signed; any other position is as good as none.
         if seen.row and seen.verified(self.name, self._identity) and not self.account.holds(seen.row, seen.chain):
             _log.warning("site %s: was a backup put back? fedsynth site account FOLDER --restored %s", self.name, seen)
@@ -203,8 +215,8 @@ class Site:
                 lacking=str(seen),
             )
         try:
-            request = Request.read(self._admitted(data, found), self.policy.kinds)
-            self.policy.check(request, self.rows.schema)
+            if isinstance(request, Exception):
+                raise request
             if request.query.needs_rows and not self.rows.holds_rows:
                 raise Refused(
                     "this site only counts rows in its database; configure it to read them, or use another method"
@@ -212,13 +224,14 @@ class Site:
             if isinstance(request.query, Training):
                 request.query.require()
             turn = _Turn(self, request)
-            turn.take(weights)
+            turn.take(found.attached)
             turn.check_noise()
         except Exception as error:
             return self._turn_down("refused", digest, f"{type(error).__name__}: {error}")
-        return self._reply(turn, digest)
+        return self._answer(turn, digest)
 
-    def _reply(self, turn: _Turn, digest: str) -> bytes:
+    def _answer(self, turn: _Turn, digest: str) -> bytes:
+        """Return the stored answer to a message, or the first one, once it is stored."""
         code: Code
         try:
             stored = self.account.stored(turn.asked, turn.request.turn)
@@ -228,8 +241,8 @@ class Site:
                 self.rows.require(turn.request.head.run)
                 turn.require_rounding()
             answer, sealed = turn.answer()
-            reply = turn.written(answer, digest, sealed=sealed)
-            return self.account.store(turn.asked, turn.request.turn, reply, again=turn.again)
+            written = turn.written(answer, digest, sealed=sealed)
+            return self.account.store(turn.asked, turn.request.turn, written, again=turn.again)
         except _Failed as error:
             failed = self._turn_down("failed", digest, error.reason, turn.request.head)
             if self.account.hashed(turn.asked, turn.request.turn) is not None:
@@ -244,12 +257,12 @@ class Site:
         return self._turn_down(code, digest, reason, turn.request.head)
 
     def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: str) -> bytes:
-        """Record in the audit log, for the steward alone, why a message is not answered, and return the code."""
+        """Record in the audit log, for the steward alone, why a message is not answered; return the code as answer."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
         known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
         last = self.account.note(code, request=digest, reason=reason, **facts, **more)
-        return write_reply(self._seed, self.name, digest, code, last)
+        return write_answer(code, AuditPosition.signed(self._seed, self.name, *last))
 
 
 class _Failed(Exception):
@@ -315,9 +328,9 @@ class _Turn:
 
     @property
     def again(self) -> bool:
-        """Whether the same reply can be made whenever the message comes, so that a large one need not be stored.
+        """Whether the same answer can be made whenever the message comes, so that a large one need not be stored.
 
-        It can from rows that are fixed for the run, in the turn that reads them: the audit row that replies to other
+        It can from rows that are fixed for the run, in the turn that reads them: the audit row that answers to other
         turns name changes with the charge. What training gives depends on the machine, and takes long.
         """
         return self._fixed and (not self._several or self.request.turn == self._sums.reads)
@@ -343,14 +356,14 @@ class _Turn:
         return STORED_BESIDE + answer + STORED_OF_MEMBER * members
 
     def written(self, answer: Answer, digest: str, *, sealed: bool) -> bytes:
-        """Return the reply's bytes."""
+        """Return the bytes of an answer to the message ``digest``, as the account stores them."""
         assert self._opened is not None
-        name, last = self.site.name, (self._opened.row, self._opened.chain)
+        seen = AuditPosition.signed(self.identity, self.name, self._opened.row, self._opened.chain)
         body = encode(answer)
         if not sealed:
-            return write_reply(self.identity, name, digest, "answered", last, body)
-        box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, name, digest)
-        return write_reply(self.identity, name, digest, "answered", last, *box, sealed=True)
+            return write_answer("answered", seen, body)
+        box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.name, digest)
+        return write_answer("answered", seen, *box, sealed=True)
 
     @property
     def trust(self) -> Trust:
@@ -535,19 +548,6 @@ class _Turn:
         norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
         noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
         return SiteMeasurement(index, noisy, noise_std(release, norms))
-
-
-def authenticated(data: bytes, coordinator: bytes) -> Envelope:
-    """Return a message's envelope; raise :class:`WireError` unless the coordinator signed its body.
-
-    ``coordinator`` (64 bytes) holds the coordinator's public keys.
-    """
-    found = open_envelope(data)
-    if not is_signed(found.body, found.signature, coordinator):
-        raise WireError(
-            "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
-        )
-    return found
 
 
 def rows_digest(secret: bytes, digest: str) -> str:

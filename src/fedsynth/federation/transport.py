@@ -5,18 +5,22 @@ Replies are yielded one by one, so that a sum over many sites needs memory for t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
+import fedsynth
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import (
+    ATTEMPT,
     DIGEST,
     AuditPosition,
     ForeignReply,
@@ -25,8 +29,8 @@ from fedsynth.federation.wire import (
     Request,
     WireError,
     read_reply,
-    seal_envelope,
-    sign_request,
+    read_request,
+    write_head,
 )
 from fedsynth.files import writing
 from fedsynth.keys import Keys
@@ -39,42 +43,73 @@ class Message:
     """One request addressed to one site, as a transport carries it.
 
     ``site`` is the site's name, ``identity`` its public identity key (32 bytes), with which the reply must be signed,
-    ``data`` is the signed ``request`` as bytes to send, and ``coordinator`` holds the keys that open the reply.
+    and ``coordinator`` holds the keys that open the reply. ``head`` is the signed head of this sending of ``request``,
+    with its ``attempt`` (8 bytes). The message itself is shared by all sites.
     """
 
     site: str
     identity: bytes
     request: Request
-    data: bytes
     coordinator: Keys
+    head: bytes
+    attempt: bytes
 
     @classmethod
     def of(cls, site: str, identity: bytes, request: Request, coordinator: Keys, seen: AuditPosition) -> Message:
-        """Return the message to the site of this name; the coordinator signs ``request`` unless it is signed already.
+        """Return a new sending of ``request`` to the site of this name, signed by the coordinator.
 
         ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
         knows; it is sent along.
         """
-        if request.signature is None:
-            request.signature = sign_request(coordinator, request.body)
-        data = seal_envelope(request.signature, seen, request.body, request.weights)
-        return cls(site, identity, request, data, coordinator)
+        attempt = os.urandom(ATTEMPT)
+        head = write_head(coordinator, site, request, seen, attempt)
+        return cls(site, identity, request, coordinator, head, attempt)
 
-    def reply(self, data: bytes) -> Reply:
-        """Parse a site's reply to this message from its bytes; what is no valid reply of the site counts as lost."""
+    @property
+    def data(self) -> bytes:
+        """The request as bytes to send, put together anew each time."""
+        return b"".join([self.head, self.request.body, self.request.weights])
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of :attr:`data`."""
+        return len(self.head) + len(self.request.body) + len(self.request.weights)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the signed head, which the reply must name beside the message's digest."""
+        return hashlib.sha256(self.head).hexdigest()
+
+    def as_sent(self, data: bytes) -> Message:
+        """Return the earlier sending of the same message to the same site that ``data`` holds.
+
+        Raises :class:`WireError` for bytes that this coordinator, with this version, did not send so.
+        """
+        found = read_request(data, self.site, self.coordinator.public)
+        if (found.message, found.head.fedsynth) != (self.request.digest, fedsynth.__version__):
+            raise WireError("the request is of another message, or of another version of fedsynth")
+        start = len(data) - len(found.body) - len(found.attached)
+        return replace(self, head=data[:start], attempt=found.head.attempt)
+
+    def reply(self, data: bytes, *, recorded: bool = False) -> Reply:
+        """Parse a site's reply to this message from its bytes; what is no valid reply of the site counts as lost.
+
+        A ``recorded`` reply may be to an earlier request of the same message.
+        """
         try:
-            return self.own_reply(data)
+            return self.own_reply(data, recorded=recorded)
         except ForeignReply as error:
             return self.lost(str(error))
 
-    def own_reply(self, data: bytes) -> Reply:
+    def own_reply(self, data: bytes, *, recorded: bool = False) -> Reply:
         """Do the work of :meth:`reply`, but raise :class:`~fedsynth.federation.wire.ForeignReply` for foreign bytes.
 
         These are bytes that the site did not sign as its reply to this message; a transport may wait for the site's
         own. An invalid answer that the site signed counts as lost.
         """
+        sent = None if recorded else self.digest
         try:
-            return read_reply(data, self.request, self.site, self.identity, self.coordinator.unseal)
+            return read_reply(data, self.request, self.site, self.identity, self.coordinator.unseal, sent)
         except ForeignReply:
             raise
         except FedsynthError as error:
@@ -120,7 +155,7 @@ class InProcess:
     def exchange(self, messages: Iterable[Message]) -> Iterator[Reply]:
         """Yield the reply of each message's site, in the order of the messages."""
         for message in messages:
-            yield message.reply(self._sites[message.site].answer(message.data))
+            yield message.reply(self._sites[message.site].answer(message.data).data)
 
 
 class Recorded:
@@ -140,7 +175,8 @@ class Recorded:
     (messages of the trust model's protocol), that the run has completed, the site dropped out there and is not asked
     again: the other sites were told that it is out, and later questions depend on the recorded answers. A run that
     sends other questions than the recorded ones is another run and raises :class:`FedsynthError`. Replies are recorded
-    with their signatures, which are verified when they are read.
+    with their signatures, which are verified when they are read. They name the message beside the request that was
+    made of it then, and are found by the message.
     """
 
     _MAGIC = b"fedsynth transcript 1\n"
@@ -184,7 +220,7 @@ class Recorded:
             recorded = self._known.get((message.site, message.request.digest))
             if recorded is not None:
                 yield replace(
-                    message.reply(recorded), seen=AuditPosition()
+                    message.reply(recorded, recorded=True), seen=AuditPosition()
                 )  # the account may be gone, as in a simulation
             elif self._past(message):
                 yield message.lost("it dropped out before the run was resumed")
@@ -330,9 +366,9 @@ def was_begun(path: Path) -> bool:
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the complete records of the transcript at ``path``, a file of a run's messages: their kind and bytes.
 
-    Kinds are "question" (the signed body of a request), "answer", "withheld" (a confidential answer, without its
-    content) and "released" (the question's digest and the sum). Raises :class:`FedsynthError` for another file or a
-    damaged record.
+    Kinds are "question" (a message, :attr:`Request.body <fedsynth.federation.wire.Request.body>`), "answer", "withheld"
+    (a confidential answer, without its content) and "released" (the question's digest and the sum). Raises
+    :class:`FedsynthError` for another file or a damaged record.
     """
     kinds = Recorded.KINDS
     with path.open("rb") as file:

@@ -6,13 +6,15 @@ Rule 2: one content has one encoding. What was decoded is encoded again and comp
     hash always agree. Numbers must be finite, and zero must have no sign: other frames are refused, not repaired.
 Rule 3: lengths are checked before anything is read; the type of every sequence and of every number in a head sets a
     bound for it.
-Rule 4: a question may take several requests, one for each turn (round of messages) of the trust model's protocol. Noise
-    and charge belong to the question, whose digest the receiver computes. The coordinator signs each request; sites
-    have its public key in their own files.
+Rule 4: a question may take several messages, one for each turn (round of messages) of the trust model's protocol. Noise
+    and charge belong to the question, whose digest the receiver computes. A message is encoded and hashed once for all
+    sites and attempts. A request is a message with a head that the coordinator signs for one site and one attempt; the
+    head holds the digests of everything that follows it. Sites have the coordinator's public key in their own files.
 Rule 5: an error at a site is reported by one of three codes and nothing else; the length of a reply does not depend on
     its numbers.
-Rule 6: a site signs each reply, and besides it the position of its audit log that the reply names. A server heeds and
-    remembers nothing of a reply whose signature does not hold, and a site heeds no position but its own.
+Rule 6: a site stores each answer once and signs a reply with it at each sending, to the one request that came, and
+    besides it the position of its audit log that the answer names. A server heeds and remembers nothing of a reply
+    whose signature does not hold, or that is to another request, and a site heeds no position but its own.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+import fedsynth
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter
-from fedsynth.federation.events import Answer, Event
+from fedsynth.federation.events import Answer, Digest, Event, Signature
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
 from fedsynth.privacy.cost import Neighbours, Unit
 from fedsynth.privacy.release import Release
@@ -44,10 +47,10 @@ LARGEST_MESSAGE = 2**28
 """Largest reply to any request, in bytes. Messages to a site are limited by its policy, to 16 MiB by default."""
 SIGNATURE = 64
 DIGEST = 32
+ATTEMPT = 8
+LARGEST_REQUEST_HEAD = 1024
 NO_MESSAGE = "0" * 2 * DIGEST
-"""Digest (hex) that a reply names if the coordinator did not sign what came: such a reply answers no message."""
-NO_ROW = (0, bytes(DIGEST))
-"""Number and chain value of an audit log without a row."""
+"""Digest (hex) that a reply names if what came is no request of the coordinator to the site: it answers no message."""
 
 Verb = Literal["sum", "average", "each", "choose", "deposit"]
 Code = Literal["answered", "refused", "spent", "failed"]
@@ -190,7 +193,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Requests
+# Messages
 
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
@@ -227,9 +230,11 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):
-    """The field that determines the query's class; it is read before the frame."""
+    """The fields that are read before the frame: ``kind`` determines the query's class."""
 
     kind: str
+    run: str
+    step: int
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[QuestionHead, AnyQuery]:
@@ -239,16 +244,20 @@ def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -
     ``None``: all installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for
     unknown kinds.
     """
-    try:
-        kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
-    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(
-            f"the question is not of this version ({error}); install the same fedsynth everywhere"
-        ) from error
+    kind = _peeked(frame).kind
     typed: Any = decode(frame, _head_of(query_class(kind, others)))
     fields = {name: getattr(typed, name) for name in QuestionHead.__struct_fields__}
     query = cast("AnyQuery", fields.pop("query"))
     return QuestionHead(query=msgspec.Raw(b""), **fields), query
+
+
+def _peeked(frame: bytes | memoryview) -> _HeadFrame:
+    try:
+        return msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame)
+    except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(
+            f"the question is not of this version ({error}); install the same fedsynth everywhere"
+        ) from error
 
 
 @lru_cache(maxsize=64)
@@ -273,8 +282,8 @@ class Request:
     ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content. Under a trust model with
     several turns (rounds of messages), the question is sent in each ``turn``, numbered from 0, with another ``event``,
     the trust model's own message (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes,
-    sent beside the message of the turn in which a site reads its rows. ``signature`` is the coordinator's, ``None``
-    before it signs.
+    attached to the message of the turn in which a site reads its rows. ``signature`` is for compute servers
+    (:func:`sign_request`), and ``None`` for all other messages.
     """
 
     head: QuestionHead
@@ -305,25 +314,27 @@ class Request:
 
     @cached_property
     def body(self) -> bytes:
-        """The signed bytes: the question, the turn and its event."""
+        """The message's bytes: the question, the turn and its event."""
         event = b"" if self.event is None else encode(self.event)
         return _LENGTH.pack(len(self.frame)) + bytes(4) + self.frame + struct.pack("<Q", self.turn) + event
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of this message (:attr:`body`), which a reply names."""
+        """SHA-256 (hex) of this message (:attr:`body`): its key in accounts, transcripts and names of files."""
         return hashlib.sha256(self.body).hexdigest()
 
-    def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
-        """Return the message of another ``turn`` of the same question, with its ``event`` and with ``weights``.
+    @cached_property
+    def attached(self) -> bytes:
+        """SHA-256 of :attr:`weights`."""
+        return hashlib.sha256(self.weights).digest()
 
-        It is not signed yet.
-        """
+    def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
+        """Return the message of another ``turn`` of the same question, with its ``event`` and with ``weights``."""
         return Request(self.head, self.query, self.frame, turn, event, weights)
 
     @classmethod
     def read(cls, body: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> Request:
-        """Return the message of a signed body; ``others`` is as in :func:`read_question`.
+        """Return the message of a body; ``others`` is as in :func:`read_question`.
 
         Signature and weights are not part of the body and are left empty. Raises :class:`WireError` for invalid bytes,
         :class:`~fedsynth.errors.Unsupported` for unknown kinds of queries.
@@ -334,7 +345,7 @@ class Request:
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
-    """Split a request's signed body into the question's frame (its bytes), the turn and the event's frame, as views.
+    """Split a message's body into the question's frame (its bytes), the turn and the event's frame, as views.
 
     The body is :attr:`Request.body`. A question is sent in each turn (round of messages, numbered from 0) of the trust
     model's protocol, with another event; the event's frame is empty in turn 0. Raises :class:`WireError` for a
@@ -351,7 +362,7 @@ def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Envelopes
+# Requests that travel
 
 
 @dataclass(frozen=True)
@@ -363,9 +374,9 @@ class AuditPosition:
     hash chain at that row, and ``signature`` (64 bytes) the site's, of its name, the number and the head.
     """
 
-    row: int = 0
-    chain: bytes = bytes(DIGEST)
-    signature: bytes = bytes(SIGNATURE)
+    row: Annotated[int, msgspec.Meta(ge=0)] = 0
+    chain: Digest = bytes(DIGEST)
+    signature: Signature = bytes(SIGNATURE)
 
     @classmethod
     def signed(cls, seed: bytes, site: str, row: int, chain: bytes) -> AuditPosition:
@@ -410,64 +421,144 @@ class AuditPosition:
         )
 
 
-_ENVELOPE = struct.Struct(f"<{SIGNATURE}sQ{DIGEST}s{SIGNATURE}sQ")
+class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What the coordinator signs of a request, apart from the bytes that follow: about 220 bytes.
 
-
-class Envelope(NamedTuple):
-    """A message as sent to a site: the signed body of a request, and a network's weights, if the question trains one.
-
-    ``signature`` is the coordinator's, of ``body``. ``seen`` carries the signature of the site, which heeds no other
-    position. The ``weights`` are not signed, since the question in ``body`` has their digest. They are not recorded in
-    a run's transcript, since a resumed run computes them again.
+    ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` (8 random bytes)
+    tells a request from the same message sent before. ``message`` is the digest of the message (:attr:`Request.digest`)
+    and ``size`` its number of bytes; ``attached`` is the SHA-256 of what follows the message, a network's weights.
+    ``seen`` is the last row of the site's audit log that the server has seen.
     """
 
-    signature: bytes
+    to: Annotated[str, msgspec.Meta(max_length=64)]
+    fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
+    attempt: Annotated[bytes, msgspec.Meta(min_length=ATTEMPT, max_length=ATTEMPT)]
+    message: Digest
+    size: Annotated[int, msgspec.Meta(ge=0)]
+    attached: Digest
     seen: AuditPosition
-    body: memoryview
-    weights: memoryview
 
 
-def seal_envelope(signature: bytes, seen: AuditPosition, body: bytes, weights: bytes = b"") -> bytes:
-    """Return the bytes of an :class:`Envelope` with these parts, as they are sent; nothing is encrypted.
+class Received(NamedTuple):
+    """A request whose signature, addressee and contents have been verified.
 
-    ``signature`` is that of ``body``, ``seen`` the last row of the site's audit log that the server knows, and
-    ``weights`` are a network's weights as bytes, if the question trains one.
+    ``digest`` (hex) is the request's, which the reply names beside the message's own, ``body`` the message
+    (:attr:`Request.body`), and ``attached`` a network's weights, if the question trains one. Weights are not recorded
+    in a run's transcript, since a resumed run computes them again.
     """
-    return b"".join([_ENVELOPE.pack(signature, seen.row, seen.chain, seen.signature, len(body)), body, weights])
+
+    head: RequestHead
+    digest: str
+    body: memoryview
+    attached: memoryview
+
+    @property
+    def message(self) -> str:
+        """SHA-256 (hex) of the message."""
+        return self.head.message.hex()
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """The run, the step and the turn of the message, which is not decoded otherwise; raises :class:`WireError`."""
+        frame, turn, _ = parts_of(self.body)
+        question = _peeked(frame)
+        return question.run, question.step, turn
 
 
-def open_envelope(data: bytes | memoryview) -> Envelope:
-    """Parse the bytes of an envelope without verifying the signature; raise :class:`WireError` if truncated."""
+def write_head(coordinator: keys.Keys, to: str, request: Request, seen: AuditPosition, attempt: bytes) -> bytes:
+    """Return the signed head of a request; the message and what is attached to it follow.
+
+    ``to`` is the site that is asked, ``seen`` the last row of its audit log that the server knows, and ``attempt`` (8
+    bytes) a number that no other sending of the message has. The message is hashed once for all sites and attempts.
+    """
+    message, size = bytes.fromhex(request.digest), len(request.body)
+    head = encode(RequestHead(to, fedsynth.__version__, attempt, message, size, request.attached, seen))
+    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, coordinator.sign("request", head)])
+
+
+def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Received:
+    """Return a request to ``site``, verified; the message in it is not decoded (:meth:`Request.read`).
+
+    ``coordinator`` (64 bytes) holds the coordinator's public keys. Raises :class:`WireError` for incomplete bytes, for
+    a head that this coordinator did not sign or addressed to another site, and for a message or weights that are not
+    those of the head. The server's version is not checked.
+    """
     view = memoryview(data)
-    start = _ENVELOPE.size
-    if len(view) < start:
-        raise WireError("the request is incomplete; send it again")
-    signature, row, chain, own, length = _ENVELOPE.unpack(view[:start])
-    if length > len(view) - start:
-        raise WireError("the request is incomplete; send it again")
-    return Envelope(signature, AuditPosition(row, chain, own), view[start : start + length], view[start + length :])
+    length = _LENGTH.unpack(view[:4])[0] if len(view) >= 4 else LARGEST_REQUEST_HEAD
+    start = 8 + length + SIGNATURE
+    if length >= LARGEST_REQUEST_HEAD or start > len(view) or any(view[4:8]):
+        raise WireError("the request is incomplete, or of another version of fedsynth; send it again")
+    signed = bytes(view[8 : 8 + length])
+    if not keys.verified(coordinator, bytes(view[start - SIGNATURE : start]), "request", signed):
+        raise WireError(
+            "the message is not signed by the coordinator that this site answers; compare [coordinator] key"
+        )
+    head: RequestHead = decode(signed, RequestHead)
+    if head.to != site:
+        raise WireError(
+            f"the message is for site {head.to!r}, and this one is {site!r}: register its key under that name, carry "
+            "its files to that site, or correct site.toml"
+        )
+    body, attached = view[start : start + head.size], view[start + head.size :]
+    digests = (hashlib.sha256(body).digest(), hashlib.sha256(attached).digest())
+    if digests != (head.message, head.attached):
+        raise WireError("the request is incomplete, or was changed on its way; send it again")
+    return Received(head, hashlib.sha256(view[:start]).hexdigest(), body, attached)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Replies
 
 
-class ReplyHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Head of an encoded reply: who answers which message, with what result.
+_ANSWER = struct.Struct(f"<B?6xQ{DIGEST}s{SIGNATURE}s")
+_REPLY = struct.Struct(f"<{DIGEST}s{DIGEST}s{SIGNATURE}s")
 
-    ``site`` is the site's name, ``message`` the digest (32 bytes) of the message that is answered, all zero for bytes
-    that the coordinator did not sign, and ``code`` the position of the result in :data:`CODES` (answered, refused,
-    spent, failed). ``row``, ``chain`` and ``signature`` are the last row of the site's audit log
-    (:class:`AuditPosition`). ``sealed`` says whether the answer that follows is encrypted for the coordinator.
+
+class StoredAnswer(NamedTuple):
+    """A site's answer to a message, as its account stores it: the content, or the ``code`` of why there is none.
+
+    ``seen`` is the row of the site's audit log in which the message was charged or refused. ``content`` is the encoded
+    answer, or with ``sealed`` a box, an answer encrypted for the coordinator by :func:`~fedsynth.keys.seal`.
     """
 
-    site: Annotated[str, msgspec.Meta(max_length=64)]
-    message: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
-    code: Annotated[int, msgspec.Meta(ge=0, lt=len(CODES))]
-    row: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-    chain: Annotated[bytes, msgspec.Meta(min_length=DIGEST, max_length=DIGEST)]
-    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE, max_length=SIGNATURE)]
+    code: Code
+    seen: AuditPosition
     sealed: bool
+    content: memoryview
+
+
+def write_answer(code: Code, seen: AuditPosition, *content: bytes, sealed: bool = False) -> bytes:
+    """Return the bytes of a :class:`StoredAnswer`; ``content`` comes in any number of parts, none without an answer."""
+    return b"".join([_ANSWER.pack(CODES.index(code), sealed, seen.row, seen.chain, seen.signature), *content])
+
+
+def read_answer(data: bytes | memoryview) -> StoredAnswer:
+    """Return the content of bytes made by :func:`write_answer`; raise :class:`WireError` for any other bytes."""
+    view = memoryview(data)
+    if len(view) < _ANSWER.size:
+        raise WireError("the answer is incomplete; run the same command again")
+    code, sealed, row, chain, signature = _ANSWER.unpack(view[: _ANSWER.size])
+    if code >= len(CODES) or view[1] > 1 or any(view[2:8]) or row >= 2**62:
+        raise WireError("the answer is not of this version; install the same fedsynth everywhere")
+    if code and len(view) > _ANSWER.size:
+        raise WireError("a reply with an error must not hold an answer; install the same fedsynth everywhere")
+    return StoredAnswer(CODES[code], AuditPosition(row, chain, signature), sealed, view[_ANSWER.size :])
+
+
+class ReplyHead(NamedTuple):
+    """What a reply answers: the digests (hex) of the request and of the message in it.
+
+    Both are :data:`NO_MESSAGE` for bytes that are no request of the coordinator to the site. A running exchange
+    compares both. A record of it is compared by ``message`` alone: a resumed run makes other requests of the same
+    message, and a stranger who verifies a transcript has only the messages.
+    """
+
+    request: str
+    message: str
+
+
+UNKNOWN = ReplyHead(NO_MESSAGE, NO_MESSAGE)
+"""What a reply answers if what came is no request of the coordinator to the site."""
 
 
 @dataclass(eq=False)
@@ -496,95 +587,79 @@ Unseal = Callable[[bytes | memoryview, str, str], bytes]
 
 
 def sign_request(coordinator: keys.Keys, body: bytes) -> bytes:
-    """Return the coordinator's signature (64 bytes) of a request's ``body`` (:attr:`Request.body`)."""
-    return coordinator.sign("request", hashlib.sha256(body).digest())
+    """Return the coordinator's signature (64 bytes) of a message (:attr:`Request.body`) for compute servers.
+
+    They get the message without a head; sites take no message by this signature.
+    """
+    return coordinator.sign("deposit", hashlib.sha256(body).digest())
 
 
 def is_signed(body: bytes | memoryview, signature: bytes, coordinator: bytes) -> bool:
-    """Whether the owner of the public keys ``coordinator`` (64 bytes) signed a request's ``body``."""
-    return keys.verified(coordinator, signature, "request", hashlib.sha256(body).digest())
+    """Whether the owner of the public keys ``coordinator`` (64 bytes) signed a message by :func:`sign_request`."""
+    return keys.verified(coordinator, signature, "deposit", hashlib.sha256(body).digest())
 
 
-def write_reply(
-    seed: bytes, site: str, message: str, code: Code, last: tuple[int, bytes], *body: bytes, sealed: bool = False
-) -> bytes:
-    """Encode and sign the reply of ``site`` to a message: a head, its signature and the encoded answer.
+def write_reply(seed: bytes, site: str, asked: ReplyHead, answer: bytes) -> bytes:
+    """Return the reply of ``site`` to the request ``asked``: both digests, a signature, and the stored ``answer``.
 
-    ``seed`` (32 bytes) is that of the site's identity key, ``message`` the digest (hex) of the message that is answered
-    (:data:`NO_MESSAGE` for bytes that are none of the coordinator's), and ``last`` the number and the chain value of
-    the last row of the site's audit log (:data:`NO_ROW` for none). ``code`` is ``answered`` or the reason why there is
-    no answer. ``body`` is the encoded answer, in any number of parts; none for another code. ``sealed`` says that
-    ``body`` is a box, an answer encrypted by :func:`~fedsynth.keys.seal`.
+    ``seed`` (32 bytes) is that of the site's identity key. The signature covers the site's name, both digests and the
+    SHA-256 of the answer (:func:`write_answer`), so the reply answers this one request and no other.
     """
-
-    seen = AuditPosition.signed(seed, site, *last)
-    told = ReplyHead(site, bytes.fromhex(message), CODES.index(code), seen.row, seen.chain, seen.signature, sealed)
-    head, digest = encode(told), hashlib.sha256()
-    for part in body:
-        digest.update(part)
-    signature = keys.sign(seed, "reply", head, digest.digest())
-    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, signature, *body])
+    signature = keys.sign(seed, *_signed(site, asked, answer))
+    return b"".join([_REPLY.pack(bytes.fromhex(asked.request), bytes.fromhex(asked.message), signature), answer])
 
 
 def open_reply(data: bytes | memoryview, site: str, identity: bytes | None) -> tuple[ReplyHead, memoryview]:
-    """Return the head of a reply that ``site`` has signed, and the bytes of its answer.
+    """Return what a reply that ``site`` has signed answers, and the bytes of its answer (:func:`read_answer`).
 
     ``identity`` (32 bytes) is the site's public identity key; with ``None``, the signature is not verified, for records
     of a run whose sites' keys the reader does not have. Raises :class:`ForeignReply` for incomplete bytes, and for a
     reply that this site did not sign.
     """
-
-    try:
-        head, signed, signature, body = _reply_parts(data)
-    except WireError as error:
-        raise ForeignReply(str(error)) from error
-    told = ("reply", bytes(signed), hashlib.sha256(body).digest())
-    if head.site != site or not (identity is None or keys.verified(identity, signature, *told)):
+    view = memoryview(data)
+    if not _REPLY.size <= len(view) <= LARGEST_MESSAGE:
+        raise ForeignReply("the reply is incomplete or too large; run the same command again")
+    request, message, signature = _REPLY.unpack(view[: _REPLY.size])
+    head, answer = ReplyHead(request.hex(), message.hex()), view[_REPLY.size :]
+    if not (identity is None or keys.verified(identity, signature, *_signed(site, head, answer))):
         raise ForeignReply(
             f"the reply is not signed by the identity key of {site}: it was changed on its way, or the site has "
             "another key than the roster"
         )
-    return head, body
+    return head, answer
 
 
-def read_reply(data: bytes, request: Request, site: str, identity: bytes | None, unseal: Unseal) -> Reply:
+def _signed(site: str, asked: ReplyHead, answer: bytes | memoryview) -> tuple[str | bytes, ...]:
+    return "reply", site, asked.request, asked.message, hashlib.sha256(answer).digest()
+
+
+def read_reply(
+    data: bytes, request: Request, site: str, identity: bytes | None, unseal: Unseal, sent: str | None = None
+) -> Reply:
     """Decode the reply of ``site`` to ``request``; raise :class:`ForeignReply` for bytes that are no such reply.
 
     ``identity`` is the site's public identity key (:func:`open_reply`), with which the reply must be signed.
     ``unseal(box, site, digest)`` opens a confidential answer (:meth:`Keys.unseal <fedsynth.keys.Keys.unseal>`); its
-    errors are passed on. Raises :class:`WireError` for an answer that the site signed but that is invalid.
+    errors are passed on. ``sent`` is the digest (hex) of the request's signed head; without it, the reply may be to any
+    request of the same message, for records. Raises :class:`WireError` for an answer that the site signed but that is
+    invalid.
     """
-    head, body = open_reply(data, site, identity)
-    if head.message.hex() == NO_MESSAGE:
+    asked, body = open_reply(data, site, identity)
+    if asked.message == NO_MESSAGE:
         raise ForeignReply(
-            f"{site} was sent something that its coordinator did not sign; compare [coordinator] key of its site.toml"
+            f"{site} was sent something that its coordinator did not sign, or not for it; compare name and "
+            "[coordinator] key of its site.toml"
         )
-    if head.message.hex() != request.digest:
+    if asked.message != request.digest or sent not in (None, asked.request):
         raise ForeignReply("the reply answers another request; run the same command again")
-    code, seen = CODES[head.code], AuditPosition(head.row, head.chain, head.signature)
-    if code != "answered":
-        if len(body):
-            raise WireError("a reply with an error must not hold an answer; install the same fedsynth everywhere")
-        return Reply(site, request.digest, code, seen=seen, data=data)
-    frame: bytes | memoryview = unseal(body, site, request.digest) if head.sealed else body
+    found = read_answer(body)
+    if found.code != "answered":
+        return Reply(site, request.digest, found.code, seen=found.seen, data=data)
+    frame = unseal(found.content, site, request.digest) if found.sealed else found.content
     answer: Answer = decode(frame, Answer)
-    return Reply(site, request.digest, code, answer, seen, head.sealed, data=data)
+    return Reply(site, request.digest, "answered", answer, found.seen, found.sealed, data=data)
 
 
 def code_of(data: bytes) -> Code:
     """Return the code of a site's own reply (such as ``refused``); raise :class:`WireError` for invalid bytes."""
-    return CODES[_reply_parts(data)[0].code]
-
-
-def _reply_parts(data: bytes | memoryview) -> tuple[ReplyHead, memoryview, bytes, memoryview]:
-    """Return the head of a reply, decoded and as bytes, the signature, and the bytes of the answer."""
-    view = memoryview(data)
-    if not 8 <= len(view) <= LARGEST_MESSAGE:
-        raise WireError("the reply is incomplete or too large; run the same command again")
-    (length,) = _LENGTH.unpack(view[:4])
-    end = 8 + length + SIGNATURE
-    if end > len(view) or any(view[4:8]):
-        raise WireError("the reply is incomplete; run the same command again")
-    signed = view[8 : 8 + length]
-    head: ReplyHead = decode(signed, ReplyHead)
-    return head, signed, bytes(view[end - SIGNATURE : end]), view[end:]
+    return read_answer(data[_REPLY.size :]).code

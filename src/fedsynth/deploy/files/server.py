@@ -10,25 +10,21 @@ requests until its site has acknowledged it; nothing waits for that.
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import fedsynth
 from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, require_exchange
-from fedsynth.deploy.files.messages import OVERHEAD, MessageName, read_request, write_request
+from fedsynth.deploy.files.messages import MessageName
 from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported, explained
 from fedsynth.federation.ending import LARGEST
-from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.transport import Message
-from fedsynth.federation.wire import LARGEST_MESSAGE, ForeignReply, Reply, WireError, open_envelope
+from fedsynth.federation.wire import LARGEST_MESSAGE, LARGEST_REQUEST_HEAD, ForeignReply, Reply, WireError
 from fedsynth.files import read_text, write_private
 from fedsynth.runs.ending import EndNotice
 from fedsynth.runs.job import Job
-from fedsynth.runs.run import RunResult, run_deployed
 
 POLL = 1.0  # s between two searches for replies
 _log = logging.getLogger(__name__)
@@ -47,7 +43,7 @@ class RepliesMissing(Incomplete):
 
 
 class FileTransport:
-    """Transport over files: writes requests to sites as signed files in a folder, and reads their replies there.
+    """Transport over files: writes requests to sites as files in a folder, and reads their replies there.
 
     It is a :class:`~fedsynth.federation.transport.Transport`, with one file for each message. A request is
     ``EXCHANGE/SITE/requests/NAME.request``, its reply ``EXCHANGE/SITE/replies/NAME.reply``. If a site sends no valid
@@ -141,9 +137,7 @@ class FileTransport:
                         reply = self._lost(one, f"{why}; {one.said}" if one.said else why)
                         break
                     if not one.awaited:
-                        _log.info(
-                            "waiting for %s's reply to %s", one.message.site, MessageName.of(one.message.request).said
-                        )
+                        _log.info("waiting for %s's reply to %s", one.message.site, MessageName.of(one.message).said)
                     one.awaited = True
                     time.sleep(min(self._poll, left))
                 one.done = True
@@ -214,32 +208,30 @@ class FileTransport:
 
     def _place(self, one: _Asked, listed: Iterable[MessageName]) -> None:
         """Find the request in the folder, or write it; a site that is left out gets no request."""
-        message = one.message
-        name = MessageName.of(message.request)
+        name = MessageName.of(one.message)
         for found in listed:
-            if found.without_attempt != name or str(found) in self._withdrawn:
+            if found.without_attempt != name.without_attempt or str(found) in self._withdrawn:
                 continue
             if self._is_ours(one, found):
                 one.name = found
                 return
-        if message.site in self._without:
+        if one.message.site in self._without:
             return
-        name = replace(name, attempt=secrets.token_hex(8))
-        content = write_request(message.coordinator, fedsynth.__version__, message.site, name, message.data)
-        one.requests.write(name.request, content)
+        one.requests.write(name.request, one.message.data)
         one.name = name
 
     def _is_ours(self, one: _Asked, name: MessageName) -> bool:
-        """Whether a request file in the folder is complete and this coordinator's own."""
-        message = one.message
+        """Whether a request file in the folder is complete and this coordinator's own: then its reply is read."""
         try:
-            data = one.requests.read(name.request, len(message.data) + OVERHEAD)
-            found = read_request(data or b"", message.coordinator.public)
-            body = open_envelope(found.message.data).body
+            earlier = one.message.as_sent(
+                one.requests.read(name.request, one.message.size + LARGEST_REQUEST_HEAD) or b""
+            )
         except (WireError, OSError):
             return False
-        told = (found.fedsynth, found.site, found.name, bytes(body))
-        return told == (fedsynth.__version__, message.site, str(name), message.request.body)
+        if MessageName.of(earlier) != name:
+            return False
+        one.message = earlier
+        return True
 
     def _read(self, one: _Asked) -> Reply | None:
         """Return the reply if it has arrived, is complete and is signed by the site."""
@@ -248,7 +240,7 @@ class FileTransport:
         stamp = replies.stamp(file)
         if stamp is None or not one.known.worth_reading(file, stamp):
             return None
-        data = replies.read(file, LARGEST_MESSAGE + OVERHEAD)
+        data = replies.read(file, LARGEST_MESSAGE)
         if data is None:
             one.say(f"{replies.path / file} is larger than any reply")
             return None
@@ -332,27 +324,6 @@ class _Asked:
         if what != self.said:
             _log.warning("site %s: %s", self.message.site, what)
         self.said = what
-
-
-def run_over_files(
-    folder: Path,
-    exchange: Path,
-    progress: Progress = ignore_progress,
-    *,
-    wait: bool = True,
-    without: Collection[str] = (),
-) -> RunResult:
-    """Make the run that ``folder/job.toml`` describes, over files in ``exchange``; a run that was begun is resumed.
-
-    ``job.toml`` has the method, its settings and the sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
-    folder that carries the files. ``progress(task, done, total)`` is called as the run proceeds, with the name of a
-    task and the numbers of its steps that are done and of all its steps. Without ``wait``, it raises
-    :class:`RepliesMissing` as soon as it needs replies that have not arrived, and resumes when it is called again.
-    ``without`` names the sites to leave out. Returns the results (:class:`~fedsynth.runs.run.RunResult`); raises what
-    :func:`over_files` and :func:`~fedsynth.runs.run.run_deployed` raise.
-    """
-    with over_files(folder, exchange, wait=wait, without=without) as transport:
-        return run_deployed(Job.load(folder / "job.toml"), folder, transport, progress=progress)
 
 
 @contextmanager

@@ -1,31 +1,30 @@
 """The site's side of the file exchange: answers each request in a folder once.
 
-Rule 1: a request is answered only if the coordinator signed it for this site and for this file name; every other file
-    is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again, from the answers
-    stored in the site's privacy account. Rule 3: replies are sent at whole multiples of ``answer_every`` seconds (from
-    the site's policy; of a longer time if they took training), so their timing, which may depend on the rows, shows
-    only in such steps. Rule 4: a site never removes requests or replies from the exchange, because several independent
-    copies of it may exist. Rule 5: a file that tells the end of a run closes the run before anything is answered.
+Rule 1: a request is answered only if the coordinator signed it for this site, in the file that it was written to;
+    every other file is left alone. Rule 2: a reply that is missing, incomplete or not this site's is written again,
+    from the answers stored in the site's privacy account. Rule 3: replies are sent at whole multiples of
+    ``answer_every`` seconds (from the site's policy; of a longer time if they took training), so their timing, which
+    may depend on the rows, shows only in such steps. Rule 4: a site never removes requests or replies from the
+    exchange, because several independent copies of it may exist. Rule 5: a file that tells the end of a run closes the
+    run before anything is answered.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import fedsynth
 from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, Stamp, require_exchange
-from fedsynth.deploy.files.messages import OVERHEAD, MessageName, RequestFile, read_request, run_of
+from fedsynth.deploy.files.messages import MessageName, run_of
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
-from fedsynth.deploy.host.state import IdleRuns, TimedReplies, answer, end_of_run, site_secret, wait_until_due
+from fedsynth.deploy.host.state import IdleRuns, answer, end_of_run, site_secret, wait_until_due
 from fedsynth.errors import FedsynthError, explained, is_fault
 from fedsynth.federation.ending import LARGEST, acknowledges, read_end
-from fedsynth.federation.wire import LARGEST_MESSAGE, WireError, code_of, open_envelope, open_reply
+from fedsynth.federation.wire import LARGEST_MESSAGE, Received, WireError, code_of, open_reply, read_request
 from fedsynth.keys import Keys
 
 LARGEST_BATCH = 1 << 26  # bytes of requests that are answered together
@@ -39,7 +38,6 @@ class _Asked:
 
     name: MessageName
     message: bytes
-    refuse: str
 
 
 class FileAnswerer:
@@ -117,7 +115,7 @@ class FileAnswerer:
         answered, unwritten = 0, ""
         began = time.monotonic()
         for batch in self._batches(config, key):
-            found = _answers(config, batch)
+            found = answer(config, [asked.message for asked in batch])
             wait_until_due(began, config.policy.answer_every, seconds=found.seconds)
             for asked, message in zip(batch, found.replies, strict=True):
                 try:
@@ -207,42 +205,26 @@ class FileAnswerer:
             return None
         if not self._known.worth_reading(name.request, stamp):
             return None
-        data = requests.read(name.request, config.policy.largest_message + OVERHEAD)
+        data = requests.read(name.request, config.policy.largest_message)
         if data is None:
             raise WireError("it is larger than largest_message in [policy] of site.toml")
-        found = read_request(data, config.coordinator)
-        if (found.site, found.name) != (config.name, str(name)):
-            raise WireError(f"it was written for {found.site}, as {found.name}")
+        found = read_request(data, config.name, config.coordinator)
+        if MessageName.received(found) != name:
+            raise WireError("it was written under another name")
         if replied is not None and self._is_answered(replies, config, name, found, key):
             self._done[name.request] = (stamp, replied)
             return None
-        here, server = fedsynth.__version__, found.fedsynth
-        why = "" if here == server else f"it runs fedsynth {here} and the server {server!r}; upgrade both together"
-        return _Asked(name, found.message.tobytes(), why)
+        return _Asked(name, data)
 
     def _is_answered(
-        self, replies: ExchangeFolder, config: SiteConfig, name: MessageName, request: RequestFile, key: bytes
+        self, replies: ExchangeFolder, config: SiteConfig, name: MessageName, request: Received, key: bytes
     ) -> bool:
         """Whether this site's own reply to the request exists and is complete."""
-        data = replies.read(name.reply, LARGEST_MESSAGE + OVERHEAD)
-        if data is None:
-            return False
         try:
-            head, _ = open_reply(data, config.name, key)
-            asked = hashlib.sha256(open_envelope(request.message.data).body).digest()
+            head, _ = open_reply(replies.read(name.reply, LARGEST_MESSAGE) or b"", config.name, key)
         except WireError:
             return False
-        return head.message == asked
-
-
-def _answers(config: SiteConfig, batch: Sequence[_Asked]) -> TimedReplies:
-    """Return the reply to each request of a batch."""
-    found = answer(config, [asked.message for asked in batch if not asked.refuse])
-    answered = iter(found.replies)
-    replies = [
-        answer(config, [asked.message], asked.refuse).replies[0] if asked.refuse else next(answered) for asked in batch
-    ]
-    return TimedReplies(replies, found.seconds)
+        return head.request == request.digest
 
 
 def _said(reply: bytes) -> str:

@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import fedsynth
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
-from fedsynth.deploy.host.state import IdleRuns, TimedReplies, answer, wait_until_due
+from fedsynth.deploy.host.state import IdleRuns, answer, wait_until_due
 from fedsynth.errors import FedsynthError, is_fault, reason_of
 
 try:
@@ -401,7 +400,7 @@ def reply(folder: Path, message: Message) -> Message:
     try:
         config = load_site_config(folder)
         every = config.policy.answer_every
-        replies, seconds = _replies(config, message.content)
+        replies, seconds = answer(config, list(unpack("requests", message.content)))
         content = pack("replies", replies)
     except Exception as error:  # in the site's own log; the server learns nothing of it
         _log.error("this site could not answer: %s", reason_of(error), exc_info=is_fault(error))
@@ -409,13 +408,3 @@ def reply(folder: Path, message: Message) -> Message:
     found = Message(content, reply_to=message)
     wait_until_due(began, every, seconds=seconds)
     return found
-
-
-def _replies(config: SiteConfig, content: RecordDict) -> TimedReplies:
-    server, addressed = (str(content.config_records["head"][key])[:64] for key in ("fedsynth", "site"))
-    why = ""
-    if server != fedsynth.__version__:
-        why = f"it runs fedsynth {fedsynth.__version__} and the server {server!r}; upgrade both together"
-    elif addressed != config.name:
-        why = f"its site.toml says {config.name!r}; register its key under that name, or correct the file"
-    return answer(config, list(unpack("requests", content)), why)

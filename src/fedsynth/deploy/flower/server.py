@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import httpx
-from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -22,7 +21,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
 from flwr.supercore.run import RunNotRunningException
 
-import fedsynth
 from fedsynth.deploy.flower.records import ASK, BUSY, pack, unpack
 from fedsynth.deploy.progress import SiteState, Tell, ignore_report
 from fedsynth.errors import FedsynthError, Refused, SiteLost
@@ -178,7 +176,7 @@ class FlowerTransport:
         for name in dict.fromkeys(message.site for message in asked):
             positions = [at for at, message in enumerate(asked) if message.site == name]
             patience = min(GRACE, self._deadline) if name in self._late else self._deadline
-            for batch in _batches(positions, [len(asked[at].data) for at in positions]):
+            for batch in _batches(positions, [asked[at].size for at in positions]):
                 yield _Batch(name, batch, now + patience, self._poll * LOOKS)
 
     def tell(self, notices: Sequence[EndNotice], accept: Callable[[EndNotice, bytes], bool], patience: float) -> None:
@@ -190,7 +188,7 @@ class FlowerTransport:
         by_site = {site: [notice for notice in notices if notice.site == site] for site in self._sites}
         for site, told in by_site.items():
             if told and site in nodes:
-                content = self._packed(site, [notice.data for notice in told])
+                content = pack("requests", [notice.data for notice in told])
                 message = FlowerMessage(content, nodes[site].node_id, ASK, ttl=patience + GRACE, group_id="end")
                 with _reached():
                     sent |= dict.fromkeys(self._grid.push_messages([message]), told)
@@ -206,12 +204,6 @@ class FlowerTransport:
                         accept(notice, part)
                 except Exception as error:  # a reply may hold anything, or an error in place of content
                     _log.warning("a site's acknowledgement cannot be read: %s", error)
-
-    def _packed(self, site: str, messages: Sequence[bytes]) -> RecordDict:
-        """Return the content of a Flower message with messages to a site."""
-        content = pack("requests", messages)
-        content["head"] = ConfigRecord({"fedsynth": fedsynth.__version__, "site": site})
-        return content
 
     def _step(self, exchange: _Exchange) -> None:
         """Send due messages, receive replies, and give up overdue ones."""
@@ -252,7 +244,7 @@ class FlowerTransport:
             if batch.told != "busy" and (batch.connected or batch.told):
                 self._report(batch, "connected")
             batch.connected = node.last_activated_at
-            content = self._packed(batch.site, [exchange.asked[at].data for at in batch.positions])
+            content = pack("requests", [exchange.asked[at].data for at in batch.positions])
             group = str(exchange.asked[batch.positions[0]].request.head.step)
             ttl = max(batch.end - now, self._poll)
             pushed.append(FlowerMessage(content, node.node_id, ASK, ttl=ttl, group_id=group))

@@ -10,7 +10,6 @@ that no backup can restore one without the other: old charges with a new secret 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import logging
 import math
 import os
@@ -24,8 +23,16 @@ from fedsynth.deploy.host.rows import RunRows, close_idle_runs, close_run, is_ex
 from fedsynth.errors import FedsynthError, is_fault, reason_of
 from fedsynth.federation.ending import is_end, read_end, write_acknowledgement
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.site import Site, authenticated
-from fedsynth.federation.wire import NO_MESSAGE, NO_ROW, Code, WireError, write_reply
+from fedsynth.federation.site import Site, SiteReply
+from fedsynth.federation.wire import (
+    UNKNOWN,
+    AuditPosition,
+    ReplyHead,
+    WireError,
+    read_request,
+    write_answer,
+    write_reply,
+)
 from fedsynth.files import private_folder, write_private, write_whole
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
@@ -157,30 +164,29 @@ class TimedReplies(NamedTuple):
     seconds: float = 0.0
 
 
-def answer(config: SiteConfig, messages: Sequence[bytes], refuse: str = "") -> TimedReplies:
+def answer(config: SiteConfig, messages: Sequence[bytes]) -> TimedReplies:
     """Return a site's reply to each message that a transport received; never raises.
 
-    ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). With a text in ``refuse``,
-    all messages are refused for that reason. A reason, or an error, is written only to the site's own log and account
-    (its record of spent budget and of all questions); the reply holds no text but the site's name. A message that a run
-    has ended (:mod:`~fedsynth.federation.ending`) is answered by :func:`end_of_run`.
+    ``messages`` and replies are bytes of the wire format (:mod:`~fedsynth.federation.wire`). The reason of an error is
+    written only to the site's own log and account (its record of spent budget and of all questions). A message that a
+    run has ended (:mod:`~fedsynth.federation.ending`) is answered by :func:`end_of_run`.
     """
-    if ends := [at for at, data in enumerate(messages) if is_end(data)]:
-        found = answer(config, [data for data in messages if not is_end(data)], refuse)
-        replies = list(found.replies)
-        for at in ends:
-            replies.insert(at, b"" if refuse else end_of_run(config, messages[at]))
-        return TimedReplies(replies, found.seconds)
     try:
-        if refuse:
-            raise FedsynthError(refuse)
-        site = open_site(config)
+        site: Site | Exception = open_site(config)
     except Exception as error:
-        reason = refuse or reason_of(error)
-        _log.warning("site %s: %s", config.name, reason)
-        return TimedReplies([_turned_down(config, data, reason, refused=bool(refuse)) for data in messages])
-    seconds = sum(site.seconds(data) for data in messages)
-    return TimedReplies([site.answer(data) for data in messages], seconds)
+        _log.warning("site %s: %s", config.name, reason_of(error))
+        site = error
+    replies = [_reply(config, site, data) for data in messages]
+    return TimedReplies([reply.data for reply in replies], sum(reply.seconds for reply in replies))
+
+
+def _reply(config: SiteConfig, site: Site | Exception, data: bytes) -> SiteReply:
+    """Return the reply to one message by ``site``, or the error for which it could not be opened."""
+    if is_end(data):
+        return SiteReply(end_of_run(config, data))
+    if isinstance(site, Site):
+        return site.answer(data)
+    return SiteReply(_failed(config, data, reason_of(site)))
 
 
 def end_of_run(config: SiteConfig, data: bytes) -> bytes:
@@ -248,12 +254,11 @@ class IdleRuns:
             _log.warning("idle runs could not be closed: %s", error)
 
 
-def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool) -> bytes:
+def _failed(config: SiteConfig, data: bytes, reason: str) -> bytes:
     """Return the reply to a message for which the site could not be opened; record the reason if possible.
 
     Without an account there is no key to sign it with, and the reply is empty, so that the site counts as lost.
     """
-    code: Code = "refused" if refused else "failed"
     try:
         account = open_account(config)
         seed = Keys(site_secret(config, account)).seed
@@ -264,17 +269,17 @@ def _turned_down(config: SiteConfig, data: bytes, reason: str, *, refused: bool)
         )
         return b""
     try:
-        digest = hashlib.sha256(authenticated(data, config.coordinator).body).hexdigest()
+        found = read_request(data, config.name, config.coordinator)
     except WireError as error:
         _log.warning("site %s: %s", config.name, error)
-        return write_reply(seed, config.name, NO_MESSAGE, code, NO_ROW)
-    last = NO_ROW
+        return write_reply(seed, config.name, UNKNOWN, write_answer("failed", AuditPosition()))
+    seen = AuditPosition()
     try:
-        last = account.note(code, request=digest, reason=reason)
+        seen = AuditPosition.signed(seed, config.name, *account.note("failed", request=found.message, reason=reason))
     except Exception as error:  # the account itself may be the fault
         said = reason_of(error)
         _log.error("site %s: the account cannot be written to: %s", config.name, said, exc_info=is_fault(error))
-    return write_reply(seed, config.name, digest, code, last)
+    return write_reply(seed, config.name, ReplyHead(found.digest, found.message), write_answer("failed", seen))
 
 
 def among_peers(config: SiteConfig, secret: bytes) -> Policy:
