@@ -373,7 +373,7 @@ class Federation:
         terms = VaultTerms(
             self.schema,
             query,
-            self.budget,
+            self.ledger,
             share,
             self.unit,
             self.neighbours,
@@ -389,10 +389,12 @@ class Federation:
     def deposit_into(self, vault: Vault) -> None:
         """Let those sites of this federation or cohort that were not asked yet deposit their tables in ``vault``.
 
-        The vault must be one of this run (:meth:`deposit`). Each of these sites is charged the deposit's whole share. A
-        site that was asked and lost is not asked again, since it may have paid. Raises the errors of all verbs
-        (:class:`Federation`).
+        Each of these sites is charged the deposit's whole share. A site that was asked and lost is not asked again,
+        since it may have paid. Raises the errors of all verbs (:class:`Federation`), and :class:`InvalidParameter` for
+        a vault of another run, whose releases these sites would not have paid.
         """
+        if vault.terms.ledger is not self.ledger:
+            raise InvalidParameter("this vault belongs to another run; deposit into a vault of this one")
         new = [site for site in self.sites if site not in vault.asked]
         if new:
             release = deposit_for(self.budget, vault.terms.share)

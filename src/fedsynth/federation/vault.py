@@ -21,7 +21,7 @@ from fedsynth.federation.events import Answer, values_of
 from fedsynth.federation.query import Clique, Counts, UtilityBound
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ROUNDING, Budget, Neighbours, Norms, Sensitivity, Unit, protect
-from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import RandomBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema import Schema
@@ -106,7 +106,8 @@ class VaultTerms:
     """What a trust model needs to make a vault: the deposited tables, their privacy cost, protection and accounting.
 
     A vault holds exact sums of the sites' tables and releases only noisy results of them. ``query`` are the tables,
-    under ``schema``. ``share`` is the most that all releases may cost, a fraction of ``budget``. ``unit`` says how many
+    under ``schema``. ``share`` is the most that all releases may cost, a fraction of the budget of the run, whose
+    ``ledger`` this is. ``unit`` says how many
     rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables differ by adding or removing
     these rows, or by replacing them. ``step`` is the number of the deposit question in the run, and ``question`` its
     digest (hex). ``bits(purpose)`` gives secret random bits for the vault's noise, and ``note(entry, tables)`` records
@@ -115,7 +116,7 @@ class VaultTerms:
 
     schema: Schema
     query: Counts
-    budget: Budget
+    ledger: Ledger
     share: float
     unit: Unit
     neighbours: Neighbours
@@ -123,6 +124,11 @@ class VaultTerms:
     question: str
     bits: Callable[[str], RandomBits]
     note: Callable[[Entry, Counts | None], None]
+
+    @property
+    def budget(self) -> Budget:
+        """The budget that the run started with."""
+        return self.ledger.budget
 
 
 @dataclass(eq=False)
