@@ -272,6 +272,15 @@ def test_a_vault_without_noise_holds_the_pooled_tables():
         vault.open(counts((SEX, AGE)), 1.0)
 
 
+def test_sites_do_not_deposit_into_a_vault_of_another_run():
+    vault = start(trust=TrustedServer()).deposit(counts((SEX,)), 0.5)
+    network = Network()
+    other = start(network, trust=TrustedServer(), budget=Budget(0.1, 1e-6))
+    with pytest.raises(InvalidParameter, match="another run"):
+        other.deposit_into(vault)
+    assert not network.sent
+
+
 @pytest.mark.parametrize("name", ["local", "secure"])
 def test_who_may_not_see_exact_sums_has_no_vault(name):
     network = Network()

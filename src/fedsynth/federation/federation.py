@@ -370,17 +370,20 @@ class Federation:
         def bits(purpose: str) -> KeyedBits:
             return KeyedBits(self.secret, f"vault {digest} {purpose}".encode())
 
-        vault = protocol.create(self.terms, VaultQuestion(query, share, request.head.step, digest, bits, self._note))
+        asked = VaultQuestion(query, self.ledger, share, request.head.step, digest, bits, self._note)
+        vault = protocol.create(self.terms, asked)
         self._fill(vault, request, self.sites)
         return vault
 
     def deposit_into(self, vault: Vault) -> None:
         """Let those sites of this federation or cohort that were not asked yet deposit their tables in ``vault``.
 
-        The vault must be one of this run (:meth:`deposit`). Each of these sites is charged the deposit's whole share. A
-        site that was asked and lost is not asked again, since it may have paid. Raises the errors of all verbs
-        (:class:`Federation`).
+        Each of these sites is charged the deposit's whole share. A site that was asked and lost is not asked again,
+        since it may have paid. Raises the errors of all verbs (:class:`Federation`), and :class:`InvalidParameter` for
+        a vault of another run, whose releases these sites would not have paid.
         """
+        if vault.question.ledger is not self.ledger:
+            raise InvalidParameter("this vault belongs to another run; deposit into a vault of this one")
         new = [site for site in self.sites if site not in vault.asked]
         if new:
             release = deposit_for(self.budget, vault.question.share)

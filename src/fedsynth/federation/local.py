@@ -27,6 +27,7 @@ class LocalNoise(Trust, SumProtocol):
     """
 
     name: ClassVar[str] = "local"
+    confidential: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
 
     @override

@@ -268,8 +268,8 @@ class Trust:
     """
 
     name: ClassVar[str]
-    confidential: ClassVar[bool] = False
-    pooled: ClassVar[bool] = True
+    confidential: ClassVar[bool]
+    pooled: ClassVar[bool]
 
     @property
     def sums(self) -> SumProtocol | None:

@@ -31,6 +31,7 @@ class TrustedServer(Trust, SumProtocol, VaultProtocol):
 
     name: ClassVar[str] = "trusted"
     confidential: ClassVar[bool] = True
+    pooled: ClassVar[bool] = True
 
     @override
     def answer(self, site: SiteTurn, turn: int, event: Event | None) -> Answer:

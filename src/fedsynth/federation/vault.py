@@ -21,7 +21,7 @@ from fedsynth.federation.events import Answer, values_of
 from fedsynth.federation.query import Clique, Counts, UtilityBound
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import ROUNDING, Norms, Sensitivity, protect
-from fedsynth.privacy.ledger import Entry
+from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.noise import RandomBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import Exact, Release, draw_for, noise_for
 from fedsynth.schema.bins import Floats, Integers
@@ -105,13 +105,14 @@ class WeightedL1:
 class VaultQuestion:
     """The question by which a vault began: the deposited tables and their privacy cost, and what its releases need.
 
-    ``query`` are the tables, and ``share`` is the most that all releases may cost, a fraction of the run's budget.
-    ``step`` is the question's number in the run, and ``digest`` its SHA-256 (hex). ``bits(purpose)`` gives secret
-    random bits for the vault's noise, and ``note(entry, tables)`` records a release, with its tables if it has any, in
-    the server's ledger without a further charge.
+    ``query`` are the tables, and ``share`` is the most that all releases may cost, a fraction of the budget of the run,
+    whose ``ledger`` this is. ``step`` is the question's number in the run, and ``digest`` its SHA-256 (hex).
+    ``bits(purpose)`` gives secret random bits for the vault's noise, and ``note(entry, tables)`` records a release,
+    with its tables if it has any, in the server's ledger without a further charge.
     """
 
     query: Counts
+    ledger: Ledger
     share: float
     step: int
     digest: str

@@ -146,6 +146,8 @@ class SecureSum(Trust, SumProtocol):
     dropouts: int | None = None
     roster: Mapping[str, bytes] = field(default_factory=dict)
     name: ClassVar[str] = "secure"
+    confidential: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
     turns: ClassVar[int] = len(TURNS)
     reads: ClassVar[int] = MASKED
 

@@ -1,4 +1,8 @@
-"""Calls of the coordinator to one of three servers, and the server's results: data in the wire format."""
+"""Calls of the coordinator to one of three servers, and the server's results: data in the wire format.
+
+A vault is the sum of the sites' tables, held in secret shares; its name ``vault`` is the digest (hex) of the question
+that it began with. ``site`` is a site's name.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,8 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 class Begin(Call, frozen=True, tag="begin"):
     """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-    A vault is the sum of the sites' tables, held in secret shares; its name ``vault`` is the digest (hex) of the
-    question that it began with. ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is
-    the coordinator's signature of them. The result is :class:`Done`.
+    ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's signature
+    of them. The result is :class:`Done`.
     """
 
     vault: HexDigest
@@ -36,8 +39,7 @@ class Begin(Call, frozen=True, tag="begin"):
 class Take(Call, frozen=True, tag="take"):
     """Call: open the secret shares that one site sealed for this server; the result is :class:`Confirmations`.
 
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
-    the site's name, and ``dealt`` holds its sealed shares, as far as this server needs them
+    ``dealt`` holds the sealed shares, as far as this server needs them
     (:class:`~fedsynth.federation.events.DealtShares`).
     """
 
@@ -49,9 +51,8 @@ class Take(Call, frozen=True, tag="take"):
 class Confirm(Call, frozen=True, tag="confirm"):
     """Call: compare a site's shares with those of the two other servers; the result is :class:`Confirmed`.
 
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
-    the site's name. ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in
-    common with the previous server (its number less 1, modulo 3) and with the next one, as these two sent them.
+    ``before`` and ``after`` are the keyed digests (32 bytes) of the shares that this server has in common with the
+    previous server (its number less 1, modulo 3) and with the next one, as these two sent them.
     """
 
     vault: HexDigest
@@ -61,11 +62,7 @@ class Confirm(Call, frozen=True, tag="confirm"):
 
 
 class Drop(Call, frozen=True, tag="drop"):
-    """Call: leave out the site whose shares were taken last; the result is :class:`Done`.
-
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``site`` is
-    the site's name.
-    """
+    """Call: leave out the site whose shares were taken last; the result is :class:`Done`."""
 
     vault: HexDigest
     site: _Site
@@ -74,8 +71,8 @@ class Drop(Call, frozen=True, tag="drop"):
 class Keep(Call, frozen=True, tag="keep"):
     """Call: let into the vault all sites whose shares were taken and confirmed; the result is :class:`Done`.
 
-    ``vault`` is the name (a digest, hex) of a vault: the sum of the sites' tables, held in secret shares. ``sites`` are
-    the names of these sites, in the order in which their shares were taken (:class:`Take`, then :class:`Confirm`).
+    ``sites`` are the names of these sites, in the order in which their shares were taken (:class:`Take`, then
+    :class:`Confirm`).
     """
 
     vault: HexDigest
@@ -85,8 +82,7 @@ class Keep(Call, frozen=True, tag="keep"):
 class Ask(Call, frozen=True, tag="ask"):
     """Call: check a ``question``, to open tables of a vault with noise or select one privately; nothing is charged yet.
 
-    A vault is the sum of the sites' tables, held in secret shares. The result is :class:`Asked`, the server's statement
-    of the question and of its own state.
+    The result is :class:`Asked`, the server's statement of the question and of its own state.
     """
 
     question: OpenTables | SelectTable

@@ -121,8 +121,9 @@ class ComputeServer:
                         self._changed.notify_all()
 
     def answer(self, data: bytes) -> AnyResult:
-        """Return the result of one encoded call of the coordinator (:meth:`ComputeParty.answer
-        <fedsynth.servers.server.ComputeParty.answer>`), and log why one was not carried out; never raises.
+        """Return the result of one call of the coordinator, and log why one was not carried out; never raises.
+
+        ``data`` is the encoded call (:meth:`~fedsynth.servers.server.ComputeParty.answer`).
         """
         with self._lock:
             found = self.server.answer(data, self._draw)

@@ -48,6 +48,8 @@ class ThreeServers(Trust, VaultProtocol):
     servers: Servers | None = field(default_factory=lambda: None)
 
     name: ClassVar[str] = "three-servers"
+    confidential: ClassVar[bool] = False
+    pooled: ClassVar[bool] = True
     opens_scores: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

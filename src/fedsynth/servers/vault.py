@@ -58,14 +58,6 @@ It is either :class:`~fedsynth.servers.ideal.IdealServers`, in this process, or
 :class:`~fedsynth.servers.remote.RemoteServers`, three processes.
 """
 
-_ERRORS: dict[str, Callable[[str], FedsynthError]] = {
-    "refused": Refused,
-    "spent": BudgetExceeded,
-    "lost": lambda what: lost(what),
-    "failed": FedsynthError,
-}
-"""The errors for the codes of a failure. A refusal goes first, since other failures may follow from it."""
-
 
 def lost(what: str) -> SiteLost:
     """Return the error of a server that does not answer; ``what`` names it."""
@@ -73,6 +65,15 @@ def lost(what: str) -> SiteLost:
         f"{what}; without all three servers nothing is opened. Restart what is missing and run the same command again: "
         "questions that were answered are not charged again"
     )
+
+
+_ERRORS: dict[str, Callable[[str], FedsynthError]] = {
+    "refused": Refused,
+    "spent": BudgetExceeded,
+    "lost": lost,
+    "failed": FedsynthError,
+}
+"""The errors for the codes of a failure. A refusal goes first, since other failures may follow from it."""
 
 
 @dataclass(eq=False)
