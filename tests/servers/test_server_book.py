@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.servers.three_servers_world import World, draw_of, open_of
 
+from fedsynth.cli.app import main
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget
@@ -185,3 +187,16 @@ def test_an_older_copy_at_one_server_shows_at_the_next_question(tmp_path: Path):
     with pytest.raises(Refused, match="question 4 of this vault is out of order: 3 were answered so far"):
         restored.ideal.open(open_of(vault, (1,), number=4))
     assert world.spent(vault) == [(3, 0.1 + 0.1 + 0.1), *[(4, 0.1 + 0.1 + 0.1 + 0.1)] * 2]
+
+
+def test_the_command_lists_what_was_charged_and_its_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    _, vault = filled(tmp_path)
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["compute-server", "ledger", str(folder_of(tmp_path, 0))])
+    *listed, last = capsys.readouterr().out.splitlines()
+    assert [line.split("vault ")[1] for line in listed] == [f"{vault[:12]}  question   {n}  0.1" for n in range(3)]
+    assert last == "3 questions, 0.3 in all; the audit is intact"
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["compute-server", "ledger", str(folder_of(tmp_path, 1)), "--json"])
+    audit = json.loads(capsys.readouterr().out)["audit"]
+    assert [set(row) for row in audit] == [{"time", "vault", "number", "question", "price"}] * 3
