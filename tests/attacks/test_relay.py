@@ -138,6 +138,17 @@ def test_b08_a_site_signs_no_refusal_of_what_its_coordinator_did_not_sign():
     assert asked.account.head()[0] == 0
 
 
+def test_b08_a_request_that_is_led_to_another_site_is_not_answered_there(caplog):
+    """A question was signed for no site in particular: whoever carried it could have another one pay for it."""
+    north, south = site(), site(name="south", secret=b"s" * 32)
+    reply = south.answer(sealed(question(), to="north")).data
+    with pytest.raises(ForeignReply, match="or not for it"):
+        read(south, question(), reply)
+    assert "the message is for site 'north', and this one is 'south'" in caplog.text
+    assert (south.account.head()[0], south.account.spent().rho) == (0, 0)
+    assert ask(north, question()).code == ask(south, question()).code == "answered"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Replies
 

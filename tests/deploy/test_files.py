@@ -712,6 +712,18 @@ def test_a_site_answers_the_coordinator_that_it_pinned_and_nobody_else(tmp_path,
     assert not list(accounts(root)["north"].export())
 
 
+def test_a_server_of_another_version_is_refused_with_what_to_do(tmp_path, salts, monkeypatch):
+    _, root, exchange = world(tmp_path)
+    with monkeypatch.context() as older:
+        older.setattr(fedsynth, "__version__", "0.0.1")
+        name = asked(exchange, question("north"))
+    assert answerer(root, "north", exchange).answer_once() == 1
+    assert code_of((exchange / "north" / "replies" / name.reply).read_bytes()) == "refused"
+    (row,) = accounts(root)["north"].export()
+    assert "the server '0.0.1'; upgrade both together" in row
+    assert spent(root)["north"] == 0
+
+
 def test_a_site_without_its_account_says_so_and_makes_no_new_one(tmp_path, salts):
     _, root, exchange = world(tmp_path)
     asked(exchange, question("north"))

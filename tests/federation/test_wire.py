@@ -206,7 +206,7 @@ def test_a_request_comes_apart_again_for_the_site_that_it_is_for():
     found = read_request(data, "a", coordinator.public)
     assert (found.message, found.digest) == (asked.digest, hashlib.sha256(head).hexdigest())
     assert (found.head.seen, found.head.attempt, bytes(found.attached)) == (last, b"attempt!", b"weights")
-    assert found.place == ("run", 0, 2)
+    assert (found.head.run, found.head.step, found.head.turn) == ("run", 0, 2)
     frame, turn, event = parts_of(found.body)
     assert (bytes(frame), turn, bytes(event)) == (asked.frame, 2, b"")
     for cut in (0, 3, 8, 50, len(head) - 1, len(head), len(data) - 8, len(data) - 1):

@@ -230,11 +230,9 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):
-    """The fields that are read before the frame: ``kind`` determines the query's class."""
+    """The field that determines the query's class; it is read before the frame."""
 
     kind: str
-    run: str
-    step: int
 
 
 def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> tuple[QuestionHead, AnyQuery]:
@@ -244,20 +242,16 @@ def read_question(frame: bytes | memoryview, others: Kinds | None = NO_OTHERS) -
     ``None``: all installed). Raises :class:`WireError` for invalid bytes, :class:`~fedsynth.errors.Unsupported` for
     unknown kinds.
     """
-    kind = _peeked(frame).kind
-    typed: Any = decode(frame, _head_of(query_class(kind, others)))
-    fields = {name: getattr(typed, name) for name in QuestionHead.__struct_fields__}
-    query = cast("AnyQuery", fields.pop("query"))
-    return QuestionHead(query=msgspec.Raw(b""), **fields), query
-
-
-def _peeked(frame: bytes | memoryview) -> _HeadFrame:
     try:
-        return msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame)
+        kind = msgspec.msgpack.decode(_frame_head(memoryview(frame)), type=_HeadFrame).kind
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(
             f"the question is not of this version ({error}); install the same fedsynth everywhere"
         ) from error
+    typed: Any = decode(frame, _head_of(query_class(kind, others)))
+    fields = {name: getattr(typed, name) for name in QuestionHead.__struct_fields__}
+    query = cast("AnyQuery", fields.pop("query"))
+    return QuestionHead(query=msgspec.Raw(b""), **fields), query
 
 
 @lru_cache(maxsize=64)
@@ -422,10 +416,11 @@ class AuditPosition:
 
 
 class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """What the coordinator signs of a request, apart from the bytes that follow: about 220 bytes.
+    """What the coordinator signs of a request, apart from the bytes that follow: about 230 bytes.
 
     ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` (8 random bytes)
-    tells a request from the same message sent before. ``message`` is the digest of the message (:attr:`Request.digest`)
+    tells a request from the same message sent before. ``run``, ``step`` and ``turn`` are the message's, for carriers,
+    which do not decode it. ``message`` is the digest of the message (:attr:`Request.digest`)
     and ``size`` its number of bytes; ``attached`` is the SHA-256 of what follows the message, a network's weights.
     ``seen`` is the last row of the site's audit log that the server has seen.
     """
@@ -433,6 +428,9 @@ class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     to: Annotated[str, msgspec.Meta(max_length=64)]
     fedsynth: Annotated[str, msgspec.Meta(max_length=64)]
     attempt: Annotated[bytes, msgspec.Meta(min_length=ATTEMPT, max_length=ATTEMPT)]
+    run: Name
+    step: Number
+    turn: Number
     message: Digest
     size: Annotated[int, msgspec.Meta(ge=0)]
     attached: Digest
@@ -457,13 +455,6 @@ class Received(NamedTuple):
         """SHA-256 (hex) of the message."""
         return self.head.message.hex()
 
-    @property
-    def place(self) -> tuple[str, int, int]:
-        """The run, the step and the turn of the message, which is not decoded otherwise; raises :class:`WireError`."""
-        frame, turn, _ = parts_of(self.body)
-        question = _peeked(frame)
-        return question.run, question.step, turn
-
 
 def write_head(coordinator: keys.Keys, to: str, request: Request, seen: AuditPosition, attempt: bytes) -> bytes:
     """Return the signed head of a request; the message and what is attached to it follow.
@@ -471,8 +462,9 @@ def write_head(coordinator: keys.Keys, to: str, request: Request, seen: AuditPos
     ``to`` is the site that is asked, ``seen`` the last row of its audit log that the server knows, and ``attempt`` (8
     bytes) a number that no other sending of the message has. The message is hashed once for all sites and attempts.
     """
-    message, size = bytes.fromhex(request.digest), len(request.body)
-    head = encode(RequestHead(to, fedsynth.__version__, attempt, message, size, request.attached, seen))
+    place = (request.head.run, request.head.step, request.turn)
+    contents = (bytes.fromhex(request.digest), len(request.body), request.attached)
+    head = encode(RequestHead(to, fedsynth.__version__, attempt, *place, *contents, seen))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, coordinator.sign("request", head)])
 
 

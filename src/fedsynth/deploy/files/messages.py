@@ -48,8 +48,9 @@ class MessageName:
 
     @classmethod
     def received(cls, found: Received) -> MessageName:
-        """Return the name under which a request was put into a file; raises ``WireError`` for a malformed message."""
-        return cls(*found.place, found.message[:32], found.head.attempt.hex())
+        """Return the name of the file that a request was put into, as its signed head tells."""
+        head = found.head
+        return cls(head.run, head.step, head.turn, found.message[:32], head.attempt.hex())
 
     @classmethod
     def parse(cls, stem: str) -> MessageName | None:
