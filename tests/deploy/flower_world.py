@@ -53,8 +53,9 @@ RUN = f"simulation-{SEED}"
 
 def run_over_files(root: Path, exchange: Path, **options: Any) -> RunResult:
     """Make the run of a federation over files, as the command does; options are those of the transport."""
-    with over_files(root, exchange, **options) as transport:
-        return run_deployed(Job.load(root / "job.toml"), root, transport)
+    job = Job.load(root / "job.toml")
+    with over_files(job, root, exchange, **options) as transport:
+        return run_deployed(job, root, transport)
 
 
 def lay_out(

@@ -84,7 +84,7 @@ def run(root: Path, attempt: str = "1", transport: Transport | None = None) -> P
             tell(name, "connected")
         return nullcontext(sites_of(root) if transport is None else transport)
 
-    return run_watched(root / "job.toml", attempt, connect).folder
+    return run_watched(Job.load(root / "job.toml"), root, attempt, connect).folder
 
 
 def lines(root: Path) -> list[dict[str, Any]]:

@@ -280,10 +280,7 @@ class Enrolment:
         """
         if not (folder / "job.toml").is_file():
             raise FedsynthError(f"{folder} holds no job.toml; give the folder that `fedsynth deploy init` wrote")
-        job = Job.load(folder / "job.toml")
-        if job.deployment is None:
-            raise FedsynthError(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
-        sites = job.deployment.sites
+        sites = Job.load(folder / "job.toml").deployed.sites
         invited = [file for name in sites if (file := folder / "invitations" / f"{name}.toml").is_file()]
         if not invited:
             raise FedsynthError(

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 import fedsynth
-from fedsynth.errors import FedsynthError, Unsupported, exit_code, explained
+from fedsynth.errors import FedsynthError, exit_code, explained
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
@@ -285,19 +285,16 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 """Opens a job's transport for its run, given the callback for its reports on sites."""
 
 
-def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
-    """Run the job in the file ``path`` as a deployed run, and log its progress as events in its federation's folder.
+def run_watched(job: Job, folder: Path, attempt: str, connect: Connect) -> RunResult:
+    """Run ``job`` as a deployed run of the federation in ``folder``, and log its progress there as events.
 
     ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
     ``tell(site, state)`` when a site's state changes. ``attempt`` is a text that identifies this
     start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
     and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
-    job = Job.load(path)
-    deployment = job.deployment
-    if deployment is None:
-        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
-    with EventLog(events_file(path.parent, deployment.run), attempt) as log:
+    deployment = job.deployed
+    with EventLog(events_file(folder, deployment.run), attempt) as log:
         log.add(
             AttemptBegun,
             run=deployment.run,
@@ -311,7 +308,7 @@ def run_watched(path: Path, attempt: str, connect: Connect) -> RunResult:
         try:
             with connect(job, log.tell) as transport:
                 outcome = run_deployed(
-                    job, path.parent, transport, progress=log.progress, watch=lambda inner: WatchedTransport(inner, log)
+                    job, folder, transport, progress=log.progress, watch=lambda inner: WatchedTransport(inner, log)
                 )
         except Exception as error:
             log.add(AttemptEnded, **ending(error))
@@ -350,8 +347,7 @@ def estimate(job: Job, schema: Schema, file: Path, attempt: str) -> None:
     """
     from fedsynth.runs.dry_run import dealt, dry_run, shortened, steep_rows
 
-    assert job.deployment is not None
-    sites = len(job.deployment.sites)
+    sites = len(job.deployed.sites)
     count = min(sites, max(MOST_SITES, int(job.trust_options.get("min_honest", 0)) + 1))
     federation, _ = dry_run(
         shortened(job.build_method(schema)),

@@ -200,6 +200,16 @@ class Job:
         """The unit of protection: a person with at most so many rows at each of so many sites."""
         return Unit(self.rows_per_person, self.sites_per_person)
 
+    @property
+    def deployed(self) -> Deployment:
+        """The deployment; raises :class:`~fedsynth.errors.Unsupported` for the job of a simulation, which has none."""
+        if self.deployment is None:
+            raise Unsupported(
+                "the job has no [deployment], so it names no sites: `fedsynth deploy init` writes one, and `fedsynth "
+                "simulate --config job.toml` runs the job without"
+            )
+        return self.deployment
+
     def terms(self, schema: Schema) -> Terms:
         """Return the run's terms under ``schema``: what is protected, and by what."""
         settings = settings_of(trust_named(self.trust, self.trust_options))

@@ -153,9 +153,7 @@ def run_deployed(
     :class:`~fedsynth.errors.FedsynthError` for a run that is complete or in progress elsewhere and for a job without
     the identity key of a site, and any error of the run itself, after which it can be resumed.
     """
-    deployment = job.deployment
-    if deployment is None:
-        raise Unsupported("the job has no [deployment], so it names no sites; write one, or `fedsynth simulate` it")
+    deployment = job.deployed
     out, state = folder / "runs" / deployment.run, folder / "state" / deployment.run
     if out.exists():
         raise FedsynthError(
@@ -204,13 +202,13 @@ def run_deployed(
 
 def _exact(path: Path, job: Job) -> float | None:
     """Return the epsilon by exact accounting of the job's plan, if its file exists and it is less than the budget's."""
-    assert job.deployment is not None
-    if not job.deployment.plan or not path.is_file():
+    approved = job.deployed.plan
+    if not approved or not path.is_file():
         return None
     plan = Plan.load(path)
-    if plan.digest != job.deployment.plan:
+    if plan.digest != approved:
         raise FedsynthError(
-            f"{path} is the plan {plan.digest[:12]}, and the job runs under {job.deployment.plan[:12]}; put the "
+            f"{path} is the plan {plan.digest[:12]}, and the job runs under {approved[:12]}; put the "
             "approved plan there, or take the file away"
         )
     found = plan.guarantee

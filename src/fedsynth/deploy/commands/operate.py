@@ -153,16 +153,15 @@ def deploy_run(
     if exchange is None and (once or without):
         raise click.UsageError("--once and --without need --exchange FOLDER.")
     job, schema = _ready(folder)
-    assert job.deployment is not None
-    file = events_file(folder, job.deployment.run)
+    file = events_file(folder, job.deployed.run)
     reader = EventReader(file)
     if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
         raise errors.FedsynthError(
-            f"the run {job.deployment.run!r} is going on; `fedsynth deploy watch {folder}` shows it, `fedsynth deploy "
+            f"the run {job.deployed.run!r} is going on; `fedsynth deploy watch {folder}` shows it, `fedsynth deploy "
             f"stop {folder}` stops it"
         )
     if exchange is not None:
-        view = _over_files(folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+        view = _over_files(job, folder, exchange, reader, wait=not once, without=without or (), json_=json_)
     else:
         view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
     _report(view, json_)
@@ -182,12 +181,11 @@ def _over_flower(
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import estimate
 
-    assert job.deployment is not None
     control = FlowerControl(folder, connection)
     try:
         attempt = control.start()
         if not json_:
-            print(f"the SuperLink has taken on the run {job.deployment.run} (Flower's run {attempt})")
+            print(f"the SuperLink has taken on the run {job.deployed.run} (Flower's run {attempt})")
         # In a process: a thread that computes while the interpreter ends can crash it.
         aside = multiprocessing.get_context("fork").Process(
             target=_uninterrupted, args=(estimate, job, schema, reader.file, attempt), daemon=True
@@ -206,7 +204,7 @@ def _over_flower(
 
 
 def _over_files(
-    folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
+    job: Job, folder: Path, exchange: Path, reader: EventReader, *, wait: bool, without: Sequence[str], json_: bool
 ) -> RunView:
     """Run the job over files in a thread of this process, and show it until it ends."""
     from fedsynth.deploy.files.server import over_files
@@ -215,9 +213,10 @@ def _over_files(
     attempt = f"{_FILES}{secrets.token_hex(4)}"
     run = partial(
         run_watched,
-        folder / "job.toml",
+        job,
+        folder,
         attempt,
-        lambda job, tell: over_files(folder, exchange, wait=wait, without=without),
+        lambda job, tell: over_files(job, folder, exchange, wait=wait, without=without),
     )
     work = threading.Thread(target=_quietly(run), daemon=True)
     work.start()
@@ -244,19 +243,15 @@ def _ready(folder: Path) -> tuple[Job, Schema]:
     _require_federation(folder)
     file = folder / "job.toml"
     job = Job.load(file)
-    if job.deployment is None:
-        raise errors.Unsupported(
-            f"{file} has no [deployment] and names no sites; run it with `fedsynth simulate --config {file}`"
-        )
+    run = job.deployed.run
     schema = Schema.load(Path(job.schema))
     job.build_method(schema)
     job.build_trust()
     load_coordinator(folder)
-    out = folder / "runs" / job.deployment.run
+    out = folder / "runs" / run
     if out.exists():
         raise errors.FedsynthError(
-            f"the run {job.deployment.run!r} is complete, in {out}; for a new run, change the run name in [deployment] "
-            f"of {file}"
+            f"the run {run!r} is complete, in {out}; for a new run, change the run name in [deployment] of {file}"
         )
     return job, schema
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedsynth.deploy.files.folder import ExchangeFolder, ReadTimes, require_exchange
 from fedsynth.deploy.files.messages import MessageName
-from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, Unsupported, explained
+from fedsynth.errors import FedsynthError, Incomplete, InvalidParameter, explained
 from fedsynth.federation.ending import LARGEST
 from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import LARGEST_MESSAGE, LARGEST_REQUEST_HEAD, ForeignReply, Reply, WireError
@@ -328,24 +328,21 @@ class _Asked:
 
 @contextmanager
 def over_files(
-    folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
+    job: Job, folder: Path, exchange: Path, *, wait: bool = True, without: Collection[str] = ()
 ) -> Iterator[FileTransport]:
     """Return a context manager that yields the transport to a run's sites; the ``with`` block makes the run.
 
-    ``folder/job.toml`` holds the run's settings, with its sites (:class:`~fedsynth.runs.job.Job`). ``exchange`` is the
+    ``job`` holds the run's settings, with its sites, and ``folder`` is the server's. ``exchange`` is the
     folder that carries the files; ``wait`` says whether to wait for replies, and ``without`` names sites not to ask, as
     for :class:`FileTransport`. If the block ends without an error, the run is taken for complete, and its requests and
     replies are removed from ``exchange``; copies of them elsewhere are not needed any more. What stays is a file to
     each site that says that the run has ended, until the site has acknowledged it.
 
-    Raises :class:`Unsupported` if ``job.toml`` has no ``[deployment]``, the section that names the sites,
+    Raises :class:`Unsupported` if the job has no ``[deployment]``, the section that names the sites,
     :class:`InvalidParameter` for unknown sites in ``without``, and :class:`FedsynthError` if ``[deployment.peers]``
     lacks a site's identity key or ``exchange`` does not exist.
     """
-    path = folder / "job.toml"
-    deployment = Job.load(path).deployment
-    if deployment is None:
-        raise Unsupported(f"{path} has no [deployment], so it names no sites; `fedsynth deploy init` writes one")
+    deployment = job.deployed
     require_exchange(exchange)
     transport = FileTransport(
         exchange,

@@ -182,7 +182,9 @@ def attempt(folder: Path, superlink: str, certificates: bytes, token: str) -> No
         heartbeat = HeartbeatSender(partial(_beat, client))
         heartbeat.start()
         try:
-            outcome = run_watched(folder / "job.toml", str(task.run.run_id), partial(_transport, grid))
+            outcome = run_watched(
+                Job.load(folder / "job.toml"), folder, str(task.run.run_id), partial(_transport, grid)
+            )
             status, details = SubStatus.COMPLETED, ""
             _log.info("the table is in %s; %s", outcome.folder, outcome.statement.headline)
             for warning in outcome.statement.warnings():
@@ -231,7 +233,6 @@ def _beat(client: RuntimeHttpClient) -> bool:
 @contextmanager
 def _transport(grid: Grid, job: Job, tell: Tell) -> Iterator[FlowerTransport]:
     """Give the transport to a job's sites, once enough of them are there."""
-    assert job.deployment is not None
-    transport = FlowerTransport(grid, job.deployment.sites, job.deployment.deadline, tell=tell)
-    transport.wait(job.deployment.least)
+    transport = FlowerTransport(grid, job.deployed.sites, job.deployed.deadline, tell=tell)
+    transport.wait(job.deployed.least)
     yield transport

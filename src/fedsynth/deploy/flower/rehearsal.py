@@ -61,17 +61,15 @@ def rehearse(
     three servers, and ``TimeoutError`` if a process does not start or the run does not end in time.
     """
     job = Job.load(folder / "job.toml")
-    if job.deployment is None:
-        raise Unsupported(f"{folder / 'job.toml'} has no [deployment]; `fedsynth deploy init` writes one")
     if job.trust == "three-servers":
         raise Unsupported(
             'a rehearsal starts no compute servers; rehearse the job with trust = "trusted", which asks the same'
         )
     schema = Schema.load(job.schema)
-    rehearsed = replace(job, schema="schema.toml", deployment=replace(job.deployment, run=RUN, peers={}))
+    rehearsed = replace(job, schema="schema.toml", deployment=replace(job.deployed, run=RUN, peers={}))
     root = place / "federation"
     write_federation(root, rehearsed, schema, "localhost:443")  # the proxies are left out, and so is their port
-    if job.deployment.plan and (folder / PLAN).is_file():
+    if job.deployed.plan and (folder / PLAN).is_file():
         shutil.copy(folder / PLAN, root / PLAN)
     homes = {name: _site(root, name, rehearsed, table, place / name) for name, table in tables.items()}
     _enrol(root, homes)
@@ -113,8 +111,7 @@ def _site(root: Path, name: str, job: Job, table: Table, home: Path) -> Path:
         "plans": "any",
     }
     if (root / PLAN).is_file():
-        assert job.deployment is not None
-        content["policy"]["plans"] = {job.deployment.plan: str(root / PLAN)}
+        content["policy"]["plans"] = {job.deployed.plan: str(root / PLAN)}
     join(invitation, home, {**files, "site.toml": tomli_w.dumps(content)})
     write_frame(table.schema.decode(table, np.random.default_rng()), home / "rows.csv")
     return home

@@ -14,7 +14,7 @@ from fedsynth.deploy.enrolment import AUTHORITY
 from fedsynth.deploy.flower.files import nginx_file, toml_file
 from fedsynth.deploy.flower.services import server_services
 from fedsynth.deploy.roster import Invitation, Terms, to_text
-from fedsynth.errors import InvalidParameter, Unsupported
+from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import parse_address
 from fedsynth.files import private_folder, write_private
 from fedsynth.keys import KEY_BYTES, Keys
@@ -37,8 +37,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     host, port = parse_address(superlink)
     if ":" in host:
         raise InvalidParameter(f"--superlink {superlink}: give the server a host name, for its certificate")
-    if job.deployment is None:
-        raise Unsupported("the job has no [deployment], so it names no sites; give --sites")
+    sites = job.deployed.sites
     job.build_method(schema)
     job.build_trust()
     coordinator, authority = Keys(os.urandom(KEY_BYTES)), Authority.create()
@@ -76,7 +75,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
         "server/config.toml": toml_file("config.toml", ca=str(root / "server" / "ca.crt")),
     }
     contents |= {f"server/{file}": text for file, text in server_services(root, port).items()}
-    for name in job.deployment.sites:
+    for name in sites:
         contents[f"invitations/{name}.toml"] = to_text(Invitation(name, terms))
     _write_folder(root, contents)
     return terms
