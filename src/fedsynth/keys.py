@@ -14,7 +14,6 @@ Rule 4: a secret that two parties agree on never leaves them: every use is deriv
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -37,6 +36,10 @@ _NONCE = bytes(12)
 # an entry, and only the owner of one of the private keys looks it up.
 _shared: dict[tuple[bytes, bytes], bytes] = {}
 _MOST_SHARED = 2**18
+# Signatures, as (public key, signature, message), that hold, since this process made or verified them: in a simulation
+# all parties are in one process, and several sites may verify the same signature.
+_valid: set[tuple[bytes, bytes, bytes]] = set()
+_MOST_VALID = 2**14
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ class Keys:
     @cached_property
     def identity(self) -> bytes:
         """Public key (Ed25519, 32 bytes) with which others verify the party's signatures."""
-        return _signing(self.seed).public_key().public_bytes_raw()
+        return _signing(self.seed)[1]
 
     @cached_property
     def public(self) -> bytes:
@@ -110,7 +113,15 @@ def verified(public: bytes, signature: bytes, *message: str | bytes) -> bool:
     ``public`` are both keys of a party (:attr:`Keys.public`) or the first alone (:attr:`Keys.identity`); a malformed
     key or signature gives false.
     """
-    return _verified(public[:KEY_BYTES], signature, _SALT + _join(message))
+    claimed = (public[:KEY_BYTES], signature, _SALT + _join(message))
+    if claimed in _valid:
+        return True
+    try:
+        Ed25519PublicKey.from_public_bytes(claimed[0]).verify(signature, claimed[2])
+    except (InvalidSignature, ValueError):  # ValueError: the bytes are not a key
+        return False
+    _remember(claimed)
+    return True
 
 
 def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tuple[bytes, bytes]:
@@ -148,21 +159,23 @@ def sign(seed: bytes, *message: str | bytes) -> bytes:
 
     ``seed`` is that of a signing key (:attr:`Keys.seed`).
     """
-    return _signing(seed).sign(_SALT + _join(message))
+    private, public = _signing(seed)
+    said = _SALT + _join(message)
+    signature = private.sign(said)
+    _remember((public, signature, said))
+    return signature
 
 
-_signing = lru_cache(maxsize=2**11)(Ed25519PrivateKey.from_private_bytes)
+def _remember(valid: tuple[bytes, bytes, bytes]) -> None:
+    if len(_valid) >= _MOST_VALID:
+        _valid.clear()
+    _valid.add(valid)
 
 
-def _verify(public: bytes, signature: bytes, message: bytes) -> bool:
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):  # ValueError: the bytes are not a key
-        return False
-    return True
-
-
-_verified: Callable[[bytes, bytes, bytes], bool] = lru_cache(maxsize=2**12)(_verify)  # once for all sites of a process
+@lru_cache(maxsize=2**11)
+def _signing(seed: bytes) -> tuple[Ed25519PrivateKey, bytes]:
+    private = Ed25519PrivateKey.from_private_bytes(seed)
+    return private, private.public_key().public_bytes_raw()
 
 
 def public_key(private: bytes) -> bytes:

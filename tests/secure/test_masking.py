@@ -276,3 +276,19 @@ def test_signatures_bind_signer_and_message():
     assert not keys.verified(b"no key", signature, "keys", b"question", "alice")
     assert public != keys.Keys(bytes(32)).identity
     assert seed not in (SECRET, public)
+
+
+def test_a_signature_is_remembered_for_its_key_and_message_alone(monkeypatch):
+    """A process need not verify what it signed; all else is verified, also once much has been forgotten."""
+    owner, other = (keys.Keys(secret * 32) for secret in (b"a", b"b"))
+    signature = owner.sign("purpose", b"message")
+    assert keys.verified(owner.public, signature, "purpose", b"message")
+    assert not keys.verified(owner.public, signature, "purpose", b"another message")
+    assert not keys.verified(owner.public, signature, "another purpose", b"message")
+    assert not keys.verified(other.public, signature, "purpose", b"message")
+    assert not keys.verified(owner.public, bytes(64), "purpose", b"message")
+    monkeypatch.setattr(keys, "_MOST_VALID", 1)
+    other.sign("purpose", b"message")
+    assert len(keys._valid) == 1
+    assert keys.verified(owner.public, signature, "purpose", b"message")
+    assert not keys.verified(owner.public, signature, "purpose", b"another message")
