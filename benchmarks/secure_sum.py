@@ -78,12 +78,12 @@ class Metered(InProcess):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hide the caches of other sites: verified signatures, and keys agreed on by pairs."""
-        kept = keys._shared, keys._verified
-        keys._shared, keys._verified = self.shared, keys._verify
+        kept = keys._shared, keys._valid
+        keys._shared, keys._valid = self.shared, set()
         try:
             yield
         finally:
-            keys._shared, keys._verified = kept
+            keys._shared, keys._valid = kept
 
     def reset(self) -> None:
         """Set all meters to zero."""

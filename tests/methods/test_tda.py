@@ -149,7 +149,7 @@ def test_more_budget_comes_closer():
     sites = [rows(1500, seed) for seed in range(2)]
     real = association_matrix(concatenate(sites))
     errors = []
-    for epsilon in (0.05, 1.0, 20.0):
+    for epsilon in (0.05, 0.2, 20.0):  # from 1 on, the error is that of 3000 rows without noise
         runs = [
             FedTDA().fit(federate(sites, SCHEMA, Budget(epsilon, 1e-6), trust=TrustedServer(), seed=seed))
             for seed in range(5)

@@ -37,7 +37,7 @@ from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.trust import Aggregation, Released, SumProtocol, Trust, VaultProtocol, sums_of
 from fedsynth.federation.vault import Vault, VaultQuestion
-from fedsynth.federation.wire import AuditPosition, Reply, Request, Verb, decode, encode, sign_request
+from fedsynth.federation.wire import ATTEMPT, AuditPosition, Reply, Request, Verb, decode, encode, sign_request
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry, Ledger
@@ -658,10 +658,11 @@ class Federation:
 
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; record sizes and lost sites, and raise an error if a site refused."""
-        messages = [
-            Message.of(site, self.identities[site], request, self.coordinator, self.seen.get(site, AuditPosition()))
-            for site, request in asked
-        ]
+        attempt = bytes(ATTEMPT) if self.seeded else None  # a simulation with a seed sends the same bytes each time
+        messages = []
+        for site, request in asked:
+            seen = self.seen.get(site, AuditPosition())
+            messages.append(Message.of(site, self.identities[site], request, self.coordinator, seen, attempt))
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             request, head = message.request, message.request.head
             self.ledger.count(request.question, request.turn, message.site, message.size, len(reply.data))

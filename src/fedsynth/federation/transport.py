@@ -55,13 +55,21 @@ class Message:
     attempt: bytes
 
     @classmethod
-    def of(cls, site: str, identity: bytes, request: Request, coordinator: Keys, seen: AuditPosition) -> Message:
+    def of(
+        cls,
+        site: str,
+        identity: bytes,
+        request: Request,
+        coordinator: Keys,
+        seen: AuditPosition,
+        attempt: bytes | None = None,
+    ) -> Message:
         """Return a new sending of ``request`` to the site of this name, signed by the coordinator.
 
         ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
-        knows; it is sent along.
+        knows; it is sent along. ``attempt`` (8 bytes) is random if it is ``None``.
         """
-        attempt = os.urandom(ATTEMPT)
+        attempt = os.urandom(ATTEMPT) if attempt is None else attempt
         head = write_head(coordinator, site, request, seen, attempt)
         return cls(site, identity, request, coordinator, head, attempt)
 
