@@ -60,6 +60,15 @@ def test_type_checkers_see_what_the_table_says():
     assert seen == fedsynth._HOME
 
 
+def test_a_federation_and_a_method_load_neither_pandas_nor_scipy():
+    """They take longer to import than all else, and tables that are encoded need neither."""
+    code = (
+        "import sys; from fedsynth import OneShot, federate; print({'pandas', 'scipy', 'pyarrow'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"
+
+
 def test_importing_the_package_imports_nothing_of_it():
     code = "import sys, fedsynth; dir(fedsynth); print(sorted(m for m in sys.modules if m.startswith('fedsynth')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fedsynth.errors import InvalidParameter
 from fedsynth.schema.canonical import canonical_texts
 from fedsynth.schema.columns import distinct_values, is_missing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNKNOWN = np.frombuffer(hashlib.sha256(b"").digest()[:8], dtype=np.uint64)[0]
 """What :func:`identify` returns for a row without an identifier (missing, or empty text)."""
@@ -98,6 +100,8 @@ def identify(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> NDArray[np.u
 
 def _identifiers(ids: Sequence[Any] | NDArray[Any] | pd.Series[Any]) -> tuple[NDArray[np.int64], list[str]]:
     """Return for each row the position of its identifier in a list of texts, and this list."""
+    import pandas as pd  # takes longer to import than all else
+
     which, distinct = distinct_values(ids if isinstance(ids, pd.Series) else pd.Series(ids, dtype=object))
     return which, [*map(_identifier, distinct), ""]
 
