@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 from tests.attacks.world import (
@@ -15,6 +16,7 @@ from tests.attacks.world import (
     converse,
     counts,
     question,
+    read,
     reply_of,
     rows_of,
     secure_sites,
@@ -24,9 +26,10 @@ from tests.attacks.world import (
 )
 from tests.tables import contingency
 
+from fedsynth.federation.events import MaskAnswer
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.site import Site, rows_digest
-from fedsynth.federation.wire import encode
+from fedsynth.federation.wire import ForeignReply, encode, open_reply
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import Budget, Cost, Norms, Unit
 from fedsynth.privacy.release import Gaussian
@@ -76,6 +79,23 @@ def test_a06_a_session_does_not_go_on_under_other_terms():
         assert ask(changed, following).code == "refused"
         assert changed.account.spent() == before
         assert turns
+
+
+def test_a06_a_site_does_not_sign_its_answer_as_one_to_another_message_of_the_turn():
+    """A turn is answered once: to another event, the reply names the message that the answer was made for."""
+    sites = secure_sites(4, SecureSum())
+    asked = question(trust="secure")
+    heard = converse(sites, asked, MASKED + 1)[MASKED]["site-0"]
+    event = heard.message.event
+    assert isinstance(event, MaskAnswer)
+    boxes = event.boxes.copy()
+    boxes.flat[0] ^= 1
+    other = asked.at(MASKED, msgspec.structs.replace(event, boxes=boxes))
+    data = reply_of(sites[0], other)
+    with pytest.raises(ForeignReply, match="answers another request"):
+        read(sites[0], other, data)
+    assert open_reply(data, "site-0", None)[0].message == heard.message.digest
+    assert read(sites[0], heard.message, reply_of(sites[0], heard.message)).code == "answered"
 
 
 def test_a06_a_charge_without_a_reply_is_not_answered_under_other_terms():

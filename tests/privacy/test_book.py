@@ -877,6 +877,22 @@ def contents(path: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_run_whose_name_was_flipped_does_not_begin_anew(path, closed):
+    """Its row is never read under the other name, so that its hash shows nothing: the run could spend its limit again."""
+    account = Book(path)
+    account.begin(charge(0))
+    account.store(key(0), 0, b"reply")
+    run = charge(0).run
+    if closed:
+        account.close(run)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("UPDATE runs SET run = 'rum' WHERE run = ?", [run]).rowcount == 1
+    connection.close()
+    with pytest.raises(FedsynthError, match=f"the record of the run {run} is missing"):
+        Book(path).begin(charge(1))
+
+
 def test_flipped_bits_are_found(path):
     account = Book(path)
     for number in range(12):

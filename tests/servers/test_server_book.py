@@ -94,6 +94,15 @@ def test_the_deposits_of_a_run_add_up_and_count_once(books: Books):
     assert [book.spent("other").epsilon for book in books] == [1.0] * SERVERS
 
 
+def test_a_deposit_that_was_charged_is_refused_once_the_terms_are_narrower(books: Books):
+    request = World(budget=Budget(1.0, 0.0), books=books).request(release=Deposit(epsilon=0.8))
+    vault = World(budget=Budget(1.0, 0.0), books=books).begin(request)
+    narrower = World(budget=Budget(0.5, 0.0), books=books)
+    with pytest.raises(BudgetExceeded, match="of this run exceed the budget in this server's terms"):
+        narrower.begin(request)
+    assert World(budget=Budget(1.0, 0.0), books=books).begin(request) == vault
+
+
 def test_a_run_without_noise_has_no_limit(books: Books):
     world = World(budget=Budget.none(), exact=True, books=books)
     vault = world.filled(release=Deposit())

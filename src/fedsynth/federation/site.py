@@ -48,6 +48,7 @@ from fedsynth.federation.query import (
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.trust import SumProtocol, Trust, sums_of
 from fedsynth.federation.wire import (
+    DIGEST,
     UNKNOWN,
     VERSION,
     AuditPosition,
@@ -163,13 +164,14 @@ class Site:
             return SiteReply(write_reply(self._seed, self.name, UNKNOWN, write_answer("refused", AuditPosition())))
         request, seconds = self._read(found, len(data))
         try:
-            answer = self._answered(found, request)
+            stored = self._answered(found, request)
         except Exception as error:
             what = "site %s: a message could be neither answered nor recorded: %s"
             _log.error(what, self.name, reason_of(error), exc_info=is_fault(error))
-            answer = write_answer("failed", AuditPosition())
-        asked = ReplyHead(found.digest, found.message)
-        return SiteReply(write_reply(self._seed, self.name, asked, answer), seconds)
+            stored = _naming(found.message, write_answer("failed", AuditPosition()))
+        # A turn that was answered keeps its answer: to another message of that turn, the reply names the first one.
+        asked = ReplyHead(found.digest, stored[:DIGEST].hex())
+        return SiteReply(write_reply(self._seed, self.name, asked, stored[DIGEST:]), seconds)
 
     @cached_property
     def _seed(self) -> bytes:
@@ -194,6 +196,9 @@ class Site:
                     "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
                 )
             request = Request.read(found.body, self.policy.kinds)
+            told = (found.head.run, found.head.step, found.head.turn)
+            if told != (request.head.run, request.head.step, request.turn):
+                raise WireError("the request's head tells another run, step or turn than its message")
             self.policy.check(request, self.rows.schema)
             sums = self.policy.trusts[request.head.trust].sums
             if isinstance(request.query, Training) and sums is not None and request.turn == sums.reads:
@@ -262,7 +267,12 @@ class Site:
         known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
         last = self.account.note(code, request=digest, reason=reason, **facts, **more)
-        return write_answer(code, AuditPosition.signed(self._seed, self.name, *last))
+        return _naming(digest, write_answer(code, AuditPosition.signed(self._seed, self.name, *last)))
+
+
+def _naming(message: str, answer: bytes) -> bytes:
+    """Return an answer as the account stores it: behind the digest (hex) of the message that it was made for."""
+    return bytes.fromhex(message) + answer
 
 
 class _Failed(Exception):
@@ -361,9 +371,9 @@ class _Turn:
         seen = AuditPosition.signed(self.identity, self.name, self._opened.row, self._opened.chain)
         body = encode(answer)
         if not sealed:
-            return write_answer("answered", seen, body)
+            return _naming(digest, write_answer("answered", seen, body))
         box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.name, digest)
-        return write_answer("answered", seen, *box, sealed=True)
+        return _naming(digest, write_answer("answered", seen, *box, sealed=True))
 
     @property
     def trust(self) -> Trust:

@@ -59,6 +59,7 @@ from fedsynth.privacy.book_file import (
     Records,
     RejectedRecord,
     RunRecord,
+    damaged,
     short,
 )
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, ProtectedChange
@@ -155,6 +156,8 @@ class Book:
             before = records.head()
             head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
             if run is None:
+                if records.execute("SELECT 1 FROM questions WHERE run = ?", charge.run).fetchone():
+                    raise damaged(records.path, f"the record of the run {charge.run} is missing")
                 run = RunRecord(charge.run, 0, charge.rows, Cost(), charge.per_run, 0.0, head.change)
             if run.change != head.change:
                 raise Refused(

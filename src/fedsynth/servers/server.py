@@ -681,13 +681,17 @@ class ComputeParty:
         """Charge what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
         cost = deposit.cost(Norms(1.0, 1.0)) if deposit.rho or deposit.epsilon else Cost()
         asked = (vault, head.run, head.step, head.verb, _text(deposit), cost, _text((head.unit, head.neighbours)))
+        limit = self.terms.agreed.budget
+        exceeded = BudgetExceeded(
+            "the deposits of this run exceed the budget in this server's terms; run the job with at most their epsilon "
+            "and delta"
+        )
         try:
-            self.book.begin(Charge(*asked, _NO_LIMIT, self.terms.agreed.budget, _WHOM, _WHOM))
+            self.book.begin(Charge(*asked, _NO_LIMIT, limit, _WHOM, _WHOM))
         except BudgetExceeded as error:
-            raise BudgetExceeded(
-                "the deposits of this run exceed the budget in this server's terms; run the job with at most their "
-                "epsilon and delta"
-            ) from error
+            raise exceeded from error
+        if not limit.covers(self.book.spent(head.run)):  # the terms were narrowed after the deposit was charged
+            raise exceeded
 
     def _price(self, question: Question, held: _Vault, spent: float) -> float:
         """Return the price of a question; raises :class:`BudgetExceeded` if the deposit has less than that left."""
