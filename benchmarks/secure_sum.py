@@ -54,6 +54,7 @@ class Metered(InProcess):
     down: int = 0
     up: int = 0
     shared: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
+    valid: set[tuple[bytes, bytes, bytes]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Connect the members."""
@@ -77,13 +78,13 @@ class Metered(InProcess):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hide the caches of other sites: verified signatures, and keys agreed on by pairs."""
-        kept = keys._shared, keys._verified
-        keys._shared, keys._verified = self.shared, keys._verify
+        """Hide the caches of other sites: valid signatures, and keys agreed on by pairs."""
+        kept = keys._shared, keys._valid
+        keys._shared, keys._valid = self.shared, self.valid
         try:
             yield
         finally:
-            keys._shared, keys._verified = kept
+            keys._shared, keys._valid = kept
 
     def reset(self) -> None:
         """Set all meters to zero."""
