@@ -38,7 +38,7 @@ class Terms:
         """
         return "replace" if self.public_sizes else "add-remove"
 
-    @property
+    @cached_property
     def change(self) -> ProtectedChange:
         """The change of a table that every release must hide: :attr:`unit` and :attr:`neighbours`."""
         return ProtectedChange(self.unit, self.neighbours)

@@ -55,7 +55,7 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit, protect
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, ProtectedChange, Unit, protect
 from fedsynth.privacy.noise import add_noise
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
@@ -376,7 +376,9 @@ def test_all_rows_of_a_patient_move_a_sum_no_further_than_the_unit_declares():
     weights[-1] = -30.0
     for rate in (1.0, 0.3):
         query = GradientSum(rate, weights_digest(weights), NETWORK, encoders, 1.0, grid_for(1.0, cells))
-        declared = [protect(query.sensitivity(schema), Unit(rows), "add-remove", pooled=False).l2 for rows in (1, 40)]
+        declared = [
+            protect(query.sensitivity(schema), ProtectedChange(Unit(rows)), pooled=False).l2 for rows in (1, 40)
+        ]
         moved = exactly(query, concatenate([others, patient]), weights) - exactly(query, others, weights)
         assert declared[1] == 40 * declared[0]
         assert 0.5 * rate * declared[1] < np.linalg.norm(moved.astype(float)) <= declared[1] * min(1, 1.5 * rate)

@@ -419,7 +419,7 @@ LOCAL, POOLED = "local", "pooled"
 def _paid(release: Gaussian | Laplace, terms: ProtectedChange, trust: str, person: ProtectedChange) -> Cost:
     """Return what a release costs a person, from the standard deviation of its noise alone."""
     pooled = trust == POOLED
-    norms = protect(Sensitivity(1.0, 1.0), terms.unit, terms.neighbours, pooled=pooled)
+    norms = protect(Sensitivity(1.0, 1.0), terms, pooled=pooled)
     rows = person.unit.rows * (2 if person.neighbours == "replace" else 1)  # one removed and one added
     distance = rows * (person.unit.sites if pooled else 1)
     answers = 1 if pooled else person.unit.sites  # of which each has noise of its own
@@ -449,7 +449,7 @@ def test_the_total_bounds_what_any_sequence_costs_a_person(seed):
         laws: list[Gaussian | Laplace] = [Gaussian(draw.uniform(1e-6, 1)), Laplace(draw.uniform(1e-3, 1))]
         release = draw.choice(laws)
         trust = draw.choice((LOCAL, POOLED))
-        norms = protect(Sensitivity(1.0, 1.0), terms.unit, terms.neighbours, pooled=trust == POOLED)
+        norms = protect(Sensitivity(1.0, 1.0), terms, pooled=trust == POOLED)
         cost = release.cost(norms) * times_charged(terms.unit, pooled=trust == POOLED)
         account.begin(charge(number, terms, least, cost, total=endless, per_run=endless))
         made.append((release, terms, trust))
@@ -476,7 +476,7 @@ def test_the_most_charged_site_bounds_what_a_person_at_several_sites_pays(seed):
             least = least.covering(_random_change(draw, "add-remove"))
         release, trust = Gaussian(draw.uniform(1e-6, 1)), draw.choice((LOCAL, POOLED))
         asked = sorted(draw.sample(range(4), draw.randrange(1, 5)))
-        norms = protect(Sensitivity(1.0, 1.0), least.unit, least.neighbours, pooled=trust == POOLED)
+        norms = protect(Sensitivity(1.0, 1.0), least, pooled=trust == POOLED)
         cost = release.cost(norms) * times_charged(least.unit, pooled=trust == POOLED)
         for at in asked:
             accounts[at].begin(charge(number, least, least, cost, total=endless, per_run=endless))
@@ -487,7 +487,7 @@ def test_the_most_charged_site_bounds_what_a_person_at_several_sites_pays(seed):
     truly = 0.0
     for release, terms, trust, asked in made:
         among = len(set(here) & set(asked))
-        norms = protect(Sensitivity(1.0, 1.0), terms.unit, terms.neighbours, pooled=trust == POOLED)
+        norms = protect(Sensitivity(1.0, 1.0), terms, pooled=trust == POOLED)
         ratio = least.unit.rows / release.sigma(norms.l2)
         truly += (among * ratio) ** 2 / 2 if trust == POOLED else among * ratio**2 / 2
     assert max(accounts[at].spent().rho for at in here) * (1 + 1e-9) >= truly

@@ -879,7 +879,7 @@ def contents(path: Path) -> list[Any]:
 
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_run_whose_name_was_flipped_does_not_begin_anew(path, closed):
-    """Its row is never read under the other name, so that its hash shows nothing: the run could spend its limit again."""
+    """Its row is never read under the other name, so its hash shows nothing: the run could spend its limit anew."""
     account = Book(path)
     account.begin(charge(0))
     account.store(key(0), 0, b"reply")

@@ -18,6 +18,7 @@ from fedsynth.privacy.cost import (
     Budget,
     Cost,
     Norms,
+    ProtectedChange,
     Sensitivity,
     Unit,
     epsilon_of,
@@ -175,10 +176,10 @@ def test_replacement_is_twice_a_removal_unless_the_query_knows_better():
 
 def test_a_person_moves_a_sum_by_all_rows_at_all_pooled_sites():
     norms, unit = Sensitivity(3, 2, 4, 2.5), Unit(rows=5, sites=3)
-    assert protect(norms, Unit(), "add-remove", pooled=True) == (3, 2, 1)
-    assert protect(norms, unit, "add-remove", pooled=False) == (15, 10, 5)  # each site adds its own noise
-    assert protect(norms, unit, "add-remove", pooled=True) == (45, 30, 15)
-    assert protect(norms, unit, "replace", pooled=True) == (60, 37.5, 15)
+    assert protect(norms, ProtectedChange(Unit()), pooled=True) == (3, 2, 1)
+    assert protect(norms, ProtectedChange(unit), pooled=False) == (15, 10, 5)  # each site adds its own noise
+    assert protect(norms, ProtectedChange(unit), pooled=True) == (45, 30, 15)
+    assert protect(norms, ProtectedChange(unit, "replace"), pooled=True) == (60, 37.5, 15)
     assert times_charged(unit, pooled=False) == 3
     assert times_charged(unit, pooled=True) == times_charged(Unit(rows=5), pooled=False) == 1
 
@@ -195,7 +196,7 @@ def test_no_person_pays_more_than_the_most_charged_site(data):
         asked = data.draw(st.sets(st.integers(0, sites - 1), min_size=1))
         pooled = data.draw(st.booleans())
         release = data.draw(st.sampled_from([Laplace(0.5), Laplace(0.1)]))
-        sized_for = protect(Sensitivity(1, 1), unit, "add-remove", pooled=pooled).l2
+        sized_for = protect(Sensitivity(1, 1), ProtectedChange(unit), pooled=pooled).l2
         charged = release.cost(Norms(1, 1)) * times_charged(unit, pooled=pooled)
         for site in asked:
             charges[site] += charged

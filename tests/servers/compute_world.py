@@ -19,7 +19,7 @@ import pandas as pd
 from tests.ports import kept_ports
 
 from fedsynth import Budget, Categorical, Schema, federate
-from fedsynth.deploy.roster import Member, Roster, Terms
+from fedsynth.deploy.roster import InvitedTerms, Member, Roster
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.simulate import _secret
 from fedsynth.files import private_folder, write_private
@@ -30,7 +30,7 @@ from fedsynth.servers.links import ServerCard, card_of
 from fedsynth.servers.remote import RemoteServers
 from fedsynth.servers.trust import ThreeServers
 from fedsynth.servers.vault import Servers
-from fedsynth.terms import Terms as RunTerms
+from fedsynth.terms import Terms
 
 COMMAND = [sys.executable, "-c", "from fedsynth.cli.app import main; main()", "compute-server", "serve"]
 
@@ -114,7 +114,7 @@ def agreement(
     questions: int = 64,
 ) -> AgreedTerms:
     """Return what the operators of the servers agreed to."""
-    terms = Terms(
+    terms = InvitedTerms(
         superlink="fed.example.org:443",
         coordinator=coordinator.public.hex(),
         authority="",
@@ -138,7 +138,7 @@ class Deployed(ThreeServers):
     coordinator: Keys | None = None
     questions: int = 64
 
-    def in_process(self, secret: Callable[[str], bytes], terms: RunTerms, coordinator: bytes) -> ThreeServers:
+    def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> ThreeServers:
         assert self.start is not None
         assert self.coordinator is not None
         assert self.coordinator.public == coordinator

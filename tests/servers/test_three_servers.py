@@ -22,7 +22,7 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import sign_request
 from fedsynth.keys import Keys, seal
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Norms, ProtectedChange, Unit
 from fedsynth.privacy.noise import KeyedBits, discrete_gumbel, gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace
 from fedsynth.rows import concatenate
@@ -652,17 +652,17 @@ def test_no_utility_moves_by_more_than_the_noise_is_made_for(tables, data):
     assert max(sums) < 2**113
     nothing = words_of([0])
     found = [utilities(roots(words_of([one]), nothing, nothing), question)[0] for one in sums]
-    assert abs(int(found[0]) - int(found[1])) <= question.moved(unit, neighbours)
+    assert abs(int(found[0]) - int(found[1])) <= question.moved(ProtectedChange(unit, neighbours))
     assert abs(int(found[0])) < 2**52
 
 
 def test_sensitivity_is_reached_and_scaled_by_persons():
     question = draw_of("0" * 64, (0,), (3,), weights=[3, 7])
-    assert question.moved(ONE_ROW, "add-remove") == GRAIN * 7
-    assert question.moved(Unit(2, 3), "add-remove") == GRAIN * 7 * 6
-    assert question.moved(ONE_ROW, "replace") == GRAIN * 7 * 2
-    assert question.moved(Unit(5, 2), "replace") == GRAIN * 7 * 15  # ceil(10 sqrt(2))
-    assert question.scale(ONE_ROW, "add-remove") == pytest.approx(2 * GRAIN * 7 / Exponential(0.1).epsilon, rel=1e-3)
+    assert question.moved(ProtectedChange()) == GRAIN * 7
+    assert question.moved(ProtectedChange(Unit(2, 3))) == GRAIN * 7 * 6
+    assert question.moved(ProtectedChange(ONE_ROW, "replace")) == GRAIN * 7 * 2
+    assert question.moved(ProtectedChange(Unit(5, 2), "replace")) == GRAIN * 7 * 15  # ceil(10 sqrt(2))
+    assert question.scale(ProtectedChange()) == pytest.approx(2 * GRAIN * 7 / Exponential(0.1).epsilon, rel=1e-3)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -679,7 +679,7 @@ def two_gumbels(gaps: np.ndarray, draws: int, seed: int) -> np.ndarray:
 def test_draws_have_the_frequencies_of_the_exponential_mechanism_with_two_gumbels():
     """10,000 draws of the steps that servers take, against 10 times as many of the plain mechanism."""
     question = draw_of("0" * 64, (0,), (1,), (2,), (3,), weights=[4, 3, 2, 1], penalties=[2, 0, 1, 0], rho=0.02)
-    scale = question.scale(ONE_ROW, "add-remove")
+    scale = question.scale(ProtectedChange())
     assert scale is not None
     sums = words_of([90, 60, 500, 700])
     counts = np.zeros(4)
@@ -699,7 +699,7 @@ def test_draws_have_the_frequencies_of_the_exponential_mechanism_with_two_gumbel
 
 def test_with_one_servers_gumbels_known_the_other_alone_makes_the_exponential_mechanism():
     question = draw_of("0" * 64, (0,), (1,), (2,), weights=[2, 1, 1], rho=0.05)
-    scale = question.scale(ONE_ROW, "add-remove")
+    scale = question.scale(ProtectedChange())
     assert scale is not None
     known = discrete_gumbel(scale, 3, KeyedBits(b"k" * 32, b"known"))
     exact = utilities(np.array([5, 20, 8]), question) + known

@@ -37,11 +37,11 @@ from fedsynth.deploy.roster import (
     Acceptance,
     Admission,
     Invitation,
+    InvitedTerms,
     JoinRequest,
     Member,
     Roster,
     SignedRoster,
-    Terms,
     load,
     to_text,
 )
@@ -268,7 +268,7 @@ class Enrolment:
     """
 
     folder: Path
-    terms: Terms
+    terms: InvitedTerms
     sites: tuple[str, ...]
     admitted: dict[str, JoinRequest] = field(default_factory=dict)
 

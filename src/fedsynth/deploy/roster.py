@@ -57,12 +57,12 @@ def fingerprint(purpose: str, content: bytes) -> str:
     return " ".join(digits[start : start + 5] for start in range(0, _DIGITS, 5))
 
 
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class InvitedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Terms that a site accepts when it joins, the same for all sites: the coordinator, the network, the intended run.
 
     ``superlink`` is the address HOST:PORT of the Flower server that sites connect to, ``coordinator`` both public keys
-    (hexadecimal, :attr:`Keys.public <fedsynth.keys.Keys.public>`), ``authority`` the
-    certificate (PEM) of the authority that signs all other certificates, and ``schema`` the agreed schema (TOML).
+    (hexadecimal, :attr:`Keys.public <fedsynth.keys.Keys.public>`), ``authority`` the certificate (PEM) of the authority
+    that signs all other certificates, and ``schema`` the agreed schema (TOML).
 
     The others describe the intended run, and a site's policy is drafted from them: the name of the ``method``, the
     budget (``epsilon``, ``delta``), the name of the ``trust`` model, and who is protected: a person with up to
@@ -113,7 +113,7 @@ class _OfSite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 class Invitation(_OfSite, frozen=True, tag="invitation"):
     """The coordinator's invitation to the site named ``site`` to join a federation under these ``terms``."""
 
-    terms: Terms
+    terms: InvitedTerms
 
 
 class JoinRequest(_OfSite, frozen=True, tag="request"):
@@ -219,8 +219,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All sites of a federation (``members``, sorted by name) with their public keys, for all sites to sign.
 
-    ``terms`` is the digest of the :class:`Terms` that they accepted. Raises :class:`FedsynthError` for names that are
-    repeated or not in alphabetical order, and for two sites with one key.
+    ``terms`` is the digest of the :class:`InvitedTerms` that they accepted. Raises :class:`FedsynthError` for names
+    that are repeated or not in alphabetical order, and for two sites with one key.
     """
 
     terms: _Key

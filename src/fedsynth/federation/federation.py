@@ -453,12 +453,12 @@ class Federation:
         return AdaptiveSelection(pick, look, steps)
 
     def _norms(self, query: Query, *, pooled: bool) -> Norms:
-        return protect(query.sensitivity(self.schema), self.terms.unit, self.terms.neighbours, pooled=pooled)
+        return protect(query.sensitivity(self.schema), self.terms.change, pooled=pooled)
 
-    def _charge(self, request: Request, sites: Sequence[str]) -> Entry:
+    def _charge(self, request: Request, sites: Sequence[str], quote: Quote | None = None) -> Entry:
         """Record a question in the server's ledger, and return the entry."""
-        quote = Quote(request.head, request.query, self.schema, self.trust)
-        entry = quote.entry(sites, request.question)
+        quote = quote or Quote(request, self.schema, self.trust)
+        entry = quote.entry(sites)
         self.ledger.record(entry)
         self.noise.add(quote, entry, self.budget, len(self.identities))
         return entry
@@ -599,9 +599,9 @@ class Federation:
 
     def _aggregation(self, request: Request, sites: Sequence[str]) -> Aggregation:
         """Record one sum in the server's ledger and return its aggregation, before any message is sent."""
-        quote = Quote(request.head, request.query, self.schema, self.trust)
+        quote = Quote(request, self.schema, self.trust)
         found = self.require_sums().aggregation(request.question, quote.noise, quote.norms, sites, self._bits(request))
-        self._charge(request, sites)
+        self._charge(request, sites, quote)
         return found
 
     def _converse(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -486,8 +487,8 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
     is not of that kind.
     """
     if kind in BUILT_IN:
-        found = named(BUILT_IN[kind])
-    elif others is not None and kind in others:
+        return _built_in(kind)
+    if others is not None and kind in others:
         place = others[kind]
         found = named(place) if isinstance(place, str) else place
     elif others is None and kind in PUBLISHED:
@@ -500,6 +501,11 @@ def query_class(kind: str, others: Kinds | None = NO_OTHERS) -> type[Query] | ty
             "package that this site trusts in [policy.kinds]"
         )
     return checked_class(found, kind)
+
+
+@cache
+def _built_in(kind: str) -> type[Query] | type[Selection]:
+    return checked_class(named(BUILT_IN[kind]), kind)
 
 
 def checked_class(found: Any, kind: str) -> type[Query] | type[Selection]:

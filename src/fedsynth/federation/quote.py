@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedsynth.federation.query import AnyQuery, Query
+from fedsynth.federation.query import Query
 from fedsynth.federation.trust import Trust, sums_of
-from fedsynth.federation.wire import QuestionHead
+from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import Cost, Norms, protect, times_charged
 from fedsynth.privacy.ledger import Entry
 from fedsynth.privacy.noise import noise_std
@@ -26,19 +26,17 @@ def noise_of(release: Release) -> Release:
 class Quote:
     """Sensitivity, noise and cost of a question, derived from the question, the schema and the trust model alone.
 
-    ``head`` holds the question's price and terms (:class:`~fedsynth.federation.wire.QuestionHead`), and ``query`` what
-    it asks.
+    The ``request`` holds the question: what it asks, its price and its terms.
     """
 
-    head: QuestionHead
-    query: AnyQuery
+    request: Request
     schema: Schema
     trust: Trust
 
     @property
     def pooled(self) -> bool:
         """Whether noise is added to the sum over sites, rather than by each site to its own answer."""
-        verb = self.head.verb
+        verb = self.request.head.verb
         return verb == "deposit" or (verb == "sum" and self.trust.pooled)
 
     @property
@@ -48,7 +46,8 @@ class Quote:
         It is :class:`~fedsynth.privacy.release.Exact`, no noise, for the verb ``average``: the sites' training adds
         noise already.
         """
-        return Exact() if self.head.verb == "average" else noise_of(self.head.release)
+        head = self.request.head
+        return Exact() if head.verb == "average" else noise_of(head.release)
 
     @cached_property
     def norms(self) -> Norms:
@@ -57,10 +56,16 @@ class Quote:
         Both are 1 for a selection: how far a record moves its utilities is its span
         (:class:`~fedsynth.federation.query.UtilityBound`).
         """
-        if not isinstance(self.query, Query):
+        query = self.request.query
+        if not isinstance(query, Query):
             return Norms(1.0, 1.0)
-        sensitivity = self.query.sensitivity(self.schema)
-        return protect(sensitivity, self.head.unit, self.head.neighbours, pooled=self.pooled)
+        return protect(query.sensitivity(self.schema), self.request.head.change, pooled=self.pooled)
+
+    @cached_property
+    def cells(self) -> int:
+        """Number of integers in an answer: the cells of a query, or the draws of a selection."""
+        query = self.request.query
+        return query.cells(self.schema) if isinstance(query, Query) else query.steps
 
     @property
     def times(self) -> int:
@@ -69,24 +74,23 @@ class Quote:
         It is 1 if noise is added once, to the sum over sites. Otherwise it is the number of sites that a person may be
         at, since each of these releases an answer with its own noise.
         """
-        return times_charged(self.head.unit, pooled=self.pooled)
+        return times_charged(self.request.head.unit, pooled=self.pooled)
 
     @property
     def cost(self) -> Cost:
         """The question's cost to one person, as charged at each site."""
-        return self.head.release.cost(self.norms) * self.times
+        return self.request.head.release.cost(self.norms) * self.times
 
-    def entry(self, sites: Sequence[str], question: str) -> Entry:
-        """Return the ledger's entry for the question, of which ``question`` is the digest, put to ``sites`` (names).
+    def entry(self, sites: Sequence[str]) -> Entry:
+        """Return the ledger's entry for the question, put to ``sites`` (names).
 
         Raises :class:`~fedsynth.errors.Unsupported` for a sum under a trust model without sums.
         """
-        head, std = self.head, math.nan
+        head, query, std = self.request.head, self.request.query, math.nan
         if head.verb == "sum":
             std = sums_of(self.trust).std(self.noise, self.norms, len(sites))
         elif head.verb == "each":
             std = noise_std(self.noise, self.norms)
-        cells = self.query.cells(self.schema) if isinstance(self.query, Query) else self.query.steps
-        unit = self.query.unit if isinstance(self.query, Query) else 1.0
-        cost, asked = self.cost, tuple(sites)
-        return Entry(head.step, head.verb, head.kind, head.release, asked, cells, cost, std / unit, question)
+        std /= query.unit if isinstance(query, Query) else 1.0
+        what, asked = (head.step, head.verb, head.kind, head.release), tuple(sites)
+        return Entry(*what, asked, self.cells, self.cost, std, self.request.question)

@@ -77,7 +77,7 @@ class NoiseRecord:
 
     def add(self, quote: Quote, entry: Entry, budget: Budget, sites: int) -> None:
         """Note a question with its ledger ``entry``, in a run over ``sites`` sites with this ``budget``."""
-        query, asked = quote.query, max(1, len(entry.sites))
+        query, asked = quote.request.query, max(1, len(entry.sites))
         self.chosen |= entry.verb in ("choose", "deposit")
         if isinstance(query, Training):
             std = entry.std if entry.verb == "sum" else noise_std(noise_of(entry.release), quote.norms) * asked**0.5

@@ -20,7 +20,7 @@ import hmac
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -46,7 +46,7 @@ from fedsynth.federation.query import (
     read_weights,
 )
 from fedsynth.federation.quote import Quote, noise_of
-from fedsynth.federation.trust import SumProtocol, Trust, sums_of
+from fedsynth.federation.trust import SumProtocol, sums_of
 from fedsynth.federation.wire import (
     DIGEST,
     UNKNOWN,
@@ -66,7 +66,7 @@ from fedsynth.federation.wire import (
 from fedsynth.keys import seal
 from fedsynth.privacy.book import LARGEST_KEPT, Book
 from fedsynth.privacy.book_file import Charge, Opened
-from fedsynth.privacy.cost import Norms, ProtectedChange, protect
+from fedsynth.privacy.cost import protect
 from fedsynth.privacy.noise import LARGEST_SCALE, KeyedBits, add_noise, exponential_mechanism, noise_std
 from fedsynth.privacy.release import AdaptiveSelection, Exact, Exponential, Gaussian, Laplace, Release, kind_of
 from fedsynth.rows import Rows
@@ -283,20 +283,29 @@ class _Failed(Exception):
         self.reason = reason_of(error)
 
 
-@dataclass(eq=False)
 class _Turn:
-    """One turn of one question at a site; its randomness is bound to question and terms, but for :meth:`run_key`."""
+    """One turn of one question at a site; its randomness is bound to question and terms, but for :meth:`run_key`.
 
-    site: Site
-    request: Request
-    _opened: Opened | None = field(default=None)
-    _weights: Weights | None = field(default=None)
+    It is what the trust model sees of it (:class:`~fedsynth.federation.trust.SiteTurn`). ``asked`` is the digest (hex)
+    of peer and question, which is charged and answered once.
+    """
+
+    def __init__(self, site: Site, request: Request) -> None:
+        """Take a ``request`` that the policy of the ``site`` has checked."""
+        self.site, self.request = site, request
+        self.name, self.identity, self.schema = site.name, site._seed, site.rows.schema
+        self.trust = site.policy.trusts[request.head.trust]
+        self.quote = Quote(request, self.schema, self.trust)
+        self.digest, self.release, self.norms = request.question, self.quote.noise, self.quote.norms
+        self.asked = hashlib.sha256(site.coordinator + bytes.fromhex(request.question)).hexdigest()
+        self._opened: Opened | None = None
+        self._weights: Weights | None = None
 
     def take(self, weights: bytes | memoryview) -> None:
         """Keep the weights sent beside the message; raise an error if they are not those that this turn needs."""
         query = self.request.query
         if isinstance(query, Training) and self.request.turn == self._sums.reads:
-            self._weights = read_weights(query, self.site.rows.schema, weights)
+            self._weights = read_weights(query, self.schema, weights)
         elif len(weights):
             raise WireError("this message takes no weights; install the same fedsynth everywhere")
 
@@ -358,8 +367,7 @@ class _Turn:
     @property
     def most_stored(self) -> int:
         """Most bytes that the account stores for the question, known from question, schema and policy."""
-        query, schema = self.request.query, self.site.rows.schema
-        answer = 8 * (query.cells(schema) if isinstance(query, Query) else query.steps)
+        answer = 8 * self.quote.cells
         if self._fixed and answer > LARGEST_KEPT:
             answer = 0  # only a hash is stored
         members = len(getattr(self.trust, "roster", ())) if self._several else 0
@@ -375,55 +383,10 @@ class _Turn:
         box = seal(self.site.coordinator, self.key(f"sealed {digest}"), body, self.name, digest)
         return _naming(digest, write_answer("answered", seen, *box, sealed=True))
 
-    @property
-    def trust(self) -> Trust:
-        """The question's trust model, as configured in this site's policy."""
-        return self.site.policy.trusts[self.request.head.trust]
-
-    @property
+    @cached_property
     def _sums(self) -> SumProtocol:
         """How the question's trust model makes sums; only for sums and averages, which the policy refuses without."""
         return sums_of(self.trust)
-
-    @property
-    def name(self) -> str:
-        """Name of the site."""
-        return self.site.name
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 (hex) of the question."""
-        return self.request.question
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of the site's rows."""
-        return self.site.rows.schema
-
-    @property
-    def identity(self) -> bytes:
-        """Seed of the site's signing key."""
-        return self.site._seed
-
-    @property
-    def release(self) -> Release:
-        """The noise that the trust model adds to the answer: none for training in which the site adds its own."""
-        return self.quote.noise
-
-    @cached_property
-    def asked(self) -> str:
-        """Digest (hex) of peer and question, which is charged and answered once."""
-        return hashlib.sha256(self.site.coordinator + bytes.fromhex(self.request.question)).hexdigest()
-
-    @cached_property
-    def quote(self) -> Quote:
-        """Sensitivity, noise and cost of the question, as derived by this site."""
-        return Quote(self.request.head, self.request.query, self.site.rows.schema, self.trust)
-
-    @property
-    def norms(self) -> Norms:
-        """Sensitivity to one person of the vector that noise is added to."""
-        return self.quote.norms
 
     def statistic(self) -> NDArray[np.int64]:
         """Return the answer without the trust model's noise, after charging the question if it has not paid yet.
@@ -441,7 +404,7 @@ class _Turn:
                 return query.answer(rows)
             assert self._weights is not None
             if not self.site.trains:
-                return np.zeros(query.cells(self.site.rows.schema), dtype=np.int64)
+                return np.zeros(query.cells(self.schema), dtype=np.int64)
             return query.trained(rows, self._weights, SiteRandomness(self.name, self.bits, self._noisy))
 
     def _noisy(self, values: NDArray[np.int64], step: int) -> NDArray[np.int64]:
@@ -479,7 +442,7 @@ class _Turn:
         """Return 32 secret bytes that all questions of the run share."""
         run = self.request.head.run
         salt = self.site.account.run_salt(run)
-        parts = ("run key", self.site.name, self.site.coordinator.hex(), run, salt.hex(), purpose)
+        parts = ("run key", self.name, self.site.coordinator.hex(), run, salt.hex(), purpose)
         return hmac.digest(self.site.secret, msgspec.json.encode(parts), "sha256")
 
     def first(self, part: str, value: bytes) -> bytes:
@@ -493,7 +456,7 @@ class _Turn:
     def _context(self, use: str, purpose: str) -> bytes:
         assert self._opened is not None
         # Bound to the question too: copies of a virtual machine may draw the same salt for two questions.
-        parts = (use, self.site.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
+        parts = (use, self.name, self.asked, self._opened.salt.hex(), self.terms, purpose)
         return msgspec.json.encode(parts)
 
     @cached_property
@@ -525,7 +488,7 @@ class _Turn:
             own=None if slots is None or self.site.policy.exact else self.site.policy.per_run,
             group=f"{head.verb} {head.kind} {kind_of(head.release)}",
             slots=slots,
-            change=ProtectedChange(head.unit, head.neighbours),
+            change=head.change,
             least=self.site.policy.change,
             stored=self.most_stored,
             most_stored=self.site.policy.largest_stored,
@@ -535,9 +498,9 @@ class _Turn:
         """Return the candidates selected on this site's rows."""
         selection, head = self.request.query, self.request.head
         assert isinstance(selection, Selection)
-        release, schema = head.release, self.site.rows.schema
+        release = head.release
         pick: Release = release.pick if isinstance(release, AdaptiveSelection) else release
-        moved = selection.span(schema).of(head.neighbours) * head.unit.rows
+        moved = selection.span(self.schema).of(head.neighbours) * head.unit.rows
         looks: list[SiteMeasurement] = []
         drawn = []
         with self._rows() as rows:
@@ -554,8 +517,8 @@ class _Turn:
 
     def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> SiteMeasurement:
         """Return a noisy measurement of the candidate just drawn; it informs later draws and never leaves the site."""
-        query, head, schema = selection.look(index, self.site.rows.schema), self.request.head, self.site.rows.schema
-        norms = protect(query.sensitivity(schema), head.unit, head.neighbours, pooled=False)
+        query = selection.look(index, self.schema)
+        norms = protect(query.sensitivity(self.schema), self.request.head.change, pooled=False)
         noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
         return SiteMeasurement(index, noisy, noise_std(release, norms))
 

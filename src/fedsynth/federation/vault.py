@@ -301,7 +301,7 @@ class TrustedVault(Vault):
         )
 
     def _norms(self, sensitivity: Sensitivity) -> Norms:
-        return protect(sensitivity, self.terms.unit, self.terms.neighbours, pooled=True)
+        return protect(sensitivity, self.terms.change, pooled=True)
 
     def _bits(self, what: str, release: Release, exact: Integers) -> RandomBits:
         """Return random bits for one release, bound to the exact numbers that its noise hides."""

@@ -38,7 +38,7 @@ from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.events import Answer, Digest, Event, Signature
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
-from fedsynth.privacy.cost import Neighbours, Unit
+from fedsynth.privacy.cost import Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import Release
 
 VERSION = 1
@@ -227,6 +227,11 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plan: HexDigest
     unit: Unit
     neighbours: Neighbours
+
+    @property
+    def change(self) -> ProtectedChange:
+        """The change of a table that the release hides: ``unit`` and ``neighbours``."""
+        return ProtectedChange(self.unit, self.neighbours)
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):

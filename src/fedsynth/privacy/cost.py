@@ -161,18 +161,18 @@ class ProtectedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"persons with up to {rows} at {sites}, rows {changed}"
 
 
-def protect(sensitivity: Sensitivity, unit: Unit, neighbours: Neighbours, *, pooled: bool) -> Norms:
+def protect(sensitivity: Sensitivity, change: ProtectedChange, *, pooled: bool) -> Norms:
     """Return how far one person can change the statistic to which noise is added, given how far one record can.
 
-    ``sensitivity`` is that of the query for one record, ``unit`` bounds the number of a person's rows and sites, and
-    ``neighbours`` says whether rows are added or removed, or replaced. The rows of a person at one site change an
-    answer by at most ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise
-    is added (``pooled``: a trusted server, secure sums), the sum may contain the person's rows at all ``unit.sites``
-    sites. If each site adds its own noise, its answers are separate releases about the person, and
-    :func:`times_charged` says how often each of them is charged.
+    ``sensitivity`` is that of the query for one record; ``change`` bounds the number of a person's rows and sites, and
+    says whether rows are added or removed, or replaced. The rows of a person at one site change an answer by at most
+    ``unit.rows`` times as much as one row (triangle inequality). If answers are summed before noise is added
+    (``pooled``: a trusted server, secure sums), the sum may contain the person's rows at all ``unit.sites`` sites. If
+    each site adds its own noise, its answers are separate releases about the person, and :func:`times_charged` says how
+    often each of them is charged.
     """
-    factor = unit.rows * (unit.sites if pooled else 1)
-    norms = sensitivity.of(neighbours)
+    factor = change.unit.rows * (change.unit.sites if pooled else 1)
+    norms = sensitivity.of(change.neighbours)
     return Norms(factor * norms.l1, factor * norms.l2, factor)
 
 

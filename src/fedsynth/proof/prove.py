@@ -169,7 +169,7 @@ class _Prover:
         self.problems += self.transcript.problems
         heads = [asked.request.head for asked in self.transcript.asked.values()]
         runs = sorted({head.run for head in heads})
-        terms = {(head.unit, head.neighbours) for head in heads}
+        terms = {head.change for head in heads}
         if len(runs) > 1 or len(terms) > 1:
             self._problem("the questions are of several runs, or protect different persons; one run has one of each")
         self._match()
@@ -240,7 +240,7 @@ class _Prover:
         return True
 
     def _quote(self, asked: _Asked) -> Quote:
-        return Quote(asked.request.head, asked.request.query, self.schema, self.trust)
+        return Quote(asked.request, self.schema, self.trust)
 
     def _line(self, asked: _Asked, told: Entry | None) -> ProvedRelease:
         """Return the proved release of a question; what proves nothing is taken from its entry in the ledger."""
@@ -248,10 +248,10 @@ class _Prover:
         noise = _law(head.release, quote.norms)
         if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
             looked = query.look(0, self.schema).sensitivity(self.schema)
-            noise = _law(head.release, protect(looked, head.unit, head.neighbours, pooled=False))
+            noise = _law(head.release, protect(looked, head.change, pooled=False))
         sites, turns = (tuple(asked.answers), []) if told is None else (told.sites, told.turns)
         return ProvedRelease(
-            msgspec.structs.replace(quote.entry(sites, asked.request.question), turns=turns),
+            msgspec.structs.replace(quote.entry(sites), turns=turns),
             noise,
             tuple(sorted(asked.answers)),
             _tables(query, self.schema),
@@ -262,7 +262,7 @@ class _Prover:
 
     def _differences(self, asked: _Asked, entry: Entry) -> Iterator[str]:
         """Yield the differences between a recomputed release and its ledger entry."""
-        right = self._quote(asked).entry(entry.sites, entry.question)
+        right = self._quote(asked).entry(entry.sites)
         if name_of(right) != name_of(entry):
             yield f"the ledger calls it {name_of(entry)}"
         if right.release != entry.release:

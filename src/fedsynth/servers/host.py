@@ -15,9 +15,8 @@ from typing import Annotated, Any
 import msgspec
 import tomli_w
 
-import fedsynth.deploy.roster as enrolment
 from fedsynth.deploy.host.rows import is_exposed
-from fedsynth.deploy.roster import Invitation, SignedRoster, load
+from fedsynth.deploy.roster import Invitation, InvitedTerms, SignedRoster, load
 from fedsynth.errors import FedsynthError
 from fedsynth.files import load_toml, private_folder, write_private, write_whole
 from fedsynth.privacy.book import Book
@@ -49,7 +48,7 @@ class AgreedTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     questions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     public_sizes: bool
-    terms: enrolment.Terms
+    terms: InvitedTerms
     members: SignedRoster
 
 
@@ -99,7 +98,7 @@ def pin(folder: Path, cards: Sequence[ServerCard]) -> None:
     write_cards(folder / SERVERS_FILE, cards)
 
 
-def read_terms(invitation: Path, roster: Path) -> tuple[enrolment.Terms, SignedRoster]:
+def read_terms(invitation: Path, roster: Path) -> tuple[InvitedTerms, SignedRoster]:
     """Return a federation's terms and the signed list of its sites, for the operator of a compute server to accept.
 
     Terms are what all parties accept, such as coordinator, schema and budget. ``invitation`` is the file with which any

@@ -28,7 +28,7 @@ from fedsynth.cliques import Clique
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.federation.query import Cliques, Counts
 from fedsynth.federation.wire import HexDigest, Number, encode
-from fedsynth.privacy.cost import Neighbours, Norms, Unit, protect
+from fedsynth.privacy.cost import Norms, ProtectedChange, protect
 from fedsynth.privacy.noise import gumbel_scale
 from fedsynth.privacy.release import Deposit, Exact, Exponential, Gaussian, Laplace, Release
 from fedsynth.schema import Schema
@@ -79,14 +79,14 @@ class OpenTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="o
                 "none"
             )
 
-    def norms(self, schema: Schema, unit: Unit, neighbours: Neighbours) -> Norms:
+    def norms(self, schema: Schema, change: ProtectedChange) -> Norms:
         """Return how far one person can move the vector of all weighted tables (L1 and L2 norms).
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
-        or removed, or replaced.
+        ``change`` says how many rows, at how many sites, one person may have, and whether these rows are added or
+        removed, or replaced.
         """
         query = Counts.of(len(schema.stored), self.cliques, self.weights)  # a record moves as much over any axes
-        return protect(query.sensitivity(schema), unit, neighbours, pooled=True)
+        return protect(query.sensitivity(schema), change, pooled=True)
 
 
 class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="draw", eq=False):
@@ -145,31 +145,31 @@ class SelectTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="
             raise Refused("expected counts must be at least 0, so that no sum can wrap")
         return [table.astype(np.int64) for table in np.split(self.expected, np.cumsum(cells)[:-1])]
 
-    def moved(self, unit: Unit, neighbours: Neighbours) -> int:
+    def moved(self, change: ProtectedChange) -> int:
         """Return how far one person can move any single utility, in units of 1 / :data:`GRAIN` weighted record.
 
-        ``unit`` says how many rows, at how many sites, one person may have; ``neighbours`` whether these rows are added
-        or removed, or replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in
+        ``change`` says how many rows, at how many sites, one person may have, and whether these rows are added or
+        removed, or replaced. Adding or removing the k rows of a person (at all sites) moves a table by at most k in
         the L2 norm, by the triangle inequality. Replacing them moves it by at most sqrt(2) k, since each row moves two
         cells by 1. The distance from a fixed table moves by no more. If a number moves by d, its floor (isqrt) moves by
         at most the ceiling of d. Weights are public, so a utility moves by at most this ceiling times the largest
         weight.
         """
-        rows = unit.rows * unit.sites
-        distance = rows if neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
+        rows = change.unit.rows * change.unit.sites
+        distance = rows if change.neighbours == "add-remove" else math.isqrt(2 * rows**2 - 1) + 1
         return GRAIN * distance * int(self.weights.max())
 
-    def scale(self, unit: Unit, neighbours: Neighbours) -> float | None:
+    def scale(self, change: ProtectedChange) -> float | None:
         """Return the scale of the Gumbel noise that servers 0 and 1 each add, in 1 / ``GRAIN`` weighted record.
 
         ``GRAIN`` is 1024. The scale follows from the privacy cost of the draw and from :meth:`moved`, with the same
-        arguments; ``None`` for a draw without noise. Raises :class:`Refused` if the noise would be too large to be
+        ``change``; ``None`` for a draw without noise. Raises :class:`Refused` if the noise would be too large to be
         drawn exactly.
         """
         if isinstance(self.release, Exact):
             return None
         try:
-            return gumbel_scale(self.moved(unit, neighbours), self.release.epsilon)
+            return gumbel_scale(self.moved(change), self.release.epsilon)
         except ValueError as error:
             raise Refused(
                 f"this draw needs more noise than can be drawn exactly ({error}); spend more budget on it"

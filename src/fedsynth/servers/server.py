@@ -490,7 +490,7 @@ class ComputeParty:
         cells = [int(np.prod(held.layout.shape(clique))) for clique in question.cliques]
         if isinstance(question, SelectTable):
             question.tables(cells)
-            question.scale(held.head.unit, held.head.neighbours)
+            question.scale(held.head.change)
         digest = digest_of(question)
         count, spent = self.spent(question.vault)
         kept = self.book.said(question.vault, f"statement {question.number}")
@@ -590,7 +590,7 @@ class ComputeParty:
         found: Words = np.concatenate(
             [held.layout.table(held.own, clique)[0] * np.uint64(times) for clique, times in tables]
         )
-        norms = question.norms(self.terms.agreed.schema, held.head.unit, held.head.neighbours)
+        norms = question.norms(self.terms.agreed.schema, held.head.change)
         part = noise_part(question.release, norms)
         if part is not None:
             found += part.noise(found.size, self.keys.own("noise", statement.body)).view(np.uint64)
@@ -626,7 +626,7 @@ class ComputeParty:
         if not isinstance(question, SelectTable):
             raise Refused("the question agreed to last opens tables, and is not a draw")
         head = self._held(question.vault).head
-        scale = question.scale(head.unit, head.neighbours)
+        scale = question.scale(head.change)
         if scale is None or self.terms.position == SERVERS - 1:
             return None
         bits = KeyedBits(self.keys.own("gumbels", statement.body), b"one a candidate")

@@ -259,14 +259,14 @@ class SharedVault(Vault):
         self.check_axes(query)
         self._held(query.cliques)
         question = OpenTables(self.question.digest, self._number, tuple(query.cliques), release, query.weights)
-        std = opened_std(release, question.norms(self.terms.schema, self.terms.unit, self.terms.neighbours))
+        std = opened_std(release, question.norms(self.terms.schema, self.terms.change))
         self.charge("open", release, share, query.cells(self.terms.schema), std, query)
         self._number += 1
         return query.split(self.terms.schema, self.servers.open(question)), query.stds(std)
 
     @override
     def std(self, share: float) -> float:
-        one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.unit, self.terms.neighbours, pooled=True)
+        one = protect(Sensitivity(1, 1, 2, 2**0.5), self.terms.change, pooled=True)
         return opened_std(noise_for(self.terms.budget, share, at_site=False), Norms(*one))
 
     def _held(self, cliques: Sequence[Clique]) -> None:

@@ -13,7 +13,7 @@ from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.enrolment import AUTHORITY
 from fedsynth.deploy.flower.files import nginx_file, toml_file
 from fedsynth.deploy.flower.services import server_services
-from fedsynth.deploy.roster import Invitation, Terms, to_text
+from fedsynth.deploy.roster import Invitation, InvitedTerms, to_text
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.names import parse_address
 from fedsynth.files import private_folder, write_private
@@ -24,7 +24,7 @@ from fedsynth.runs.state import COORDINATOR
 from fedsynth.schema import Schema
 
 
-def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Terms:
+def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> InvitedTerms:
     """Write a federation's new folder ``root`` for a job, completely or not at all; return the terms for its sites.
 
     Terms are what every site accepts when it joins, such as coordinator, schema and budget. ``job`` holds the settings
@@ -44,7 +44,7 @@ def write_federation(root: Path, job: Job, schema: Schema, superlink: str) -> Te
     kinds = {query.kind: f"{query.__module__}:{query.__qualname__}" for query in find_method(job.method).queries}
     if job.budget.exact:
         raise InvalidParameter("--epsilon inf releases everything without noise; only simulations run so")
-    terms = Terms(
+    terms = InvitedTerms(
         f"{host}:{port}",
         coordinator.public.hex(),
         authority.text,
