@@ -345,7 +345,8 @@ class Federation:
             requests |= dict.fromkeys(sites, request)
         picks: dict[str, tuple[int, ...]] = {}
         for request, reply in self._exchange([(site, requests[site]) for site in per_site]):
-            drawn = _selection(request)
+            drawn = request.query
+            assert isinstance(drawn, Selection)
             values = self._numbers(reply, drawn.steps, 0, drawn.candidate_count - 1)
             if values is not None:
                 picks[reply.site] = tuple(values.tolist())
@@ -725,8 +726,3 @@ class Federation:
                 "restart the missing sites and run the same command again: it resumes, and only unanswered rounds are "
                 "charged"
             )
-
-
-def _selection(request: Request) -> Selection:
-    assert isinstance(request.query, Selection)
-    return request.query

@@ -190,8 +190,6 @@ class LostCharges:
 START = bytes(32)
 """Chain value before the first row."""
 
-_LONGEST = 200  # most characters of a text in the row of a rejected message, so that no message can fill the disk
-
 
 @dataclass(frozen=True)
 class AuditResult:

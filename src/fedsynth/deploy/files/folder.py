@@ -45,16 +45,16 @@ class ExchangeFolder:
 
     def requests(self) -> list[MessageName]:
         """Return the names of the request files in the order of answering: by run, then question, then message."""
-        with self._opened() as folder:
-            listed = [] if folder is None else os.listdir(folder)
-        found = [name for file in listed if (name := named(file)) is not None and file == name.request]
+        found = [name for file in self._files() if (name := named(file)) is not None and file == name.request]
         return sorted(found, key=lambda name: (name.run, name.step, name.turn, name.digest, name.attempt))
 
     def ends(self) -> list[str]:
         """Return the names of the runs whose end a file tells (:func:`~fedsynth.deploy.files.messages.run_of`)."""
+        return sorted(filter(None, map(run_of, self._files())))
+
+    def _files(self) -> list[str]:
         with self._opened() as folder:
-            listed = [] if folder is None else os.listdir(folder)
-        return sorted(filter(None, map(run_of, listed)))
+            return [] if folder is None else os.listdir(folder)
 
     def stamp(self, file: str) -> Stamp | None:
         """Return inode, size in bytes and modification time in nanoseconds of a file, by which a change is noticed.
