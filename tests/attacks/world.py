@@ -6,6 +6,7 @@ protocol tells it; where a test looks at rows, it does so to judge the attack.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, create_state, site_secret
+from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import Event, PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
@@ -189,7 +191,8 @@ def signed(by: bytes, site: str, asked: ReplyHead, code: Code, *content: bytes, 
 
 def answer_in(reply: bytes) -> bytes:
     """Return the answer in a reply, as the site's account stores it."""
-    return bytes(open_reply(reply, "", None)[1])
+    asked, answer = open_reply(reply, "", None)
+    return bytes.fromhex(asked.message) + answer
 
 
 def read(of: Site, request: Request, data: bytes) -> Reply:
@@ -247,9 +250,11 @@ def with_head(request: Request, change: Mapping[str, Any], *arrays: bytes) -> Re
 
 
 def of_body(body: bytes) -> Request:
-    """Return a message of any body."""
-    usual = question()
-    message = Request(usual.head, usual.query, usual.frame)
+    """Return a message of any body, in the place (run, step, turn) that the body tells, if a head can say it."""
+    message = question()
+    with contextlib.suppress(FedsynthError):
+        message = Request.read(body, None)
+    message = Request(message.head, message.query, message.frame, message.turn if message.turn < 2**31 else 0)
     message.body = body  # a cached property
     return message
 
