@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import pytest
 from tests.attacks.world import (
     COORDINATOR,
@@ -37,13 +38,14 @@ from fedsynth.federation.wire import (
     ForeignReply,
     Reply,
     ReplyHead,
+    Request,
     code_of,
     open_reply,
     write_answer,
     write_reply,
 )
 from fedsynth.keys import Keys
-from fedsynth.privacy.cost import Budget
+from fedsynth.privacy.cost import Budget, Cost
 from fedsynth.secure.site import SecureSum
 
 VICTIM = "site-002"
@@ -244,3 +246,15 @@ def test_b08_no_reply_stands_for_another_one():
     assert here.reply(before, recorded=True).code == "answered"
     as_north = signed(Keys(south.secret).seed, "north", ReplyHead(here.digest, first.digest), "refused")
     assert here.reply(as_north).code == "lost"
+
+
+@pytest.mark.parametrize(("place", "turn"), [({"run": "other"}, 0), ({"step": 7}, 0), ({}, 3)])
+def test_b08_a_head_that_tells_another_place_than_its_message_is_refused_before_anything_is_charged(place, turn):
+    """Carriers name files after the head, and the site charges by the message: both must say the same."""
+    asked = question()
+    other = Request(msgspec.structs.replace(asked.head, **place), asked.query, asked.frame, turn)
+    other.body = asked.body  # a cached property
+    of = site(table())
+    assert read(of, asked, of.answer(sealed(other)).data).code == "refused"
+    assert of.account.spent() == Cost()
+    assert ask(of, asked).code == "answered"

@@ -164,11 +164,11 @@ class Site:
             return SiteReply(write_reply(self._seed, self.name, UNKNOWN, write_answer("refused", AuditPosition())))
         request, seconds = self._read(found, len(data))
         try:
-            stored = self._answered(found, request)
+            stored = memoryview(self._answered(found, request))
         except Exception as error:
             what = "site %s: a message could be neither answered nor recorded: %s"
             _log.error(what, self.name, reason_of(error), exc_info=is_fault(error))
-            stored = _naming(found.message, write_answer("failed", AuditPosition()))
+            stored = memoryview(_naming(found.message, write_answer("failed", AuditPosition())))
         # A turn that was answered keeps its answer: to another message of that turn, the reply names the first one.
         asked = ReplyHead(found.digest, stored[:DIGEST].hex())
         return SiteReply(write_reply(self._seed, self.name, asked, stored[DIGEST:]), seconds)

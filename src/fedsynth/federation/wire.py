@@ -512,7 +512,9 @@ _REPLY = struct.Struct(f"<{DIGEST}s{DIGEST}s{SIGNATURE}s")
 
 
 class StoredAnswer(NamedTuple):
-    """A site's answer to a message, as its account stores it: the content, or the ``code`` of why there is none.
+    """A site's answer to a message: the content, or the ``code`` of why there is none.
+
+    Its account stores the answer behind the digest of the message, and sends it in a reply of its own each time.
 
     ``seen`` is the row of the site's audit log in which the message was charged or refused. ``content`` is the encoded
     answer, or with ``sealed`` a box, an answer encrypted for the coordinator by :func:`~fedsynth.keys.seal`.
@@ -543,11 +545,12 @@ def read_answer(data: bytes | memoryview) -> StoredAnswer:
 
 
 class ReplyHead(NamedTuple):
-    """What a reply answers: the digests (hex) of the request and of the message in it.
+    """What a reply answers: the digests (hex) of the request, and of the message that the answer was made for.
 
-    Both are :data:`NO_MESSAGE` for bytes that are no request of the coordinator to the site. A running exchange
-    compares both. A record of it is compared by ``message`` alone: a resumed run makes other requests of the same
-    message, and a stranger who verifies a transcript has only the messages.
+    That is the message of the request, unless the turn had been answered before, to another message: a server accepts
+    no such reply. Both are :data:`NO_MESSAGE` for bytes that are no request of the coordinator to the site. A running
+    exchange compares both. A record of it is compared by ``message`` alone: a resumed run makes other requests of the
+    same message, and a stranger who verifies a transcript has only the messages.
     """
 
     request: str
@@ -596,8 +599,8 @@ def is_signed(body: bytes | memoryview, signature: bytes, coordinator: bytes) ->
     return keys.verified(coordinator, signature, "deposit", hashlib.sha256(body).digest())
 
 
-def write_reply(seed: bytes, site: str, asked: ReplyHead, answer: bytes) -> bytes:
-    """Return the reply of ``site`` to the request ``asked``: both digests, a signature, and the stored ``answer``.
+def write_reply(seed: bytes, site: str, asked: ReplyHead, answer: bytes | memoryview) -> bytes:
+    """Return the reply of ``site`` to the request ``asked``: both digests, a signature, and the ``answer``.
 
     ``seed`` (32 bytes) is that of the site's identity key. The signature covers the site's name, both digests and the
     SHA-256 of the answer (:func:`write_answer`), so the reply answers this one request and no other.
