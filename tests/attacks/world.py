@@ -253,7 +253,7 @@ def of_body(body: bytes) -> Request:
     """Return a message of any body, in the place (run, step, turn) that the body tells, if a head can say it."""
     message = question()
     with contextlib.suppress(FedsynthError):
-        message = Request.read(body, None)
+        message = Request.read(body)
     message = Request(message.head, message.query, message.frame, message.turn if message.turn < 2**31 else 0)
     message.body = body  # a cached property
     return message
