@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks import PAGE
 from fedsynth.bench.page import write_section
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import Policy
@@ -30,10 +31,11 @@ from fedsynth.federation.transport import Message
 from fedsynth.federation.wire import AuditPosition, Request, decode, encode, read_request
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
+from fedsynth.terms import Terms
 
 REPEATS = 9  # fresh processes for each import
 IMPORTS = {
@@ -80,18 +82,9 @@ def cpu(act: Callable[[], Any], repeats: int) -> list[float]:
 def request(schema: Schema, step: int) -> Request:
     """Return the query for the contingency table of one pair of columns."""
     pair = (step % COLUMNS, (step + 1 + step // COLUMNS) % COLUMNS)
-    return Request.of(
-        Counts.of(COLUMNS, [tuple(sorted(pair))]),
-        run="benchmark",
-        step=step,
-        verb="sum",
-        release=Gaussian(1e-5),
-        trust="local",
-        schema=schema.digest,
-        plan="",
-        unit=Unit(),
-        neighbours="add-remove",
-    )
+    agreement = Agreement.of(Terms(schema, Budget(1.0, 1e-6), "local"), 1)
+    asked = Counts.of(COLUMNS, [tuple(sorted(pair))])
+    return Request.of(asked, agreement, run="benchmark", step=step, verb="sum", release=Gaussian(1e-5))
 
 
 def _answer_next(site: Site, messages: Iterator[bytes]) -> bytes:
@@ -128,7 +121,9 @@ def messages() -> list[str]:
     large = encode(values)
 
     def read_question() -> None:
-        Request.read(read_request(small, "north", coordinator.public).body)
+        found = read_request(small, "north", coordinator.public)
+        agreed = Agreement.read(bytes(found.agreement))
+        Request.read(found.body, lambda head: agreed)
 
     lines = ["| message | bytes | write, CPU ms | read, CPU ms |", "|---|---|---|---|"]
     for name, data, write, read in (

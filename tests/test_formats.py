@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.asking import agreed
 from tests.attacks.world import SCHEMA, ask_deployed, deployed, frame, question, table
 
 from fedsynth.archive import pack, unpack
@@ -26,11 +27,10 @@ from fedsynth.errors import FedsynthError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.run_files import read_scores, write_scores
 from fedsynth.evaluation.score import EvaluationTables
-from fedsynth.federation.plan import Plan, PlannedQuestion
+from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.transport import InProcess, Recorded, records
 from fedsynth.federation.wire import AuditPosition
 from fedsynth.models.synthesizer import load
-from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.proof.extract import AccountExtract, extract
 from fedsynth.runs.folder import RunFolder
 from fedsynth.runs.job import Job
@@ -71,7 +71,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "north.json").write_bytes(
         extract(open_account(site), site_secret(site), "north", "run", site.coordinator).to_json()
     )
-    Plan("oneshot", {}, SCHEMA.digest, "local", {}, 2, Budget(1.0, 1e-6), Unit(), slots).save(root / "plan.toml")
+    agreed(method="oneshot", schema=SCHEMA.digest, sites=2, slots=slots).save(root / "plan.toml")
     return root
 
 
@@ -142,7 +142,9 @@ KEPT = {
         lambda root: Schema.load(root / "schema.toml"),
     ),
     "plan": Kept(
-        "plan.toml", swapped(b"fedsynth_plan = 1", b"fedsynth_plan = 9"), lambda root: Plan.load(root / "plan.toml")
+        "plan.toml",
+        swapped(b"fedsynth_plan = 1", b"fedsynth_plan = 9"),
+        lambda root: Agreement.load(root / "plan.toml"),
     ),
     "beginning of a run": Kept(
         "state/run.json", swapped(b'"format":1', b'"format":2'), lambda root: begin(root / "state", JOB)

@@ -428,8 +428,9 @@ def mutate_replies(seed: int, number: int) -> Counter[str]:
     for _ in range(number):
         heard, other = (valid[mutator.below(len(valid))] for _ in range(2))
         name, own = heard.site.name, Keys(heard.site.secret).seed
-        head = sealed(heard.message, to=name)[: -len(heard.message.body)]
-        message = Message(name, Keys(heard.site.secret).identity, heard.message, COORDINATOR, head, bytes(8))
+        beside = heard.message.agreement.data
+        head = sealed(heard.message, to=name)[: -len(heard.message.body) - len(beside)]
+        message = Message(name, Keys(heard.site.secret).identity, heard.message, COORDINATOR, head, bytes(8), beside)
         whole = message.reply(heard.data)
         foreign = bool(mutator.below(2))
         match mutator.below(3):

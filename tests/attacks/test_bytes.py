@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.asking import request_of
 from tests.attacks.world import PARTS, rewritten
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import SEED, accounts, lay_out
@@ -22,7 +23,7 @@ from fedsynth.deploy.host.state import answer
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret
 from fedsynth.federation.transport import Message, Transport
-from fedsynth.federation.wire import SIGNATURE, AuditPosition, Reply, Request
+from fedsynth.federation.wire import SIGNATURE, AuditPosition, Reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.release import Gaussian
@@ -124,8 +125,8 @@ def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
 def message(weights: bytes = b"") -> Message:
     """Return a question to the site: how many rows has it?"""
     fields: dict[str, Any] = {"run": "run", "step": 0, "verb": "sum", "release": Gaussian(1e-4), "trust": "local"}
-    fields |= {"schema": SCHEMA.digest, "plan": "", "unit": Unit(), "neighbours": "add-remove"}
-    request = replace(Request.of(RecordCount(), **fields), weights=weights)
+    fields |= {"schema": SCHEMA.digest, "unit": Unit(), "neighbours": "add-remove"}
+    request = replace(request_of(RecordCount(), **fields), weights=weights)
     return Message.of("north", Keys(_secret(SEED, "north")).identity, request, COORDINATOR, AuditPosition())
 
 

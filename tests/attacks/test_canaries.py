@@ -95,7 +95,7 @@ class Overheard(InProcess):
             (reply,) = super().exchange([message])
             query, head = message.request.query, message.request.head
             if message.site == "canary" and isinstance(query, Query) and isinstance(reply.answer, PlainAnswer):
-                norms = protect(query.sensitivity(SCHEMA), head.change, pooled=False)
+                norms = protect(query.sensitivity(SCHEMA), message.request.agreement.change, pooled=False)
                 self.seen.receive(query, reply.answer.values, noise_std(head.release, norms))
             yield reply
 

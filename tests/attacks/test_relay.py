@@ -38,7 +38,6 @@ from fedsynth.federation.wire import (
     ForeignReply,
     Reply,
     ReplyHead,
-    Request,
     code_of,
     open_reply,
     write_answer,
@@ -252,7 +251,7 @@ def test_b08_no_reply_stands_for_another_one():
 def test_b08_a_head_that_tells_another_place_than_its_message_is_refused_before_anything_is_charged(place, turn):
     """Carriers name files after the head, and the site charges by the message: both must say the same."""
     asked = question()
-    other = Request(msgspec.structs.replace(asked.head, **place), asked.query, asked.frame, turn)
+    other = replace(asked, head=msgspec.structs.replace(asked.head, **place), turn=turn)
     other.body = asked.body  # a cached property
     of = site(table())
     assert read(of, asked, of.answer(sealed(other)).data).code == "refused"

@@ -17,6 +17,7 @@ from scipy.stats import norm
 pytest.importorskip("torch")
 
 import torch
+from tests.asking import agreed
 from tests.attacks.test_faulty_sites import FAULTY, TRUSTS, five, in_first_cell
 from tests.attacks.training_world import (
     CELLS,
@@ -48,14 +49,14 @@ from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
 from fedsynth.deep.networks import size_of
 from fedsynth.deep.training import GradientSum, _equal_positions, grid_for
-from fedsynth.federation.plan import Plan, PlannedQuestion
+from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.query import RecordCount, weights_digest
 from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, ProtectedChange, Unit, protect
+from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange, Unit, protect
 from fedsynth.privacy.noise import add_noise
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
@@ -196,16 +197,16 @@ def test_an_approved_plan_bounds_prices_and_numbers_of_sampled_questions():
     release = SampledGaussian(0.5, 6.0, 1)
     price = budget.price(release.cost(Norms(1, 1)))
     slots = (PlannedQuestion("sum", "gradient-sum", "sampled", price, 2),)
-    plan = Plan("fedtabdiff", {}, SCHEMA.digest, "local", {}, 1, budget, ONE_ROW, slots)
+    plan = agreed(method="fedtabdiff", schema=SCHEMA.digest, budget=budget, slots=slots)
     policy: dict[str, Any] = {"any_plan": False, "plans": {plan.digest: plan}, "budget": Budget(5.0, 1e-6)}
     of = site(**policy)
-    dear = training(release=SampledGaussian(0.5, 5.0, 1), plan=plan.digest, step=7)
+    dear = training(release=SampledGaussian(0.5, 5.0, 1), plan=plan, step=7)
     assert ask(of, dear).answer is None
-    asked = [training(release=release, plan=plan.digest, step=step) for step in range(3)]
+    asked = [training(release=release, plan=plan, step=step) for step in range(3)]
     assert [ask(of, one).answer is not None for one in asked] == [True, True, False]
     assert len(of.account.charges()) == 2
     assert budget.price(of.account.spent()) == pytest.approx(2 * price)
-    other = training(local_training(1), release=release, plan=plan.digest)
+    other = training(local_training(1), release=release, plan=plan)
     assert ask(site(**policy), other).answer is None
     assert refused(training(release=release), **policy)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.asking import agreed
 from tests.attacks.world import (
     AGE,
     DIAGNOSES,
@@ -26,7 +27,7 @@ from tests.attacks.world import (
 )
 
 from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.federation.plan import Plan, PlannedQuestion
+from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.policy_file import policy_from_toml, trust_named
 from fedsynth.federation.query import Counts, Extent, Query
@@ -36,7 +37,7 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply, Request
 from fedsynth.methods import all_methods, find_method
-from fedsynth.privacy.cost import ONE_ROW, Budget
+from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.runs import dry_run
@@ -69,21 +70,21 @@ def test_b07_the_trust_trusted_needs_a_yes_by_name_in_the_policy():
 # Caps of plans
 
 
-def planned(most: Extent, trust: str = "trusted", times: int = 1, price: float = 1e-6) -> Plan:
+def planned(most: Extent, trust: str = "trusted", times: int = 1, price: float = 1e-6) -> Agreement:
     """Return a plan of one slot for counts."""
     slot = PlannedQuestion("sum", "counts", "gaussian", price, times, *most)
-    return Plan("oneshot", {}, SCHEMA.digest, trust, {}, 1, BUDGET, ONE_ROW, (slot,))
+    return agreed(method="oneshot", schema=SCHEMA.digest, trust=trust, budget=BUDGET, slots=(slot,))
 
 
-def approving(plan: Plan, rows: Table | None = None) -> Site:
+def approving(plan: Agreement, rows: Table | None = None) -> Site:
     """Return a site that has approved a plan, and nothing else."""
     trust = trust_named(plan.trust, {})
     return site(rows, trust=trust, any_plan=False, plans={plan.digest: plan}, verbs=("sum",))
 
 
-def asked(plan: Plan, query: Counts, step: int = 0) -> Request:
+def asked(plan: Agreement, query: Counts, step: int = 0) -> Request:
     """Return a question under a plan."""
-    return question(query, trust=plan.trust, plan=plan.digest, release=Gaussian(1e-6), step=step)
+    return question(query, plan=plan, release=Gaussian(1e-6), step=step)
 
 
 @pytest.mark.parametrize("trust", ["trusted", "local"])
@@ -118,7 +119,7 @@ def test_b07_slots_for_counts_say_how_large_tables_may_be_and_agree_on_it():
     other = replace(one.slots[0], cells=21)
     with pytest.raises(InvalidParameter, match="differ in columns, order or cells"):
         replace(one, slots=(*one.slots, other))
-    assert Plan.from_toml(one.to_toml()) == one
+    assert Agreement.from_toml(one.to_toml()) == one
     assert replace(one, slots=(other,)).digest != one.digest
 
 

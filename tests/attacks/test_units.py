@@ -19,12 +19,13 @@ from multiprocessing import get_context
 from typing import Any, Literal
 
 import pytest
+from tests.asking import agreed
 from tests.attacks.world import ask, deployed, frame, question, sealed, site
 from tests.command import fedsynth
 
 from fedsynth.deploy.host.state import answer, open_account
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.plan import Plan, PlannedQuestion
+from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.book import Book
@@ -192,17 +193,17 @@ def test_a_run_keeps_to_one_unit():
 
 def test_a_plan_for_a_smaller_unit_than_the_accounts_is_refused():
     """Or the run would be spent after a part of its plan; its slots are priced for the plan's own unit."""
-    schema = question().head.schema
+    schema = question().agreement.schema
     slots = (PlannedQuestion("sum", "counts", "gaussian", 1e-4, 3, 3, 2, 1000),)
-    plan = Plan("oneshot", {}, schema, "local", {}, 2, RUN, Unit(1), slots)
+    plan = agreed(method="oneshot", schema=schema, sites=2, budget=RUN, slots=slots)
     of = site(budget=WIDE, unit=Unit(5))
     put(of, "first", Gaussian(1e-4))
     approved = under(of, unit=Unit(1), any_plan=False, plans={plan.digest: plan})
-    assert put(approved, "second", Gaussian(1e-4), plan=plan.digest).code == "refused"
+    assert put(approved, "second", Gaussian(1e-4), plan=plan).code == "refused"
     assert "plan again with --rows-per-person" in json.loads(list(of.account.export())[-1])["reason"]
     assert len(of.account.charges()) == 1
     alone = site(budget=WIDE, any_plan=False, plans={plan.digest: plan})
-    assert put(alone, "second", Gaussian(1e-4), plan=plan.digest).code == "answered"
+    assert put(alone, "second", Gaussian(1e-4), plan=plan).code == "answered"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

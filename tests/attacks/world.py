@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,10 +19,12 @@ import pandas as pd
 import pytest
 import tomli_w
 from numpy.typing import NDArray
+from tests.asking import request_of
 
 from fedsynth.deploy.host.config import SiteConfig, load_site_config
 from fedsynth.deploy.host.state import answer, create_state, site_secret
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Event, PlainAnswer
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.policy import VERBS, Policy
@@ -43,7 +46,7 @@ from fedsynth.federation.wire import (
 )
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import Budget, Norms, Unit
+from fedsynth.privacy.cost import Budget, Norms
 from fedsynth.privacy.release import Gaussian
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Numeric, Schema
@@ -159,18 +162,8 @@ def deployed(folder: Path, rows: pd.DataFrame, **policy: Any) -> SiteConfig:
 
 def question(query: AnyQuery | None = None, **fields: Any) -> Request:
     """Return a question that an honest coordinator could ask: by default for the counts of one column."""
-    usual = {
-        "run": "run",
-        "step": 0,
-        "verb": "sum",
-        "release": CHEAP,
-        "trust": "local",
-        "schema": SCHEMA.digest,
-        "plan": "",
-        "unit": Unit(),
-        "neighbours": "add-remove",
-    }
-    return Request.of(counts((SEX,)) if query is None else query, **{**usual, **fields})
+    usual = {"run": "run", "step": 0, "verb": "sum", "release": CHEAP, "schema": SCHEMA.digest}
+    return request_of(counts((SEX,)) if query is None else query, **{**usual, **fields})
 
 
 def counts(*cliques: tuple[int, ...]) -> Counts:
@@ -178,10 +171,16 @@ def counts(*cliques: tuple[int, ...]) -> Counts:
     return Counts.of(len(SCHEMA.columns), cliques)
 
 
-def sealed(request: Request, seen: AuditPosition | None = None, to: str = "north") -> bytes:
-    """Return the bytes that travel to a site: whatever the body is, the coordinator signs it, always in one attempt."""
-    head = write_head(COORDINATOR, to, request, seen or AuditPosition(), bytes(8))
-    return head + request.body + request.weights
+def sealed(
+    request: Request, seen: AuditPosition | None = None, to: str = "north", agreement: bytes | None = None
+) -> bytes:
+    """Return the bytes that travel to a site: whatever the body is, the coordinator signs it, always in one attempt.
+
+    The run's agreement goes beside each request, or what is given in its place.
+    """
+    beside = request.agreement.data if agreement is None else agreement
+    head = write_head(COORDINATOR, to, request, beside, seen or AuditPosition(), bytes(8))
+    return head + request.body + beside + request.weights
 
 
 def signed(by: bytes, site: str, asked: ReplyHead, code: Code, *content: bytes, sealed: bool = False) -> bytes:
@@ -239,22 +238,23 @@ def framed(head: bytes, *arrays: bytes) -> bytes:
     return len(head).to_bytes(4, "little") + b"".join(padded)
 
 
-def forged(frame: bytes, turn: int = 0, event: bytes = b"") -> Request:
+def forged(frame: bytes, turn: int = 0, event: bytes = b"", agreement: Agreement | None = None) -> Request:
     """Return the message that asks the question of any frame, with any event."""
-    return of_body(len(frame).to_bytes(8, "little") + frame + turn.to_bytes(8, "little") + event)
+    return of_body(len(frame).to_bytes(8, "little") + frame + turn.to_bytes(8, "little") + event, agreement)
 
 
 def with_head(request: Request, change: Mapping[str, Any], *arrays: bytes) -> Request:
     """Return a message whose question has other entries in its head, which no constructor has looked at."""
-    return forged(framed(msgspec.msgpack.encode({**head_of(request), **change}), *arrays))
+    frame = framed(msgspec.msgpack.encode({**head_of(request), **change}), *arrays)
+    return forged(frame, agreement=request.agreement)
 
 
-def of_body(body: bytes) -> Request:
+def of_body(body: bytes, agreement: Agreement | None = None) -> Request:
     """Return a message of any body, in the place (run, step, turn) that the body tells, if a head can say it."""
-    message = question()
+    message = replace(question(), agreement=agreement or question().agreement)
     with contextlib.suppress(FedsynthError):
-        message = Request.read(body)
-    message = Request(message.head, message.query, message.frame, message.turn if message.turn < 2**31 else 0)
+        message = Request.read(body, lambda head: message.agreement)
+    message = replace(message, turn=message.turn if message.turn < 2**31 else 0, event=None)
     message.body = body  # a cached property
     return message
 

@@ -34,8 +34,7 @@ from tests.deploy.flower_world import RUN, FlowerWorld, children, lay_out
 from tests.deploy.recomputing import keep_salts
 
 from fedsynth.deploy.flower.control import TABLES
-from fedsynth.federation.transport import recorded_answer, records
-from fedsynth.federation.wire import Request
+from fedsynth.federation.transport import recorded_answer, recorded_requests, records
 from fedsynth.keys import Keys
 from fedsynth.runs.state import COORDINATOR
 
@@ -528,7 +527,7 @@ def note_replies(outcome: Outcome) -> None:
         return
     coordinator = Keys(bytes.fromhex((outcome.root / COORDINATOR).read_text()))
     held = list(records(transcript))
-    asked = {request.digest: request for request in (Request.read(data) for kind, data in held if kind == "question")}
+    asked = {request.digest: request for request in recorded_requests(transcript)}
     lines = []
     for kind, data in held:
         if kind == "answer":

@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -29,8 +30,8 @@ from tests.contract.world import SCHEMA
 from fedsynth.deploy.host import checks as doctor
 from fedsynth.deploy.host.checks import PreflightCheck
 from fedsynth.errors import InvalidParameter
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.names import parse_address
-from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy_file import policy_from_toml
 from fedsynth.keys import PUBLIC_BYTES
 
@@ -78,9 +79,9 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     out = tmp_path / "plan.toml"
     made = answer(*asked(schema, method="oneshot", trust="secure"), "--trust-set", "min_honest=2", "--out", out)
     (told,) = made["forecasts"]
-    plan = Plan.load(out)
+    plan = Agreement.load(out)
     assert told["plan_digest"] == plan.digest
-    assert told["plan"] == plan.to_json()
+    assert told["plan"] == msgspec.to_builtins(plan)
     assert (plan.method, plan.sites, plan.trust, plan.trust_options) == ("oneshot", 3, "secure", {"min_honest": 2})
     assert plan.schema == SCHEMA.digest
     assert told["exchanges"]["typical"] == 5  # one sum of five turns

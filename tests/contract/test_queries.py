@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.asking import request_of
 from tests.contract.strategies import SCHEMAS, STRATEGIES, rows
 from tests.contract.training_strategies import SITE, sent_with
 
@@ -37,7 +38,7 @@ from fedsynth.federation.query import (
     query_class,
     read_weights,
 )
-from fedsynth.federation.wire import Request, WireError
+from fedsynth.federation.wire import WireError
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection
 from fedsynth.privacy.cost import Sensitivity, Unit
 from fedsynth.privacy.noise import KeyedBits, RandomBits
@@ -62,7 +63,7 @@ MANY = settings(
 def received(query: AnyQuery, schema: Schema) -> AnyQuery | None:
     """Return a question as a site reads it, nothing if it refuses it."""
     try:
-        read = Request.of(
+        read = request_of(
             query,
             run="r",
             step=0,
@@ -70,7 +71,6 @@ def received(query: AnyQuery, schema: Schema) -> AnyQuery | None:
             release=Exact(),
             trust="local",
             schema=schema.digest,
-            plan="",
             unit=Unit(),
             neighbours="add-remove",
         ).query

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.asking import request_of
 from tests.data import postgres
 from tests.public_data import public_data
 from tests.tables import contingencies, contingency
@@ -26,7 +27,7 @@ from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import Counts, Query
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import Message
-from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.files import Records
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
@@ -224,7 +225,7 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
 
     def ask(query: Query, step: int = 0) -> Reply:
         policy = Policy(Budget.none(), {"local": LocalNoise()}, exact=True, any_plan=True)
-        request = Request.of(
+        request = request_of(
             query,
             run="run",
             step=step,
@@ -232,7 +233,6 @@ def test_a_site_answers_once_from_rows_that_it_reads_or_has_counted(visits, serv
             release=Exact(),
             trust="local",
             schema=VISITS.digest,
-            plan="",
             unit=ONE_ROW,
             neighbours="add-remove",
         )

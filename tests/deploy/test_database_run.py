@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
+from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 from tests.data import postgres
 
@@ -23,7 +24,7 @@ from fedsynth.errors import FedsynthError
 from fedsynth.federation.events import PlainAnswer
 from fedsynth.federation.query import Counts
 from fedsynth.federation.transport import Message
-from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import ONE_ROW
 from fedsynth.privacy.release import Gaussian
@@ -53,7 +54,7 @@ KEY = bytes(32)
 
 def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> Reply:
     """Put a question to a deployed site; at the usual price the noise is gone."""
-    request = Request.of(
+    request = request_of(
         Counts.of(len(SCHEMA.columns), [(0, 1), (2,)]),
         run=run,
         step=step,
@@ -61,7 +62,6 @@ def ask(config: SiteConfig, run: str = "r", step: int = 0, rho: float = 1e6) -> 
         release=Gaussian(rho),
         trust="local",
         schema=SCHEMA.digest,
-        plan="",
         unit=ONE_ROW,
         neighbours="add-remove",
     )

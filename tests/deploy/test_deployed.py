@@ -9,8 +9,8 @@ import pytest
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.local import LocalNoise
-from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
@@ -33,13 +33,13 @@ DEPLOYMENT = Deployment("r", NAMES, peers=PEERS)
 JOB = Job("oneshot", 1.0, 1e-6, schema="schema.toml", trust="local", rows=20, deployment=DEPLOYMENT)
 
 
-def planned(job: Job) -> Plan:
+def planned(job: Job) -> Agreement:
     method = job.build_method(SCHEMA)
     limits = find_method(job.method).limits(method, SCHEMA)
     return forecast(job.method, method, job.terms(SCHEMA), sites=2, rows=100, repeats=1, limits=limits).plan
 
 
-def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.MonkeyPatch) -> tuple[Job, InProcess]:
+def deployed(folder: Path, job: Job, trust: Trust, plan: Agreement, patch: pytest.MonkeyPatch) -> tuple[Job, InProcess]:
     """Write the server's folder, and return the job under the plan and the sites that approved it."""
     patch.chdir(folder)
     SCHEMA.save(folder / "schema.toml")

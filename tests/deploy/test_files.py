@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.asking import request_of
 from tests.attacks.world import (
     PARTS,
     rewritten,
@@ -59,6 +60,7 @@ from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import answer
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, SiteLost
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import RecordCount
 from fedsynth.federation.simulate import _secret, _seeded
@@ -160,11 +162,10 @@ def question(site: str, step: int = 0, coordinator: Keys = COORDINATOR, **fields
         "release": Gaussian(1e-4),
         "trust": "local",
         "schema": SCHEMA.digest,
-        "plan": "",
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    request = Request.of(RecordCount(), **{**told, **fields})
+    request = request_of(RecordCount(), **{**told, **fields})
     return Message.of(site, KEYS[site], request, coordinator, AuditPosition())
 
 
@@ -252,7 +253,8 @@ def test_confidential_answers_are_sealed_in_their_files(tmp_path, salts):
     answer_all(root, exchange)
     (request,) = (exchange / "north" / "requests").iterdir()
     (reply,) = (exchange / "north" / "replies").iterdir()
-    message = Request.read(read_request(request.read_bytes(), "north", COORDINATOR.public).body)
+    asked = read_request(request.read_bytes(), "north", COORDINATOR.public)
+    message = Request.read(asked.body, lambda head: Agreement.read(bytes(asked.agreement)))
     found = read_reply(reply.read_bytes(), message, "north", KEYS["north"], COORDINATOR.unseal)
     assert found.sealed
     exact = encode(found.answer)[-64:]

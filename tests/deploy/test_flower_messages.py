@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.asking import request_of
 from tests.attacks.world import (
     answer_in,
     rewritten,
@@ -51,7 +52,6 @@ from fedsynth.federation.wire import (
     NO_MESSAGE,
     AuditPosition,
     ReplyHead,
-    Request,
     encode,
     read_request,
 )
@@ -290,11 +290,10 @@ def question(site: str, step: int, coordinator: Keys = COORDINATOR, **fields: An
         "release": Gaussian(1e-4),
         "trust": "local",
         "schema": SCHEMA.digest,
-        "plan": "",
         "unit": Unit(),
         "neighbours": "add-remove",
     }
-    key, request = Keys(_secret(SEED, site)).identity, Request.of(RecordCount(), **{**told, **fields})
+    key, request = Keys(_secret(SEED, site)).identity, request_of(RecordCount(), **{**told, **fields})
     return Asked.of(site, key, request, coordinator, AuditPosition())
 
 

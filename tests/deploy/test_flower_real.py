@@ -27,8 +27,8 @@ from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.flower.local import wait_for
 from fedsynth.deploy.host.state import make_node_key
-from fedsynth.federation.transport import InProcess, Message, records
-from fedsynth.federation.wire import Reply, Request
+from fedsynth.federation.transport import InProcess, Message, recorded_requests, records
+from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Schema
@@ -219,7 +219,6 @@ def turns(root: Path) -> int:
     if not transcript.exists():
         return 0
     held = list(records(transcript))
-    asked = [Request.read(data) for kind, data in held if kind == "question"]
-    turn = {request.digest: request.turn for request in asked}
+    turn = {request.digest: request.turn for request in recorded_requests(transcript)}
     answered = [data.partition(b"\n")[0].decode().partition(" ")[2] for kind, data in held if kind == "answer"]
     return max((turn[digest] for digest in answered), default=0)

@@ -20,6 +20,7 @@ import tomli_w
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.asking import request_of
 from tests.attacks.world import answer_in
 from tests.command import fedsynth
 from tests.contract.world import SCHEMA, random_table
@@ -115,7 +116,7 @@ def ask(
     trust: str = "local",
 ) -> Reply:
     """Put a question to a deployed site, as a transport does, and return its reply."""
-    request = Request.of(
+    request = request_of(
         query or Counts.of(len(SCHEMA.columns), [(0, 1)]),
         run=run,
         step=step,
@@ -123,7 +124,6 @@ def ask(
         release=Gaussian(rho),
         trust=trust,
         schema=SCHEMA.digest,
-        plan="",
         unit=ONE_ROW,
         neighbours="add-remove",
     )
@@ -415,8 +415,8 @@ def test_runs_over_the_same_rows_share_a_copy_and_refused_runs_leave_none(tmp_pa
 
 def ask_request(run: str) -> Request:
     fields = {"run": run, "step": 0, "verb": "sum", "release": Gaussian(1e-3), "trust": "local"}
-    terms = {"schema": SCHEMA.digest, "plan": "", "unit": ONE_ROW, "neighbours": "add-remove"}
-    return Request.of(Counts.of(len(SCHEMA.columns), [(0,)]), **fields, **terms)
+    terms = {"schema": SCHEMA.digest, "unit": ONE_ROW, "neighbours": "add-remove"}
+    return request_of(Counts.of(len(SCHEMA.columns), [(0,)]), **fields, **terms)
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "flipped", "exposed", "another"])
@@ -966,7 +966,6 @@ def spend_all(site: Site) -> Charge:
         "kind": "size",
         "release": "{}",
         "trust": "local",
-        "plan": "",
     }
     cost = Cost(budget.epsilon, budget.rho)
     limits: dict[str, Any] = {"total": budget, "per_run": budget}

@@ -92,7 +92,9 @@ def test_an_interrupted_run_goes_on_and_pays_only_for_what_was_not_answered(trus
     for name, after in charged(again).items():
         assert not after & answered
         assert before[name] | after == {entry.step for entry in again.ledger.entries if name in entry.sites}
-    runs = {head.run for _, heads in Recorded(InProcess([]), tmp_path / "t")._steps.items() for head in heads.values()}
+    runs = {
+        head.run for _, asked in Recorded(InProcess([]), tmp_path / "t")._steps.items() for head, _ in asked.values()
+    }
     assert runs == {first.run}
 
 

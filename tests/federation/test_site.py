@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import BudgetExceeded, DataWarning, FedsynthError, Refused, SchemaError, Unsupported
@@ -23,7 +24,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Message, Recorded
 from fedsynth.federation.trusted import TrustedServer
-from fedsynth.federation.wire import AuditPosition, Reply, Request
+from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Norms, Unit
@@ -54,11 +55,10 @@ def ask(of: Site, query: Query | None = None, **changes: Any) -> Reply:
         "release": Gaussian(0.001),
         "trust": "local",
         "schema": SCHEMA.digest,
-        "plan": "",
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }
-    request = Request.of(query or RecordCount(), **{**fields, **changes})
+    request = request_of(query or RecordCount(), **{**fields, **changes})
     message = Message.of("a", Keys(of.secret).identity, request, COORDINATOR, AuditPosition())
     return message.reply(of.answer(message.data).data)
 
@@ -83,7 +83,7 @@ def numbers(reply: Reply) -> list[int]:
         ({"release": Exponential(0.1)}, "refused", "cannot be released"),
         ({"verb": "deposit", "release": Deposit(0.001)}, "refused", "no vault"),
         ({"verb": "choose", "release": Exponential(0.1)}, "refused", "does not apply to questions of the kind 'size'"),
-        ({"neighbours": "replace"}, "refused", "neighbouring tables"),
+        ({"neighbours": "replace"}, "refused", "numbers of rows are public for the run"),
         ({"release": Gaussian(1.0)}, "spent", "data steward"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_public_size_counts_the_rows_that_do_not_fit_too():
 def test_questions_that_cannot_be_are_refused_and_not_read():
     asked = site()
     assert ask(asked, Counts.of(9, [(8,)])).code == "refused"
-    request, other = Request.of(RecordCount(), **_fields()), Keys(bytes(31) + b"1")
+    request, other = request_of(RecordCount(), **_fields()), Keys(bytes(31) + b"1")
     stranger = Message.of("a", Keys(asked.secret).identity, request, other, AuditPosition())
     reply = stranger.reply(asked.answer(stranger.data).data)
     assert (reply.code, "its coordinator did not sign" in reply.lost) == ("lost", True)
@@ -148,7 +148,6 @@ def _fields() -> dict[str, Any]:
         "release": Gaussian(0.001),
         "trust": "local",
         "schema": SCHEMA.digest,
-        "plan": "",
         "unit": ONE_ROW,
         "neighbours": "add-remove",
     }

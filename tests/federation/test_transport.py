@@ -366,7 +366,7 @@ def test_exact_counts_are_sealed_and_stand_in_no_file(deposits, tmp_path):
     for part in windows(exact(query, held)):
         assert part not in transcript
     kinds = [kind for kind, _ in records(tmp_path / "t")]
-    assert kinds == ["question", "withheld", "withheld", "withheld", "released"]
+    assert kinds == ["agreement", "question", "withheld", "withheld", "withheld", "released"]
     if not deposits:  # but the sum with its noise does
         assert released.values.astype("<i8").tobytes() in transcript
 

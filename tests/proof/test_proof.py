@@ -7,18 +7,20 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from msgspec import structs
 
 from fedsynth.errors import FedsynthError
+from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
-from fedsynth.federation.transport import InProcess, Recorded, records
+from fedsynth.federation.transport import InProcess, Recorded, recorded_requests, records
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
-from fedsynth.federation.wire import AuditPosition, ReplyHead, Request, write_answer, write_reply
+from fedsynth.federation.wire import AuditPosition, ReplyHead, write_answer, write_reply
 from fedsynth.keys import Keys
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
@@ -341,8 +343,7 @@ def test_a_question_with_all_traces_of_it_is_found_by_an_extract_alone(tmp_path)
 
 def test_a_sealed_answer_in_a_transcript_is_found(tmp_path):
     run = a_run(tmp_path, LocalNoise())
-    kept = list(records(run.transcript))
-    asked = Request.read(next(data for kind, data in kept if kind == "question"))
+    asked = next(recorded_requests(run.transcript))
     sealed = write_reply(
         bytes(32),
         "north",
@@ -498,36 +499,38 @@ def test_a_resumed_run_goes_on_with_the_sum_that_was_released(tmp_path):
     assert finish(resumed).sheet().problems == ()
 
 
-def exact_run(folder: Path, trust: Trust, epsilon: float) -> Run:
-    """Run one sum for the whole budget under a plan for which a statement claims an epsilon by exact accounting."""
+def planned_run(folder: Path, trust: Trust, price: float = BUDGET.rho) -> Run:
+    """Begin a run under a plan of one table at a price, for which its statement claims an exact epsilon."""
     run = start(folder, trust, BUDGET)
-    run.federation = replace(run.federation, plan="ab" * 32, exact=epsilon)
-    run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
-    return finish(run)
+    slot = PlannedQuestion("sum", "counts", "gaussian", price, 1, 2, 2, 100)
+    agreement = structs.replace(run.federation.agreement, slots=(slot,))
+    run.federation = replace(run.federation, agreed=agreement)
+    return run
 
 
 @pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise()], ids=["trusted", "local"])
 def test_an_epsilon_by_exact_accounting_is_proved_by_what_was_asked(trust, tmp_path):
-    epsilon = gaussian_epsilon(BUDGET.rho, BUDGET.delta)
-    assert epsilon < 0.96 * BUDGET.epsilon
-    assert not exact_run(tmp_path, trust, epsilon).proved().problems
+    run = planned_run(tmp_path, trust)
+    run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
+    assert (run.federation.statement.exact or 1.0) < 0.96 * BUDGET.epsilon
+    assert not finish(run).proved().problems
 
 
 @pytest.mark.parametrize(
-    ("trust", "changes", "asks", "says"),
+    ("trust", "price", "asks", "says"),
     [
-        (LocalNoise(), {"exact": 0.8 * BUDGET.epsilon}, False, "by exact accounting; it is"),
-        (LocalNoise(), {"plan": ""}, False, "under one approved plan"),
-        (LocalNoise(), {}, True, "for Gaussian noise alone"),
-        (SecureSum(), {}, False, "does not hold under the trust 'secure'"),
+        (LocalNoise(), 0.5 * BUDGET.rho, False, "by exact accounting; it is"),
+        (LocalNoise(), 0.0, False, "under one approved plan"),
+        (LocalNoise(), BUDGET.rho, True, "for Gaussian noise alone"),
+        (SecureSum(), BUDGET.rho, False, "does not hold under the trust 'secure'"),
     ],
 )
-def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, changes, asks, says, tmp_path):
-    run = start(tmp_path, trust, BUDGET)
-    terms = {"plan": "ab" * 32, "exact": gaussian_epsilon(BUDGET.rho, BUDGET.delta), **changes}
-    run.federation = replace(run.federation, **terms)
+def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, price, asks, says, tmp_path):
+    run = planned_run(tmp_path, trust, price) if price else start(tmp_path, trust, BUDGET)
     if asks:
         FLAIM(rounds=1, rate=1.0, iterations=5, final_iterations=5).fit(run.federation)
     else:
         run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
-    assert says in "; ".join(finish(run).proved().problems)
+    claimed = gaussian_epsilon(price or BUDGET.rho, BUDGET.delta)
+    finish(run).change_ledger(lambda content: content["statement"].update(exact=claimed))
+    assert says in "; ".join(run.proved().problems)

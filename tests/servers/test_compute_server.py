@@ -42,7 +42,8 @@ def test_a_server_that_is_closed_sends_the_reply_in_progress_and_takes_no_other_
     coordinator = RemoteServers(cards, COORDINATOR, timeout=60)
     request = world.request()
     assert request.signature is not None
-    frame = encode(Begin(request.question, np.frombuffer(request.body, dtype=np.uint8), request.signature))
+    agreed, asked = (np.frombuffer(part, dtype=np.uint8) for part in (request.agreement.data, request.body))
+    frame = encode(Begin(request.question, agreed, asked, request.signature))
     heard: list[AnyResult] = []
     calling = threading.Thread(target=lambda: heard.append(decode(coordinator.one(0, frame), AnyResult)), daemon=True)
     calling.start()

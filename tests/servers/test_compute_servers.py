@@ -265,9 +265,10 @@ def test_other_sites_at_one_server_between_question_and_answer_open_nothing(tmp_
         began: list[Begin] = []
         begin = servers.begin
 
-        def remembered(vault: str, body: bytes, signature: bytes) -> None:
-            began.append(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature))
-            begin(vault, body, signature)
+        def remembered(vault: str, agreement: bytes, body: bytes, signature: bytes) -> None:
+            agreed, asked = (np.frombuffer(part, dtype=np.uint8) for part in (agreement, body))
+            began.append(Begin(vault, agreed, asked, signature))
+            begin(vault, agreement, body, signature)
 
         servers.begin = remembered  # type: ignore[method-assign]
         vault = federation.deposit(Counts.of(3, PAIRS), 1.0)

@@ -324,9 +324,9 @@ def test_a_cheap_question_in_a_vaults_name_does_not_hide_its_price(run):
     cheap = world.request(release=Deposit(epsilon=0.001), step=1, run=run)
     for server in world.parties:
         with pytest.raises(Refused, match="does not hold the vault"):
-            server.begin(dear.question, cheap.body, sign_request(COORDINATOR, cheap.body))
+            server.begin(dear.question, cheap.agreement.data, cheap.body, sign_request(COORDINATOR, cheap.body))
         with pytest.raises(BudgetExceeded, match="of this run"):
-            server.begin(dear.question, dear.body, sign_request(COORDINATOR, dear.body))
+            server.begin(dear.question, dear.agreement.data, dear.body, sign_request(COORDINATOR, dear.body))
 
 
 def test_the_prices_of_a_run_are_of_one_kind():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.federation.events import DealtShares
@@ -119,7 +120,7 @@ class World:
 
     def request(self, query: Counts = QUERY, release: Deposit = DEPOSIT, step: int = 0, run: str = "run") -> Request:
         """Return the signed question of a deposit."""
-        request = Request.of(
+        request = request_of(
             query,
             run=run,
             step=step,
@@ -127,7 +128,6 @@ class World:
             release=release,
             trust="three-servers",
             schema=SCHEMA.digest,
-            plan="",
             unit=self.unit,
             neighbours=self.neighbours,
         )
@@ -141,7 +141,7 @@ class World:
     def begin(self, request: Request, vault: str = "") -> str:
         """Begin a vault, or let more sites in, and return its name."""
         assert request.signature is not None
-        self.ideal.begin(vault or request.question, request.body, request.signature)
+        self.ideal.begin(vault or request.question, request.agreement.data, request.body, request.signature)
         return vault or request.question
 
     def filled(self, query: Counts = QUERY, release: Deposit = DEPOSIT, rows: Sequence[int] = (30, 12, 0)) -> str:

@@ -42,7 +42,7 @@ from fedsynth.cli.options import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedsynth.federation.plan import Plan
+    from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.query import Extent
     from fedsynth.methods import Method
     from fedsynth.runs.dry_run import Forecast, ForecastRange
@@ -117,7 +117,9 @@ def plan(
 
       fedsynth plan --show plan.toml
     """
-    from fedsynth.federation.plan import Plan
+    import msgspec
+
+    from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.policy_file import trust_named
     from fedsynth.federation.trust import settings_of
     from fedsynth.methods import find_method
@@ -128,8 +130,8 @@ def plan(
     from fedsynth.terms import Terms
 
     if show is not None:
-        made = Plan.load(show)
-        say(json_, {"digest": made.digest, "plan": made.to_json()}, _plan_text(made))
+        made = Agreement.load(show)
+        say(json_, {"digest": made.digest, "plan": msgspec.to_builtins(made)}, _plan_text(made))
         return
     if schema is None or rows is None or not sites or not epsilon or delta is None:
         raise click.UsageError(
@@ -411,7 +413,7 @@ def _tables(most: Extent) -> str:
     return f"{columns} each, over {most.columns} in all, with at most {most.cells:,} cells together"
 
 
-def _plan_text(made: Plan) -> str:
+def _plan_text(made: Agreement) -> str:
     """Return a plan in words, for those who approve it."""
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
     limit = f"epsilon = {made.budget.epsilon:g}" + (f" at delta = {made.budget.delta:g}" if made.budget.delta else "")

@@ -14,12 +14,14 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, SiteLost, Unsupported
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import PlainAnswer, values_of
 from fedsynth.federation.query import (
     MOST_ROWS,
@@ -35,7 +37,15 @@ from fedsynth.federation.query import (
 from fedsynth.federation.quote import Quote, noise_of
 from fedsynth.federation.resolution import NoiseRecord
 from fedsynth.federation.transport import Message, Transport
-from fedsynth.federation.trust import Aggregation, Released, SumProtocol, Trust, VaultProtocol, sums_of
+from fedsynth.federation.trust import (
+    Aggregation,
+    Released,
+    SumProtocol,
+    Trust,
+    VaultProtocol,
+    roster_digest,
+    sums_of,
+)
 from fedsynth.federation.vault import Vault, VaultQuestion
 from fedsynth.federation.wire import ATTEMPT, AuditPosition, Reply, Request, Verb, decode, encode, sign_request
 from fedsynth.keys import Keys
@@ -155,10 +165,9 @@ class Federation:
     min_sites
         Fewest sites that must answer a round (or all, if fewer are asked), which then continues without the others;
         ``lost`` lists these.
-    plan, exact
-        Digest of the approved plan (:class:`~fedsynth.federation.plan.Plan`: the questions that the run may ask, with
-        prices), which every request names ("" for none); the plan's epsilon if its noise is accounted for exactly
-        (:attr:`Plan.guarantee <fedsynth.federation.plan.Plan.guarantee>`) and that is less than the budget's.
+    agreed
+        The approved plan, or another agreement that states the method; ``None``: one that states the terms alone.
+        Every question names it, and each request to a site has it attached until the site has answered one.
     largest_site_rows
         Bound on the rows of one site, to recognise impossible answers.
     seeded
@@ -197,8 +206,7 @@ class Federation:
     identities: Mapping[str, bytes]
     sizes: Mapping[str, int] | None = None
     min_sites: int = 1
-    plan: str = ""
-    exact: float | None = None
+    agreed: Agreement | None = None
     largest_site_rows: int = MOST_ROWS
     seeded: bool = False
     looks_at_other_rows: bool = False
@@ -210,6 +218,7 @@ class Federation:
     loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] = record_nothing
     _steps: Iterator[int] = field(default_factory=itertools.count)
+    _reached: set[str] = field(default_factory=set)  # the sites that have the agreement
 
     @property
     def schema(self) -> Schema:
@@ -221,9 +230,17 @@ class Federation:
         """The budget that the run started with."""
         return self.terms.budget
 
+    @cached_property
+    def agreement(self) -> Agreement:
+        """What the run is agreed to be."""
+        if self.agreed is not None:
+            return self.agreed
+        return Agreement.of(self.terms, len(self.identities), roster=roster_digest(self.identities))
+
     @property
     def statement(self) -> Statement:
         """The privacy statement of the run so far: the guarantee, the unit of protection and the assumptions."""
+        exact, epsilon, delta = self.agreement.guarantee, self.budget.epsilon, self.budget.delta
         return Statement(
             terms=self.terms,
             spent=self.ledger.spent,
@@ -231,7 +248,7 @@ class Federation:
             assumption=self.trust.assumption,
             seeded=self.seeded,
             looks_at_other_rows=self.looks_at_other_rows,
-            exact=self.exact,
+            exact=exact.epsilon if exact.delta == delta and exact.epsilon < epsilon else None,
             sampled=any(isinstance(entry.release, SampledGaussian) for entry in self.ledger.entries),
             rfc4180=self.rfc4180,
         )
@@ -492,18 +509,7 @@ class Federation:
         return groups
 
     def _request(self, step: int, verb: Verb, query: AnyQuery, release: Release) -> Request:
-        request = Request.of(
-            query,
-            run=self.run,
-            step=step,
-            verb=verb,
-            release=release,
-            trust=self.trust.name,
-            schema=self.schema.digest,
-            plan=self.plan,
-            unit=self.terms.unit,
-            neighbours=self.terms.neighbours,
-        )
+        request = Request.of(query, self.agreement, run=self.run, step=step, verb=verb, release=release)
         request.query.check(self.schema)
         if isinstance(request.query, Query):
             check_cells(request.query, self.schema)
@@ -663,10 +669,13 @@ class Federation:
         messages = []
         for site, request in asked:
             seen = self.seen.get(site, AuditPosition())
-            messages.append(Message.of(site, self.identities[site], request, self.coordinator, seen, attempt))
+            keys = (self.identities[site], request, self.coordinator)
+            messages.append(Message.of(site, *keys, seen, attempt, agreed=site in self._reached))
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             request, head = message.request, message.request.head
             self.ledger.count(request.question, request.turn, message.site, message.size, len(reply.data))
+            if reply.code == "answered" and reply.seen.row:  # from the site itself, not from a transcript
+                self._reached.add(reply.site)
             if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
                 self.seen[reply.site] = reply.seen
             if reply.code == "refused":

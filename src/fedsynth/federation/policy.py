@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fedsynth.errors import InvalidParameter, Refused
-from fedsynth.federation.plan import Plan
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training, check_cells
-from fedsynth.federation.trust import NO_SUMS, Trust, settings_of
+from fedsynth.federation.trust import NO_SUMS, Trust, roster_digest, settings_of
 from fedsynth.federation.wire import QuestionHead, Request
 from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
@@ -27,6 +27,7 @@ RELEASES = {
     "deposit": ("deposit",),
 }
 """Kinds of release that each verb allows."""
+_PUBLIC = {True: "public", False: "not public"}
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,12 @@ class Policy:
         Declare the number of rows public. Neighbouring tables then differ by replaced rows, since adding or removing
         rows would change a public number.
     plans, any_plan
-        Approved plans (:class:`~fedsynth.federation.plan.Plan`: what a run may ask, at which price) by digest, one of
-        which every request must follow; if there are none, ``any_plan`` allows requests under any plan or none. Without
-        either, the site answers nothing.
+        Approved plans (:class:`~fedsynth.federation.agreement.Agreement`: what a run may ask, at which price) by
+        digest, one of which every request must follow; if there are none, ``any_plan`` allows requests under any plan
+        or none. Without either, the site answers nothing.
     methods, min_cohort
-        Only plans for these methods (empty: any), and for at least so many sites, may be approved. Requests name
-        neither the method nor the number of sites, so only plans are checked for them.
+        Only runs agreed to be of these methods (empty: any), and of at least so many sites, are answered. The method
+        states the purpose of the questions; what they may ask is limited by verbs and approved plans alone.
     largest_message, largest_answer
         Largest message that is read, in bytes, and largest number of cells of an answer.
     largest_stored
@@ -87,8 +88,7 @@ class Policy:
         an hour while ``fedsynth site serve`` waits.
 
     Raises :class:`InvalidParameter` for the trust ``trusted`` without that yes, for unknown verbs, for kinds that
-    fedsynth defines itself, for ``methods`` or ``min_cohort`` without plans, and for an approved plan that contradicts
-    the rest.
+    fedsynth defines itself, and for an approved plan that contradicts the rest.
     """
 
     budget: Budget
@@ -100,7 +100,7 @@ class Policy:
     unit: Unit = ONE_ROW
     exact: bool = False
     size_is_public: bool = False
-    plans: Mapping[str, Plan] = field(default_factory=dict)
+    plans: Mapping[str, Agreement] = field(default_factory=dict)
     any_plan: bool = False
     methods: frozenset[str] = frozenset()
     min_cohort: int = 1
@@ -114,11 +114,6 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse an approval that contradicts the rest of the policy, before any request does."""
-        if (self.methods or self.min_cohort > 1) and not self.plans:
-            raise InvalidParameter(
-                "methods and min_cohort restrict approved plans, and there are none; approve a plan (fedsynth plan "
-                "--out plan.toml), or leave them out"
-            )
         if unknown := sorted(set(self.verbs) - set(VERBS)):
             raise InvalidParameter(
                 f"[policy] verbs has unknown entries {', '.join(unknown)}; choose among {', '.join(VERBS)}"
@@ -136,7 +131,7 @@ class Policy:
         if taken := sorted(set(self.kinds) & set(BUILT_IN)):
             raise InvalidParameter(f"kinds {', '.join(taken)} come with fedsynth; another package cannot define them")
         for digest, plan in self.plans.items():
-            for wrong in self._contradictions(digest, plan):
+            for wrong in (*self._contradictions(plan), *self._beyond(digest, plan)):
                 raise InvalidParameter(f"plan {digest[:12]} was approved, but {wrong}; change the policy or the plan")
 
     @property
@@ -165,8 +160,8 @@ class Policy:
         ``schema`` is that of the site's rows. The decision depends on request, schema and policy alone. Raises
         :class:`Refused`, or :class:`InvalidParameter` for a query whose parameters do not fit the schema.
         """
-        head, query, turn = request.head, request.query, request.turn
-        if head.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
+        head, query, turn, agreement = request.head, request.query, request.turn, request.agreement
+        if agreement.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):
             raise Refused("the request was made under another schema; agree on one schema file and compare digests")
         if head.verb not in self.verbs:
             raise Refused(f"this site does not answer {head.verb!r}; add it to verbs in [policy]")
@@ -175,59 +170,59 @@ class Policy:
                 f"the verb {head.verb!r} does not apply to questions of the kind {head.kind!r}; install the same "
                 "fedsynth everywhere"
             )
-        if head.trust not in self.trusts:
-            raise Refused(f"this site does not accept the trust {head.trust!r}; it accepts {sorted(self.trusts)}")
-        trust = self.trusts[head.trust]
+        trust = self._trust(agreement)
         turns = 1
         if head.verb in ("sum", "average"):
             if trust.sums is None:
                 raise Refused(NO_SUMS)
             turns = trust.sums.turns
         if not 0 <= turn < turns:
-            raise Refused(f"a {head.verb!r} under the trust {head.trust!r} has no turn {turn}")
+            raise Refused(f"a {head.verb!r} under the trust {trust.name!r} has no turn {turn}")
         if (request.event is None) != (turn == 0):
             raise Refused("the first message of a question must have no event, and every later one must have one")
-        self._check_release(head, trust)
+        self._check_release(head, trust, agreement)
         paid = head.release.steps if isinstance(head.release, AdaptiveSelection) else 1
         if not isinstance(query, Query) and query.steps != paid:
             raise Refused(f"the release pays for {paid} draws, but the selection makes {query.steps}; make both equal")
         _check_sampling(head, query)
-        if head.unit.rows < self.unit.rows or head.unit.sites < self.unit.sites:
+        if agreement.unit.rows < self.unit.rows or agreement.unit.sites < self.unit.sites:
             raise Refused(
                 f"this site protects persons with up to {self.unit.rows} rows at {self.unit.sites} sites; run with at "
                 "least these --rows-per-person and --sites-per-person"
             )
-        if head.neighbours != self.neighbours:
+        if agreement.public_sizes != self.size_is_public:
             raise Refused(
-                f"neighbouring tables are {head.neighbours!r} for the request, but {self.neighbours!r} for this site; "
-                "set public sizes alike at the server (--public-sizes) and at every site (size_is_public)"
+                f"numbers of rows are {_PUBLIC[agreement.public_sizes]} for the run, but "
+                f"{_PUBLIC[self.size_is_public]} at this site; set public sizes alike at the server (--public-sizes) "
+                "and at every site (size_is_public)"
             )
-        if self.plans or not self.any_plan:
-            self._plan(head).check(head)
+        for wrong in self._contradictions(agreement):
+            raise Refused(f"the run was agreed upon, but {wrong}; change the job, or [policy] of this site")
+        planned = self._planned(agreement)
+        if planned:
+            agreement.check(head)
         query.check(schema)
         if isinstance(query, Query):
             check_cells(query, schema, self.largest_answer)
-            if self.plans or not self.any_plan:
-                self._plan(head).check_extent(head, query.extent(schema))
+            if planned:
+                agreement.check_extent(head, query.extent(schema))
 
-    def limits(self, head: QuestionHead) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
-        """Return the limits for a question with this ``head``: the site's budget, its run's, and its plan's slots.
+    def limits(self, request: Request) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
+        """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
 
-        ``head`` has the question's price and terms (:class:`~fedsynth.federation.wire.QuestionHead`). If the policy has
-        approved plans, the run's budget is that of the plan named in ``head``, and the slots
-        (:class:`~fedsynth.federation.plan.PlannedQuestion`) are those of this plan that permit such a question, each as
-        (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if that is
-        ``None``), and the last value is ``None``. If ``exact`` is true, neither the site's budget nor ``per_run``
-        limits anything. Raises :class:`Refused` for a plan that is not approved.
+        If the policy has approved plans, the run's budget is that of its plan, and the slots
+        (:class:`~fedsynth.federation.agreement.PlannedQuestion`) are those of this plan that permit such a question,
+        each as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if
+        that is ``None``), and the last value is ``None``. If ``exact`` is true, neither the site's budget nor
+        ``per_run`` limits anything. Raises :class:`Refused` for a plan that is not approved.
         """
         total = Budget.none() if self.exact else self.budget
         per_run = total if self.per_run is None or self.exact else self.per_run
-        if not self.plans:
+        if not self._planned(request.agreement):
             return total, per_run, None
-        plan = self._plan(head)
-        return total, plan.budget, plan.slots_for(head)
+        return total, request.agreement.budget, request.agreement.slots_for(request.head)
 
-    def _check_release(self, head: QuestionHead, trust: Trust) -> None:
+    def _check_release(self, head: QuestionHead, trust: Trust, agreement: Agreement) -> None:
         release = head.release
         if kind_of(release) not in RELEASES[head.verb]:
             raise Refused(
@@ -237,7 +232,7 @@ class Policy:
         endless = isinstance(release, Deposit) and not release.rho and not release.epsilon
         if (endless or any(isinstance(part, Exact) for part in parts)) and not self.exact:
             raise Refused("this site releases nothing without noise; use a private method")
-        if isinstance(release, SampledGaussian) and head.neighbours != "add-remove":
+        if isinstance(release, SampledGaussian) and agreement.public_sizes:
             raise Refused(
                 "the cost of noise on sampled rows is proved only if rows are added or removed; it is not available "
                 "with size_is_public"
@@ -245,32 +240,47 @@ class Policy:
         if kind_of(release) == "public" and not (head.kind == "size" and self.size_is_public):
             raise Refused(f"this site does not declare {head.kind!r} public; ask for it with noise")
         if isinstance(release, Deposit) and trust.vault is None:
-            raise Refused(f"no vault exists under the trust {head.trust!r}; use a method without deposits")
+            raise Refused(f"no vault exists under the trust {trust.name!r}; use a method without deposits")
 
-    def _plan(self, head: QuestionHead) -> Plan:
-        if head.plan not in self.plans:
-            said = f"plan {head.plan[:12]} is not approved here" if head.plan else "the request names no plan"
-            raise Refused(
-                f"{said}; this site answers approved plans only: send the plan's file to its data steward, or write "
-                'plans = "any" into [policy]'
-            )
-        return self.plans[head.plan]
+    def _trust(self, agreement: Agreement) -> Trust:
+        if agreement.trust not in self.trusts:
+            raise Refused(f"this site does not accept the trust {agreement.trust!r}; it accepts {sorted(self.trusts)}")
+        return self.trusts[agreement.trust]
 
-    def _contradictions(self, digest: str, plan: Plan) -> Iterator[str]:
-        """Yield the parts of an approved plan that this policy would always refuse."""
+    def _planned(self, agreement: Agreement) -> bool:
+        """Whether a run is limited by its plan; raises :class:`Refused` for one whose plan is not approved."""
+        if agreement.digest in self.plans:
+            return True
+        if self.any_plan and not self.plans:
+            return False
+        said = f"plan {agreement.digest[:12]} is not approved here" if agreement.slots else "the run has no plan"
+        raise Refused(
+            f"{said}; this site answers approved plans only: send the plan's file to its data steward, or write "
+            'plans = "any" into [policy]'
+        )
+
+    def _contradictions(self, run: Agreement) -> Iterator[str]:
+        """Yield what this policy refuses of an agreement, whatever is asked."""
+        if self.methods and run.method not in self.methods:
+            yield f"its method {run.method!r} is not one of {sorted(self.methods)}"
+        if run.sites < self.min_cohort:
+            yield f"it is for {run.sites} sites, and min_cohort is {self.min_cohort}"
+        if run.trust in self.trusts:
+            trust = self.trusts[run.trust]
+            if dict(run.trust_options) != (accepted := settings_of(trust)):
+                yield f"it runs under {run.trust!r} with {dict(run.trust_options)}, and this site accepts {accepted}"
+            roster: Mapping[str, bytes] = getattr(trust, "roster", {})
+            if run.roster and roster and run.roster != roster_digest(roster):
+                yield "it names other sites, or other keys of them, than this site's roster"
+
+    def _beyond(self, digest: str, plan: Agreement) -> Iterator[str]:
+        """Yield what an approved plan would have refused of it later on."""
         if plan.digest != digest:
             yield f"its digest is {plan.digest}"
-        if self.methods and plan.method not in self.methods:
-            yield f"its method {plan.method!r} is not one of {sorted(self.methods)}"
-        if plan.sites < self.min_cohort:
-            yield f"it is for {plan.sites} sites, and min_cohort is {self.min_cohort}"
+        if not plan.slots:
+            yield "it lists no questions"
         if plan.trust not in self.trusts:
             yield f"its trust {plan.trust!r} is not one of {sorted(self.trusts)}"
-        elif dict(plan.trust_options) != settings_of(self.trusts[plan.trust]):
-            yield (
-                f"it runs under {plan.trust!r} with {dict(plan.trust_options)}, and this site accepts "
-                f"{settings_of(self.trusts[plan.trust])}"
-            )
         if self.schemas and plan.schema not in self.schemas:
             yield "its schema is not one of the accepted schemas"
         if asked := sorted({slot.verb for slot in plan.slots} - set(self.verbs)):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.names import TRUSTS
-from fedsynth.federation.plan import Plan
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust, settable
 from fedsynth.plugins import named
@@ -33,7 +33,7 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
     ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
     folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
     contradiction to the rest, and for ``plans = "any"`` without ``per_run``; :class:`Unsupported` for an unknown trust
-    model; and the errors of :meth:`Plan.load <fedsynth.federation.plan.Plan.load>`. A budget without limit
+    model; and the errors of :meth:`Agreement.load <fedsynth.federation.plan.Agreement.load>`. A budget without limit
     (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
     """
     _known("[policy]", section, _KEYS)
@@ -100,11 +100,11 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     return trust
 
 
-def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Plan]:
+def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Agreement]:
     """Load the approved plans by digest; raise an error for a file whose digest is not the approved one."""
     plans = {}
     for digest, file in section.items():
-        plan = Plan.load(folder / str(file))
+        plan = Agreement.load(folder / str(file))
         if plan.digest != _digest("plans", digest):
             raise InvalidParameter(
                 f"{file} is not the plan that was approved: its digest is {plan.digest}, the policy says {digest}; "

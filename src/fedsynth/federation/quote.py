@@ -59,7 +59,7 @@ class Quote:
         query = self.request.query
         if not isinstance(query, Query):
             return Norms(1.0, 1.0)
-        return protect(query.sensitivity(self.schema), self.request.head.change, pooled=self.pooled)
+        return protect(query.sensitivity(self.schema), self.request.agreement.change, pooled=self.pooled)
 
     @cached_property
     def cells(self) -> int:
@@ -74,7 +74,7 @@ class Quote:
         It is 1 if noise is added once, to the sum over sites. Otherwise it is the number of sites that a person may be
         at, since each of these releases an answer with its own noise.
         """
-        return times_charged(self.request.head.unit, pooled=self.pooled)
+        return times_charged(self.request.agreement.unit, pooled=self.pooled)
 
     @property
     def cost(self) -> Cost:

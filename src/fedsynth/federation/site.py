@@ -21,7 +21,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 import fedsynth
 from fedsynth import keys
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, Unsupported, is_fault, reason_of
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Answer, PlainAnswer
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.query import (
@@ -195,17 +196,28 @@ class Site:
                 raise WireError(
                     "the message is larger than this site reads; raise largest_message in [policy], or ask for less"
                 )
-            request = Request.read(found.body, self.policy.kinds)
+            request = Request.read(found.body, partial(self._agreed, bytes(found.agreement)), self.policy.kinds)
             told = (found.head.run, found.head.step, found.head.turn)
             if told != (request.head.run, request.head.step, request.turn):
                 raise WireError("the request's head tells another run, step or turn than its message")
             self.policy.check(request, self.rows.schema)
-            sums = self.policy.trusts[request.head.trust].sums
+            sums = self.policy.trusts[request.agreement.trust].sums
             if isinstance(request.query, Training) and sums is not None and request.turn == sums.reads:
                 return request, request.query.seconds(self.rows.schema, self.policy.timed_rows)
         except Exception as error:
             return error, 0.0
         return request, 0.0
+
+    def _agreed(self, attached: bytes, head: QuestionHead) -> Agreement:
+        """Return the agreement that a question names: attached to its request, approved, or kept with its run."""
+        if head.agreement in self.policy.plans:
+            return self.policy.plans[head.agreement]
+        data = attached or self.account.agreed(head.run)
+        if hashlib.sha256(data).hexdigest() != head.agreement:
+            raise Refused(
+                "the run began under another agreement than the question names, or sent none; start another run"
+            )
+        return Agreement.read(data)
 
     def _answered(self, found: Received, request: Request | Exception) -> bytes:
         digest, seen = found.message, found.head.seen
@@ -264,7 +276,7 @@ class Site:
     def _turn_down(self, code: Code, digest: str, reason: str, head: QuestionHead | None = None, **more: str) -> bytes:
         """Record in the audit log, for the steward alone, why a message is not answered; return the code as answer."""
         _log.warning("site %s: %s: %s", self.name, code, reason)
-        known = {"run": "", "step": 0, "verb": "", "kind": "", "trust": "", "plan": ""}
+        known = {"run": "", "step": 0, "verb": "", "kind": "", "agreement": ""}
         facts = known if head is None else {name: getattr(head, name) for name in known}
         last = self.account.note(code, request=digest, reason=reason, **facts, **more)
         return _naming(digest, write_answer(code, AuditPosition.signed(self._seed, self.name, *last)))
@@ -294,7 +306,7 @@ class _Turn:
         """Take a ``request`` that the policy of the ``site`` has checked."""
         self.site, self.request = site, request
         self.name, self.identity, self.schema = site.name, site._seed, site.rows.schema
-        self.trust = site.policy.trusts[request.head.trust]
+        self.trust = site.policy.trusts[request.agreement.trust]
         self.quote = Quote(request, self.schema, self.trust)
         self.digest, self.release, self.norms = request.question, self.quote.noise, self.quote.norms
         self.asked = hashlib.sha256(site.coordinator + bytes.fromhex(request.question)).hexdigest()
@@ -462,15 +474,15 @@ class _Turn:
     @cached_property
     def terms(self) -> str:
         """Terms of noise and protection (JSON): noise depends on them, and the question is answered under no others."""
-        head, norms = self.request.head, self.norms
+        head, norms, change = self.request.head, self.norms, self.request.agreement.change
         trust = f"{self.trust.name} {self.trust.terms}"
-        terms = [VERSION, head.release, norms.l1, norms.l2, head.unit, head.neighbours, trust]
+        terms = [VERSION, head.release, norms.l1, norms.l2, change.unit, change.neighbours, trust]
         return msgspec.json.encode(terms).decode()
 
     @property
     def _charge(self) -> Charge:
-        head = self.request.head
-        total, per_run, slots = self.site.policy.limits(head)
+        head, agreement = self.request.head, self.request.agreement
+        total, per_run, slots = self.site.policy.limits(self.request)
         return Charge(
             key=self.asked,
             run=head.run,
@@ -478,8 +490,9 @@ class _Turn:
             verb=head.verb,
             kind=head.kind,
             release=msgspec.json.encode(head.release).decode(),
-            trust=head.trust,
-            plan=head.plan,
+            agreement=agreement.data,
+            trust=agreement.trust,
+            method=agreement.method,
             cost=self.quote.cost,
             terms=self.terms,
             rows=self.site.rows_digest,
@@ -488,7 +501,7 @@ class _Turn:
             own=None if slots is None or self.site.policy.exact else self.site.policy.per_run,
             group=f"{head.verb} {head.kind} {kind_of(head.release)}",
             slots=slots,
-            change=head.change,
+            change=agreement.change,
             least=self.site.policy.change,
             stored=self.most_stored,
             most_stored=self.site.policy.largest_stored,
@@ -500,7 +513,8 @@ class _Turn:
         assert isinstance(selection, Selection)
         release = head.release
         pick: Release = release.pick if isinstance(release, AdaptiveSelection) else release
-        moved = selection.span(self.schema).of(head.neighbours) * head.unit.rows
+        change = self.request.agreement.change
+        moved = selection.span(self.schema).of(change.neighbours) * change.unit.rows
         looks: list[SiteMeasurement] = []
         drawn = []
         with self._rows() as rows:
@@ -518,7 +532,7 @@ class _Turn:
     def _look(self, rows: Rows, selection: Selection, index: int, release: Release, step: int) -> SiteMeasurement:
         """Return a noisy measurement of the candidate just drawn; it informs later draws and never leaves the site."""
         query = selection.look(index, self.schema)
-        norms = protect(query.sensitivity(self.schema), self.request.head.change, pooled=False)
+        norms = protect(query.sensitivity(self.schema), self.request.agreement.change, pooled=False)
         noisy = add_noise(query.answer(rows), release, norms, self.bits(f"look {step}"))
         return SiteMeasurement(index, noisy, noise_std(release, norms))
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
 import fedsynth
-from fedsynth.errors import FedsynthError
+from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import Kinds
 from fedsynth.federation.site import Site
 from fedsynth.federation.wire import (
@@ -28,6 +29,7 @@ from fedsynth.federation.wire import (
     Reply,
     Request,
     WireError,
+    agreed_in,
     read_reply,
     read_request,
     write_head,
@@ -36,6 +38,7 @@ from fedsynth.files import writing
 from fedsynth.keys import Keys
 
 _HEAD = struct.Struct(">BQI")
+_Known = tuple[QuestionHead, Agreement]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,8 @@ class Message:
 
     ``site`` is the site's name, ``identity`` its public identity key (32 bytes), with which the reply must be signed,
     and ``coordinator`` holds the keys that open the reply. ``head`` is the signed head of this sending of ``request``,
-    with its ``attempt`` (8 bytes). The message itself is shared by all sites.
+    with its ``attempt`` (8 bytes), and ``agreement`` the run's agreement as bytes, or empty if the site has it. The
+    message itself is shared by all sites.
     """
 
     site: str
@@ -53,6 +57,7 @@ class Message:
     coordinator: Keys
     head: bytes
     attempt: bytes
+    agreement: bytes
 
     @classmethod
     def of(
@@ -63,25 +68,29 @@ class Message:
         coordinator: Keys,
         seen: AuditPosition,
         attempt: bytes | None = None,
+        *,
+        agreed: bool = False,
     ) -> Message:
         """Return a new sending of ``request`` to the site of this name, signed by the coordinator.
 
         ``identity`` is the site's public identity key. ``seen`` is the last row of the site's audit log that the server
-        knows; it is sent along. ``attempt`` (8 bytes) is random if it is ``None``.
+        knows; it is sent along. ``attempt`` (8 bytes) is random if it is ``None``. With ``agreed``, the site has the
+        run's agreement, which otherwise goes beside the message.
         """
         attempt = os.urandom(ATTEMPT) if attempt is None else attempt
-        head = write_head(coordinator, site, request, seen, attempt)
-        return cls(site, identity, request, coordinator, head, attempt)
+        agreement = b"" if agreed else request.agreement.data
+        head = write_head(coordinator, site, request, agreement, seen, attempt)
+        return cls(site, identity, request, coordinator, head, attempt, agreement)
 
     @property
     def data(self) -> bytes:
         """The request as bytes to send, put together anew each time."""
-        return b"".join([self.head, self.request.body, self.request.weights])
+        return b"".join([self.head, self.request.body, self.agreement, self.request.weights])
 
     @property
     def size(self) -> int:
         """Number of bytes of :attr:`data`."""
-        return len(self.head) + len(self.request.body) + len(self.request.weights)
+        return len(self.head) + len(self.request.body) + len(self.agreement) + len(self.request.weights)
 
     @cached_property
     def digest(self) -> str:
@@ -96,8 +105,8 @@ class Message:
         found = read_request(data, self.site, self.coordinator.public)
         if (found.message, found.head.fedsynth) != (self.request.digest, fedsynth.__version__):
             raise WireError("the request is of another message, or of another version of fedsynth")
-        start = len(data) - len(found.body) - len(found.attached)
-        return replace(self, head=data[:start], attempt=found.head.attempt)
+        start = len(data) - len(found.body) - len(found.agreement) - len(found.attached)
+        return replace(self, head=data[:start], attempt=found.head.attempt, agreement=bytes(found.agreement))
 
     def reply(self, data: bytes, *, recorded: bool = False) -> Reply:
         """Parse a site's reply to this message from its bytes; what is no valid reply of the site counts as lost.
@@ -188,8 +197,8 @@ class Recorded:
     """
 
     _MAGIC = b"fedsynth transcript 1\n"
-    KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released"}
-    _QUESTION, _ANSWER, _WITHHELD, _RELEASED = KINDS
+    KINDS: ClassVar[dict[int, str]] = {1: "question", 2: "answer", 3: "withheld", 4: "released", 5: "agreement"}
+    _QUESTION, _ANSWER, _WITHHELD, _RELEASED, _AGREEMENT = KINDS
 
     def __init__(self, transport: Transport, path: Path, kinds: Kinds | None = None) -> None:
         """Read the transcript at ``path``, if it exists, and append to it from now on.
@@ -203,7 +212,8 @@ class Recorded:
         self._withheld: set[tuple[str, str]] = set()
         self._questions: dict[str, str] = {}  # digest of a message -> digest of its question
         self._reached: dict[str, int] = {}  # turn, by question
-        self._steps: dict[int, dict[str, QuestionHead]] = {}  # questions, by step
+        self._steps: dict[int, dict[str, _Known]] = {}  # questions, by step
+        self._agreed: dict[str, Agreement] = {}
         self._released: dict[str, bytes] = {}
         self._resume()
         self._last = max(self._steps, default=-1)  # the step at which the run stopped
@@ -256,7 +266,7 @@ class Recorded:
         A resumed simulation calls it once, before its first exchange: its sites begin without memory.
         """
         asked = self._steps.get(self._last, {})
-        over = {question for question, head in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
+        over = {key for key, (head, _) in asked.items() if head.verb in ("sum", "average")} - self._released.keys()
         self._known = {key: reply for key, reply in self._known.items() if self._questions[key[1]] not in over}
         self._reached = {question: turn for question, turn in self._reached.items() if question not in over}
 
@@ -285,12 +295,15 @@ class Recorded:
 
     def _ask(self, request: Request) -> None:
         if request.digest not in self._questions:
+            if request.head.agreement not in self._agreed:
+                self._append(self._AGREEMENT, request.agreement.data)
+                self._agreed[request.head.agreement] = request.agreement
             self._append(self._QUESTION, request.body)
             self._note(request)
 
     def _note(self, request: Request) -> None:
         self._questions[request.digest] = request.question
-        self._steps.setdefault(request.head.step, {})[request.question] = request.head
+        self._steps.setdefault(request.head.step, {})[request.question] = (request.head, request.agreement)
         self._reached[request.question] = max(request.turn, self._reached.get(request.question, 0))
 
     def _record(self, reply: Reply) -> None:
@@ -326,14 +339,17 @@ class Recorded:
             for kind, data in _whole(file, self._path):
                 try:
                     self._remember(kind, data)
-                except (WireError, UnicodeDecodeError) as error:
+                except (WireError, InvalidParameter, UnicodeDecodeError) as error:
                     raise _damaged(self._path) from error
                 good = file.tell()
             file.truncate(good)
 
     def _remember(self, kind: int, data: bytes) -> None:
         if kind == self._QUESTION:
-            self._note(Request.read(data, self._kinds))
+            self._note(Request.read(data, agreed_in(self._agreed), self._kinds))
+        elif kind == self._AGREEMENT:
+            agreement = Agreement.read(data)
+            self._agreed[agreement.digest] = agreement
         elif kind == self._ANSWER:
             site, digest, reply = recorded_answer(data)
             self._known[site, digest] = reply
@@ -346,20 +362,39 @@ class Recorded:
             raise _damaged(self._path)
 
 
-def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, QuestionHead]]:
-    """Return the heads of the distinct questions, by step and digest."""
-    found: dict[int, dict[str, QuestionHead]] = {}
+def _by_step(requests: Iterable[Request]) -> dict[int, dict[str, _Known]]:
+    """Return the distinct questions, by step and digest."""
+    found: dict[int, dict[str, _Known]] = {}
     for request in requests:
-        found.setdefault(request.head.step, {})[request.question] = request.head
+        found.setdefault(request.head.step, {})[request.question] = (request.head, request.agreement)
     return found
 
 
-def _difference(then: Mapping[str, QuestionHead], now: Mapping[str, QuestionHead]) -> str:
+_DIFFERENCES = (
+    {"run": "name or seed", "release": "budget or method"},
+    {
+        "schema": "schema",
+        "trust": "trust",
+        "trust_options": "settings of the trust",
+        "unit": "unit of protection",
+        "public_sizes": "choice of public sizes",
+        "roster": "sites or keys",
+        "slots": "plan",
+    },
+)
+"""What another run is said to differ in, by field of a question's head and of the agreement."""
+
+
+def _difference(then: Mapping[str, _Known], now: Mapping[str, _Known]) -> str:
     """Describe how a recorded run differs from the resumed one, as far as the questions show it."""
-    before, after = next(iter(then.values()), None), next(iter(now.values()))
-    terms = {"run": "name or seed", "schema": "schema", "trust": "trust", "plan": "plan", "unit": "unit of protection"}
-    terms |= {"neighbours": "choice of public sizes", "release": "budget or method"}
-    differing = [word for term, word in terms.items() if before and getattr(before, term) != getattr(after, term)]
+    after = next(iter(now.values()))
+    before = next(iter(then.values()), after)
+    differing = [
+        said
+        for one, other, names in zip(before, after, _DIFFERENCES, strict=True)
+        for name, said in names.items()
+        if getattr(one, name) != getattr(other, name)
+    ]
     return f"with another {', '.join(differing)}" if differing else "of another method, or with other options of it"
 
 
@@ -374,9 +409,10 @@ def was_begun(path: Path) -> bool:
 def records(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the complete records of the transcript at ``path``, a file of a run's messages: their kind and bytes.
 
-    Kinds are "question" (a message, :attr:`Request.body <fedsynth.federation.wire.Request.body>`), "answer", "withheld"
-    (a confidential answer, without its content) and "released" (the question's digest and the sum). Raises
-    :class:`FedsynthError` for another file or a damaged record.
+    Kinds are "agreement" (:attr:`Agreement.data <fedsynth.federation.agreement.Agreement.data>`, before the first
+    question that names it), "question" (a message, :attr:`Request.body <fedsynth.federation.wire.Request.body>`),
+    "answer", "withheld" (a confidential answer, without its content) and "released" (the question's digest and the
+    sum). Raises :class:`FedsynthError` for another file or a damaged record.
     """
     kinds = Recorded.KINDS
     with path.open("rb") as file:
@@ -386,6 +422,16 @@ def records(path: Path) -> Iterator[tuple[str, bytes]]:
             if kind not in kinds:  # to stop here would hide what follows
                 raise _damaged(path)
             yield kinds[kind], data
+
+
+def recorded_requests(path: Path) -> Iterator[Request]:
+    """Yield the messages in the transcript at ``path``, in the order in which they were first sent."""
+    known: dict[str, Agreement] = {}
+    for kind, data in records(path):
+        if kind == "agreement":
+            known[hashlib.sha256(data).hexdigest()] = Agreement.read(data)
+        elif kind == "question":
+            yield Request.read(data, agreed_in(known), None)
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 import numpy as np
 
+from fedsynth import keys
 from fedsynth.errors import Unsupported
 from fedsynth.federation.events import Answer, Event, values_of
 from fedsynth.federation.query import Query
@@ -148,6 +149,11 @@ class Aggregation(Protocol):
 
         Raises :class:`~fedsynth.errors.SiteLost` if too few sites answered all messages.
         """
+
+
+def roster_digest(roster: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 (hex) of the sites in ``roster``: each site's public identity key (32 bytes) by name."""
+    return keys.digest("roster", *(part for name in sorted(roster) for part in (name, roster[name]))).hex()
 
 
 def settable(trust: Any) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ import binascii
 import hashlib
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, cast, get_args, get_origin
@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 import fedsynth
 from fedsynth import keys
 from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.agreement import Agreement, HexDigest
 from fedsynth.federation.events import Answer, Digest, Event, Signature
 from fedsynth.federation.query import NO_OTHERS, AnyQuery, Kinds, query_class
-from fedsynth.privacy.cost import Neighbours, ProtectedChange, Unit
 from fedsynth.privacy.release import Release
 
 VERSION = 1
@@ -49,6 +49,7 @@ SIGNATURE = 64
 DIGEST = 32
 ATTEMPT = 8
 LARGEST_REQUEST_HEAD = 1024
+LARGEST_AGREEMENT = 2**16
 NO_MESSAGE = "0" * 2 * DIGEST
 """Digest (hex) that a reply names if what came is no request of the coordinator to the site: it answers no message."""
 
@@ -196,12 +197,11 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 # Messages
 
 Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The head of a question: the run, the query without its arrays, the price, and the terms.
+    """The head of a question: the run, the query without its arrays, the price, and the run's agreement.
 
     - ``version`` is that of the wire format, and ``run`` the run's name.
     - ``step`` numbers the questions of a run; the same query under another number is another question, charged again.
@@ -209,10 +209,7 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     - ``query`` holds the query's encoded fields; it is empty in a head from :func:`read_question`, which returns the
       query itself.
     - ``release`` is the kind of the noise and its price, the privacy cost.
-    - ``trust`` is the name of the trust model, ``schema`` the schema's digest, and ``plan`` the digest of the approved
-      plan that the run follows (:class:`~fedsynth.federation.plan.Plan`), or empty.
-    - ``unit`` says how many rows at how many sites are one person's, and ``neighbours`` whether neighbouring tables
-      differ by adding or removing these rows, or by replacing them.
+    - ``agreement`` is the digest of the run's :class:`~fedsynth.federation.agreement.Agreement`, which has the terms.
     """
 
     version: Annotated[int, msgspec.Meta(ge=VERSION, le=VERSION)]
@@ -222,16 +219,7 @@ class QuestionHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Name
     query: msgspec.Raw
     release: Release
-    trust: Name
-    schema: HexDigest
-    plan: HexDigest
-    unit: Unit
-    neighbours: Neighbours
-
-    @property
-    def change(self) -> ProtectedChange:
-        """The change of a table that the release hides: ``unit`` and ``neighbours``."""
-        return ProtectedChange(self.unit, self.neighbours)
+    agreement: HexDigest
 
 
 class _HeadFrame(msgspec.Struct, frozen=True):
@@ -274,19 +262,25 @@ def _head_of(query: type[AnyQuery]) -> type[msgspec.Struct]:
     )
 
 
+Agreed = Callable[[QuestionHead], Agreement]
+"""Finds the agreement that a question names."""
+
+
 @dataclass(eq=False)
 class Request:
     """One message of a question to one or more sites, as the server makes it and a site reads it.
 
-    ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content. Under a trust model with
-    several turns (rounds of messages), the question is sent in each ``turn``, numbered from 0, with another ``event``,
-    the trust model's own message (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes,
-    attached to the message of the turn in which a site reads its rows. ``signature`` is for compute servers
-    (:func:`sign_request`), and ``None`` for all other messages.
+    ``frame`` holds the encoded question, of which ``head`` and ``query`` are the content, and ``agreement`` is what the
+    run is agreed to be, which the question names. Under a trust model with several turns (rounds of messages), the
+    question is sent in each ``turn``, numbered from 0, with another ``event``, the trust model's own message
+    (:mod:`~fedsynth.federation.events`). ``weights`` are a network's weights as bytes, attached to the message of the
+    turn in which a site reads its rows. ``signature`` is for compute servers (:func:`sign_request`), and ``None`` for
+    all other messages.
     """
 
     head: QuestionHead
     query: AnyQuery
+    agreement: Agreement
     frame: bytes
     turn: int = 0
     event: Event | None = None
@@ -294,17 +288,18 @@ class Request:
     signature: bytes | None = None
 
     @classmethod
-    def of(cls, query: AnyQuery, **fields: Any) -> Request:
-        """Return the first message of a question about ``query``; ``fields`` are other fields of :class:`QuestionHead`.
+    def of(cls, query: AnyQuery, agreement: Agreement, **fields: Any) -> Request:
+        """Return the first message of a question about ``query`` in the run of an ``agreement``.
 
-        ``kind`` and ``version`` are filled in. Raises :class:`WireError` for values that no site would accept, and
+        ``fields`` are ``run``, ``step``, ``verb`` and ``release`` of :class:`QuestionHead`. Raises :class:`WireError`
+        for values that no site would accept, and
         :class:`InvalidParameter` for a question that is too large.
         """
         kind = type(query)
-        typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, **fields)
+        typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, agreement=agreement.digest, **fields)
         frame = encode(typed)
         head, read = read_question(frame, {kind.kind: kind})  # decoding validates the values
-        return cls(head, read, frame)
+        return cls(head, read, agreement, frame)
 
     @cached_property
     def question(self) -> str:
@@ -329,18 +324,30 @@ class Request:
 
     def at(self, turn: int, event: Event | None, weights: bytes = b"") -> Request:
         """Return the message of another ``turn`` of the same question, with its ``event`` and with ``weights``."""
-        return Request(self.head, self.query, self.frame, turn, event, weights)
+        return Request(self.head, self.query, self.agreement, self.frame, turn, event, weights)
 
     @classmethod
-    def read(cls, body: bytes | memoryview, others: Kinds | None = NO_OTHERS) -> Request:
+    def read(cls, body: bytes | memoryview, agreed: Agreed, others: Kinds | None = NO_OTHERS) -> Request:
         """Return the message of a body; ``others`` is as in :func:`read_question`.
 
+        ``agreed`` returns the agreement that the question names, or raises an error if the reader does not know it.
         Signature and weights are not part of the body and are left empty. Raises :class:`WireError` for invalid bytes,
         :class:`~fedsynth.errors.Unsupported` for unknown kinds of queries.
         """
         frame, turn, event = parts_of(body)
         head, query = read_question(frame, others)
-        return cls(head, query, bytes(frame), turn, decode(event, Event) if len(event) else None)
+        return cls(head, query, agreed(head), bytes(frame), turn, decode(event, Event) if len(event) else None)
+
+
+def agreed_in(known: Mapping[str, Agreement]) -> Agreed:
+    """Return what finds an agreement among those ``known`` by digest; it raises :class:`WireError` for any other."""
+
+    def find(head: QuestionHead) -> Agreement:
+        if head.agreement not in known:
+            raise WireError("the question names an agreement that did not come with it")
+        return known[head.agreement]
+
+    return find
 
 
 def parts_of(body: bytes | memoryview) -> tuple[memoryview, int, memoryview]:
@@ -425,8 +432,9 @@ class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
 
     ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` (8 random bytes)
     tells a request from the same message sent before. ``run``, ``step`` and ``turn`` are the message's, for carriers,
-    which do not decode it. ``message`` is the digest of the message (:attr:`Request.digest`)
-    and ``size`` its number of bytes; ``attached`` is the SHA-256 of what follows the message, a network's weights.
+    which do not decode it. ``message`` is the digest of the message (:attr:`Request.digest`) and ``size`` its number of
+    bytes. After the message comes the run's agreement, of ``agreement`` bytes or none, and then a network's weights;
+    ``attached`` is the digest of both (:func:`_beside`).
     ``seen`` is the last row of the site's audit log that the server has seen.
     """
 
@@ -438,6 +446,7 @@ class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     turn: Number
     message: Digest
     size: Annotated[int, msgspec.Meta(ge=0)]
+    agreement: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_AGREEMENT)]
     attached: Digest
     seen: AuditPosition
 
@@ -446,13 +455,15 @@ class Received(NamedTuple):
     """A request whose signature, addressee and contents have been verified.
 
     ``digest`` (hex) is the request's, which the reply names beside the message's own, ``body`` the message
-    (:attr:`Request.body`), and ``attached`` a network's weights, if the question trains one. Weights are not recorded
-    in a run's transcript, since a resumed run computes them again.
+    (:attr:`Request.body`), ``agreement`` the run's agreement, empty if the site has it, and ``attached`` a network's
+    weights, if the question trains one. Weights are not recorded in a run's transcript, since a resumed run computes
+    them again.
     """
 
     head: RequestHead
     digest: str
     body: memoryview
+    agreement: memoryview
     attached: memoryview
 
     @property
@@ -461,16 +472,31 @@ class Received(NamedTuple):
         return self.head.message.hex()
 
 
-def write_head(coordinator: keys.Keys, to: str, request: Request, seen: AuditPosition, attempt: bytes) -> bytes:
+def write_head(
+    coordinator: keys.Keys, to: str, request: Request, agreement: bytes, seen: AuditPosition, attempt: bytes
+) -> bytes:
     """Return the signed head of a request; the message and what is attached to it follow.
 
-    ``to`` is the site that is asked, ``seen`` the last row of its audit log that the server knows, and ``attempt`` (8
-    bytes) a number that no other sending of the message has. The message is hashed once for all sites and attempts.
+    ``to`` is the site that is asked, ``agreement`` the run's agreement as bytes, empty if the site has it, ``seen`` the
+    last row of its audit log that the server knows, and ``attempt`` (8 bytes) a number that no other sending of the
+    message has. The message is hashed once for all sites and attempts. Raises :class:`InvalidParameter` for an
+    agreement of more than 64 KiB.
     """
+    if len(agreement) > LARGEST_AGREEMENT:
+        raise InvalidParameter(
+            f"the run's agreement has {len(agreement)} bytes, and sites read at most {LARGEST_AGREEMENT}; give the "
+            "method shorter options"
+        )
     place = (request.head.run, request.head.step, request.turn)
-    contents = (bytes.fromhex(request.digest), len(request.body), request.attached)
-    head = encode(RequestHead(to, fedsynth.__version__, attempt, *place, *contents, seen))
+    sizes, beside = (len(request.body), len(agreement)), _beside(agreement, request.attached)
+    message = bytes.fromhex(request.digest)
+    head = encode(RequestHead(to, fedsynth.__version__, attempt, *place, message, *sizes, beside, seen))
     return b"".join([_LENGTH.pack(len(head)), bytes(4), head, coordinator.sign("request", head)])
+
+
+def _beside(agreement: bytes | memoryview, weights: bytes) -> bytes:
+    """Return the digest of an agreement and of a network's weights, of which ``weights`` is the SHA-256."""
+    return hashlib.sha256(hashlib.sha256(agreement).digest() + weights).digest()
 
 
 def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Received:
@@ -496,11 +522,12 @@ def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Rec
             f"the message is for site {head.to!r}, and this one is {site!r}: register its key under that name, carry "
             "its files to that site, or correct site.toml"
         )
-    body, attached = view[start : start + head.size], view[start + head.size :]
-    digests = (hashlib.sha256(body).digest(), hashlib.sha256(attached).digest())
-    if digests != (head.message, head.attached):
+    middle, end = start + head.size, start + head.size + head.agreement
+    body, agreement, attached = view[start:middle], view[middle:end], view[end:]
+    beside = _beside(agreement, hashlib.sha256(attached).digest())
+    if (hashlib.sha256(body).digest(), beside) != (head.message, head.attached):
         raise WireError("the request is incomplete, or was changed on its way; send it again")
-    return Received(head, hashlib.sha256(view[:start]).hexdigest(), body, attached)
+    return Received(head, hashlib.sha256(view[:start]).hexdigest(), body, agreement, attached)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

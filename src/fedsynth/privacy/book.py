@@ -76,6 +76,7 @@ LARGEST_KEPT = 2**16
 _RUNS_STORED = 16  # times what one run may store is what all open runs may store together
 _BACK = 60.0  # s by which a clock that is being set right may go back without a warning
 _FREE, _UNANSWERED = "hour free", "hour unanswered"  # keys of the parts that list this hour's messages without cost
+_AGREEMENT = "agreement"  # name of the part of a run that holds what it is agreed to be
 _log = logging.getLogger(__name__)
 
 
@@ -128,16 +129,18 @@ class Book:
         session: if it was deleted, the call is refused, and no new one is begun with another salt.
 
         Raises :class:`BudgetExceeded` beyond a limit, and :class:`Refused` for other terms or rows than those stored;
-        for a run that is closed, or began when the book counted for smaller units; for a charge or a total without a
-        bound for the book's unit (noise on random samples of rows); for a plan of a smaller unit, with costs in another
-        measure than the run's, or without an unused question that covers this cost; for a session to be resumed that
-        does not exist; for too many questions without cost in one hour; and if the book would store more than the run,
-        or all open runs together, may make it store. Nothing is charged in these cases.
+        for a run that is closed, began under another agreement, or when the book counted for smaller units; for a
+        charge or a total without a bound for the book's unit (noise on random samples of rows); for a plan of a smaller
+        unit, with costs in another measure than the run's, or without an unused question that covers this cost; for a
+        session to be resumed that does not exist; for too many questions without cost in one hour; and if the book
+        would store more than the run, or all open runs together, may make it store. Nothing is charged in these cases.
         """
         with self._file.transaction() as records:
             run = records.run(charge.run)
             if run is not None:
                 _refuse_other_rows(run, charge)
+                if _agreement(records, charge.run) != charge.agreement:
+                    raise Refused(f"run {charge.run} began under another agreement; start another run")
             known = records.question(charge.key)
             if known is not None:
                 if (known.run, known.terms) != (charge.run, charge.terms):
@@ -155,7 +158,7 @@ class Book:
                 raise Refused("too many questions without cost in this hour; ask again in the next hour")
             before = records.head()
             head, cost = _repriced(before, charge.least), _cost_for(charge, before.change.covering(charge.least))
-            if run is None:
+            if new := run is None:
                 if records.execute("SELECT 1 FROM questions WHERE run = ?", charge.run).fetchone():
                     raise damaged(records.path, f"the record of the run {charge.run} is missing")
                 run = RunRecord(charge.run, 0, charge.rows, Cost(), charge.per_run, 0.0, head.change)
@@ -169,7 +172,7 @@ class Book:
             slot = self._slot(records, charge)
             spent, stored = run.spent, run.stored
             if known is None:
-                stored += charge.stored
+                stored += charge.stored + (len(charge.agreement) if new else 0)
                 self._refuse_storage(records, charge, stored)
             if head.change != before.change:
                 facts = {"before": before.total, "steps": before.change.steps_to(head.change)}
@@ -188,6 +191,8 @@ class Book:
                 salt = self._random(charge.key)
                 known = QuestionRecord(charge.key, charge.run, row, pay, salt, charge.terms, charge.group, slot or 0.0)
             records.put(known._replace(row=row, paid=int(pay), price=slot or 0.0))
+            if new and charge.agreement:
+                records.put(PartRecord(_run(charge.run), _AGREEMENT, charge.agreement))
             limit = run.limit.wider(charge.per_run)  # a narrower limit does not undo what the run may have used
             used, rows = max(run.used, self._age(records)), charge.rows or run.rows
             records.put(run._replace(rows=rows, spent=spent, limit=limit, used=used, stored=stored))
@@ -255,6 +260,11 @@ class Book:
             found = records.run(run)
         return None if found is None else found.rows
 
+    def agreed(self, run: str) -> bytes:
+        """Return the agreement that a ``run`` began under, as :meth:`begin` stored it; empty if it is not open."""
+        with self._file.open() as records:
+            return _agreement(records, run)
+
     def pin(self, run: str, rows: str) -> str:
         """Bind a run to its rows, unless it is bound to some already; return the digest of the rows it is bound to.
 
@@ -274,7 +284,7 @@ class Book:
 
         Raises :class:`Refused` for a run that is unknown or closed.
         """
-        key = f"run {run}"  # differs from every question's key
+        key = _run(run)
         with self._file.transaction() as records:
             self._open_run(records, run)
             known = records.part(key, "salt")
@@ -682,7 +692,7 @@ class Book:
             records.forget(question.key)
             if question.paid:
                 records.put(question._replace(salt=b""))
-        records.forget(f"run {run.run}")
+        records.forget(_run(run.run))
         records.put(run._replace(closed=1))
         self._append(records, "closed", {"run": run.run, "questions": len(questions), "by": by})
         return len(questions)
@@ -696,6 +706,16 @@ class Book:
             if known is None:
                 records.put(PartRecord(key, part, value))
         return value if known is None else known.value
+
+
+def _run(name: str) -> str:
+    """Return the key of the parts of a run, which differs from every question's key."""
+    return f"run {name}"
+
+
+def _agreement(records: Records, run: str) -> bytes:
+    found = records.part(_run(run), _AGREEMENT)
+    return b"" if found is None else found.value
 
 
 def _hour(moment: datetime) -> int:

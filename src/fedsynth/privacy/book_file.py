@@ -81,8 +81,10 @@ class Charge:
     * ``key``: identifies the question, one request of a run, charged once however often its messages are repeated: at a
       site the hash (hex) of the question and of the public key of the server that asks.
     * ``run``, ``step`` (its number there), ``verb`` ("sum", ...), ``kind`` (the query's class, such as "counts"),
-      ``release`` (the noise and its privacy cost, as JSON), ``trust`` (name of the trust model), ``plan`` (digest of
-      the approved :class:`~fedsynth.federation.plan.Plan`, or empty): written to the audit.
+      ``release`` (the noise and its privacy cost, as JSON), ``trust`` (name of the trust model), ``method`` (as the
+      run's agreement names it): written to the audit.
+    * ``agreement``: the run's :class:`~fedsynth.federation.agreement.Agreement` as bytes. It is kept with the run,
+      which is charged under no other; the audit has its digest.
     * ``terms``: everything on which the answer depends besides the query and the rows.
     * ``rows``: keyed digest (a hash under the site's secret) of the encoded rows that the run reads; empty if
       :meth:`Book.pin <fedsynth.privacy.book.Book.pin>` stores it only after the first charge.
@@ -115,7 +117,8 @@ class Charge:
     least: ProtectedChange
     kind: str = ""
     trust: str = ""
-    plan: str = ""
+    method: str = ""
+    agreement: bytes = b""
     rows: str = ""
     own: Budget | None = None
     group: str = ""
@@ -131,8 +134,10 @@ class Charge:
     @property
     def facts(self) -> dict[str, object]:
         """What an audit row says of the question, beside its cost."""
-        names = ("key", "run", "step", "verb", "kind", "trust", "plan", "terms")
-        return {name: getattr(self, name) for name in names} | {"release": msgspec.json.decode(self.release)}
+        names = ("key", "run", "step", "verb", "kind", "trust", "method", "terms")
+        agreed = {"agreement": hashlib.sha256(self.agreement).hexdigest() if self.agreement else ""}
+        release = {"release": msgspec.json.decode(self.release)}
+        return {name: getattr(self, name) for name in names} | agreed | release
 
     @property
     def price(self) -> float:

@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import FedsynthError, InvalidParameter
+from fedsynth.federation.agreement import WHOLE_SAMPLES, Agreement
 from fedsynth.federation.events import PlainAnswer
-from fedsynth.federation.plan import WHOLE_SAMPLES
 from fedsynth.federation.query import Counts, Query, Selection
 from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
-from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, decode, read_reply
+from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, agreed_in, decode, read_reply
 from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
@@ -75,6 +75,7 @@ class _Transcript:
     last_row: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     _messages: dict[str, Request] = field(default_factory=dict)
+    _agreed: dict[str, Agreement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind, data in records(self.path):
@@ -85,9 +86,12 @@ class _Transcript:
 
     def _take(self, kind: str, data: bytes) -> None:
         if kind == "question":
-            request = Request.read(data, None)
+            request = Request.read(data, agreed_in(self._agreed), None)
             self._messages[request.digest] = request
             self.asked.setdefault(request.question, _Asked(request))
+        elif kind == "agreement":
+            agreement = Agreement.read(data)
+            self._agreed[agreement.digest] = agreement
         elif kind == "released":
             asked = self.asked.get(data[:DIGEST].hex())
             if asked is None:
@@ -169,9 +173,11 @@ class _Prover:
         self.problems += self.transcript.problems
         heads = [asked.request.head for asked in self.transcript.asked.values()]
         runs = sorted({head.run for head in heads})
-        terms = {head.change for head in heads}
-        if len(runs) > 1 or len(terms) > 1:
-            self._problem("the questions are of several runs, or protect different persons; one run has one of each")
+        agreements = {
+            asked.request.agreement.digest: asked.request.agreement for asked in self.transcript.asked.values()
+        }
+        if len(runs) > 1 or len(agreements) > 1:
+            self._problem("the questions are of several runs, or name different agreements; one run has one of each")
         self._match()
         vault = list(self._vault_lines())
         book = Ledger(Budget.none())
@@ -189,7 +195,7 @@ class _Prover:
             run,
             self.trust.name,
             self.schema.digest,
-            _protected(heads[0]) if heads else "nobody was asked anything",
+            _protected(next(iter(agreements.values()))) if agreements else "nobody was asked anything",
             self.limit,
             (*self.lines.values(), *vault),
             book.per_site,
@@ -226,10 +232,10 @@ class _Prover:
 
     def _understood(self, asked: _Asked) -> bool:
         """Whether a question can be recomputed: it is valid under the run's schema and trust model."""
-        head = asked.request.head
-        if (head.schema, head.trust) != (self.schema.digest, self.trust.name):
+        agreed = asked.request.agreement
+        if (agreed.schema, agreed.trust) != (self.schema.digest, self.trust.name):
             self._problem(
-                f"{asked.name} was asked under schema {head.schema[:12]} and trust {head.trust!r}, not the run's"
+                f"{asked.name} was asked under schema {agreed.schema[:12]} and trust {agreed.trust!r}, not the run's"
             )
             return False
         try:
@@ -248,7 +254,7 @@ class _Prover:
         noise = _law(head.release, quote.norms)
         if isinstance(query, Selection) and isinstance(head.release, AdaptiveSelection):
             looked = query.look(0, self.schema).sensitivity(self.schema)
-            noise = _law(head.release, protect(looked, head.change, pooled=False))
+            noise = _law(head.release, protect(looked, asked.request.agreement.change, pooled=False))
         sites, turns = (tuple(asked.answers), []) if told is None else (told.sites, told.turns)
         return ProvedRelease(
             msgspec.structs.replace(quote.entry(sites), turns=turns),
@@ -353,10 +359,12 @@ class _Prover:
             self._problem(f"releases without noise: {book.exact_releases}; the ledger says {told.exact_releases}")
 
     def _check_statement(self, stated: Mapping[str, Any], exact: int) -> None:
-        heads = [asked.request.head for asked in self.transcript.asked.values()]
+        requests = [asked.request for asked in self.transcript.asked.values()]
+        heads = [request.head for request in requests]
         found = {"limit": to_json(self.limit), "trust": self.trust.name}
-        if heads:
-            found |= {"unit": to_json(heads[0].unit), "neighbours": heads[0].neighbours}
+        if requests:
+            change = requests[0].agreement.change
+            found |= {"unit": to_json(change.unit), "neighbours": change.neighbours}
         for name, value in found.items():
             if stated.get(name) != value:
                 self._problem(f"the statement says {name} = {stated.get(name)}, and the run had {value}")
@@ -376,7 +384,8 @@ class _Prover:
     def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
         prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
-        if len(prices) < len(heads) or len({head.plan for head in heads}) != 1 or not all(head.plan for head in heads):
+        agreed = {asked.request.head.agreement: asked.request.agreement for asked in self.transcript.asked.values()}
+        if len(prices) < len(heads) or len(agreed) != 1 or not all(run.slots for run in agreed.values()):
             self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
         elif self.trust.name not in WHOLE_SAMPLES:
             self._problem(f"the statement's exact epsilon does not hold under the trust {self.trust.name!r}")
@@ -479,10 +488,10 @@ def _law(release: Release, norms: Norms | None) -> str:
             return "none"
 
 
-def _protected(head: QuestionHead) -> str:
-    rows, sites = head.unit.rows, head.unit.sites
+def _protected(agreed: Agreement) -> str:
+    rows, sites = agreed.unit.rows, agreed.unit.sites
     who = "each row" if rows == sites == 1 else f"each person with up to {rows} rows at up to {sites} sites"
-    return f"{who}, {'replaced by others' if head.neighbours == 'replace' else 'added or removed'}"
+    return f"{who}, {'replaced by others' if agreed.public_sizes else 'added or removed'}"
 
 
 def _close(one: float, other: float) -> bool:

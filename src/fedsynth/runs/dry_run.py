@@ -9,7 +9,6 @@ here, so it runs on several very different tables; figures that differ between t
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import math
 import warnings
@@ -19,12 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
+from fedsynth.federation.agreement import Agreement, PlannedQuestion, options_of
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
-from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
@@ -211,9 +211,7 @@ def dry_run(
         )
     federation = dataclasses.replace(federation, noise=NoiseRecord(tell=say_nothing))  # callers say what it drowns
     if not trains:
-        # A planned run names its plan in every request. The plan does not exist yet, but all digests have one size.
-        plan = hashlib.sha256(b"dry run").hexdigest()
-        federation = dataclasses.replace(federation, plan=plan, loop=partial(_one_step, federation.ledger))
+        federation = dataclasses.replace(federation, loop=partial(_one_step, federation.ledger))
         if terms.public_sizes:
             federation.public_sizes()  # a deployed run asks for them
     return federation, method.fit(federation)
@@ -233,18 +231,21 @@ class DryRun:
 
     ``sites`` are the names of the sites, and ``ledger`` has the releases and their messages; ``resolution`` says what
     stands out from the noise. ``servers`` is the traffic of the compute servers under the trust model of three servers
-    (:class:`~fedsynth.federation.trust.Traffic`), zero under others.
+    (:class:`~fedsynth.federation.trust.Traffic`), zero under others, and ``agreement`` the size of the run's agreement
+    in bytes.
     """
 
     sites: tuple[str, ...]
     ledger: Ledger
     servers: Traffic
     resolution: Resolution
+    agreement: int
 
     @classmethod
     def of(cls, federation: Federation, rows: int) -> DryRun:
         """Return what a finished ``federation`` recorded, with the resolution of a run over ``rows`` rows."""
-        return cls(federation.sites, federation.ledger, federation.trust.traffic, resolution(federation, rows))
+        told, size = resolution(federation, rows), len(federation.agreement.data)
+        return cls(federation.sites, federation.ledger, federation.trust.traffic, told, size)
 
     def per_site(self, weight: Callable[[int, int], int]) -> list[float]:
         """Return the sum of ``weight(down, up)`` over each site's messages: bytes of the message and of its reply."""
@@ -257,6 +258,20 @@ class DryRun:
     def messages(self) -> list[float]:
         """Return the number of messages to each site: whole numbers."""
         return self.per_site(lambda down, up: 1)
+
+    def sent(self) -> list[int]:
+        """Return the size of each message in bytes."""
+        return [down for entry in self.ledger.entries for _, down, _ in entry.messages()]
+
+    def begun(self) -> list[float]:
+        """Return the number of messages to each site that the run's agreement goes beside: those of its first step."""
+        first: dict[str, tuple[int, set[str]]] = {}
+        for entry in self.ledger.entries:
+            for site in () if entry.paid_by else entry.sites:
+                step, asked = first.setdefault(site, (entry.step, set()))
+                if entry.step == step:
+                    asked.add(entry.question)
+        return [float(len(first[site][1])) if site in first else 0.0 for site in self.sites]
 
     def charged(self) -> list[dict[Group, Counter[float]]]:
         """Return how often each site was charged each price, by group; prices that differ by rounding alone are one.
@@ -290,6 +305,12 @@ class ForecastRange:
     low: float
     typical: float
     high: float
+
+    def plus(self, other: ForecastRange, times: float) -> ForecastRange:
+        """Return the range of a sum: this figure, and ``times`` the ``other`` one."""
+        return ForecastRange(
+            self.low + times * other.low, self.typical + times * other.typical, self.high + times * other.high
+        )
 
     @property
     def settled(self) -> bool:
@@ -333,7 +354,7 @@ class Forecast:
     the first dry run, which groups and relations stand out from the noise if the sites have ``rows`` rows.
     """
 
-    plan: Plan
+    plan: Agreement
     rows: int
     dry_runs: int
     exchanges: ForecastRange
@@ -353,7 +374,12 @@ class Forecast:
         """Return the forecast as JSON values, with the plan's digest and the (epsilon, delta) that it guarantees."""
         content = dataclasses.asdict(self)
         guarantee = dataclasses.asdict(self.plan.guarantee)
-        return {**content, "plan": self.plan.to_json(), "plan_digest": self.plan.digest, "guarantee": guarantee}
+        return {
+            **content,
+            "plan": msgspec.to_builtins(self.plan),
+            "plan_digest": self.plan.digest,
+            "guarantee": guarantee,
+        }
 
 
 def forecast(
@@ -382,12 +408,12 @@ def forecast(
     shortened, since they only affect which queries are chosen, and the rows are random anyway.
 
     The forecast's plan consists of slots; a slot permits a number of questions of one kind, at a highest price (privacy
-    cost) each (:class:`~fedsynth.federation.plan.PlannedQuestion`). Slots on which all dry runs agree are in the plan
-    as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the largest
-    number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots for
-    tables also have the largest ones of the method's questions: ``limits``, which
-    the method declares (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do
-    not bound what a method that looks at answers may ask.
+    cost) each (:class:`~fedsynth.federation.agreement.PlannedQuestion`). Slots on which all dry runs agree are in the
+    plan as they are. Others, which depend on the data or on the samples of sites, allow up to ``headroom`` times the
+    largest number and price seen; so do all slots of a method that ``apportions`` its budget by released numbers. Slots
+    for tables also have the largest ones of the method's questions: ``limits``, which the method declares
+    (:meth:`Registration.limits <fedsynth.methods.registry.Registration.limits>`), since dry runs do not bound what a
+    method that looks at answers may ask.
 
     Raises :class:`InvalidParameter` if ``rows``, ``sites``, ``repeats`` or ``headroom`` is below 1, and
     :class:`Unsupported` for a budget without limit: a run without noise has no finite price to approve.
@@ -419,20 +445,23 @@ def forecast(
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
     options = {key: value for key, value in options_of(method).items() if key != "is"}
     slots = tuple(_slots(usual, most, terms.budget, headroom, limits, apportions))
+    plan = Agreement.of(terms, sites, name, options, slots=slots)
+    more = len(plan.data) - usual[0].agreement  # bytes beside each message of a site's first step
     return Forecast(
-        plan=Plan.of(name, options, terms, sites, slots),
+        plan=plan,
         rows=rows,
         dry_runs=len(usual) + len(most),
         exchanges=figures.count(lambda notes: [notes.ledger.exchanges]),
         messages=figures.count(DryRun.messages),
-        down=figures.bytes(lambda down, up: down),
+        down=figures.bytes(lambda down, up: down).plus(figures.range(DryRun.begun), more),
         up=figures.bytes(lambda down, up: up),
         epsilon=figures.range(lambda notes: [notes.ledger.epsilon]),
         noise=tuple(_noise(usual[0].ledger.entries)),
         resolution=usual[0].resolution,
         chosen=figures.chosen,
-        largest=max(down for one in (*usual, *most) for entry in one.ledger.entries for _, down, _ in entry.messages()),
-        stored=figures.bytes(lambda down, up: up + beside),
+        largest=more
+        + max(down for one in (*usual, *most) for entry in one.ledger.entries for _, down, _ in entry.messages()),
+        stored=figures.bytes(lambda down, up: up + beside).plus(ForecastRange(1, 1, 1), len(plan.data)),
         servers=figures.range(lambda notes: [notes.servers.sent]),
         servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),
     )

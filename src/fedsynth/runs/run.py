@@ -19,11 +19,12 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
+from fedsynth.federation.agreement import Agreement, options_of
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
-from fedsynth.federation.plan import Plan
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
+from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
 from fedsynth.models.synthesizer import Synthesizer
@@ -179,8 +180,7 @@ def run_deployed(
             coordinator,
             identities,
             min_sites=deployment.least,
-            plan=deployment.plan,
-            exact=_exact(folder / "plan.toml", job),
+            agreed=_agreement(folder / "plan.toml", job, schema),
             rfc4180=True,
             seen=witness.seen,
             released=recorded.released,
@@ -200,19 +200,30 @@ def run_deployed(
     return outcome
 
 
-def _exact(path: Path, job: Job) -> float | None:
-    """Return the epsilon by exact accounting of the job's plan, if its file exists and it is less than the budget's."""
-    approved = job.deployed.plan
-    if not approved or not path.is_file():
-        return None
-    plan = Plan.load(path)
-    if plan.digest != approved:
+def _agreement(path: Path, job: Job, schema: Schema) -> Agreement:
+    """Return the agreement of a deployed run: the approved plan, read from ``path``, or one without listed questions.
+
+    Raises :class:`FedsynthError` if the job names a plan, and ``path`` holds another one or none.
+    """
+    deployment = job.deployed
+    if not deployment.plan:
+        options = options_of(job.options)
+        roster = roster_digest(deployment.identities)
+        return Agreement.of(job.terms(schema), len(deployment.sites), job.method, options, roster)
+    plan = Agreement.load(path)
+    if plan.digest != deployment.plan:
         raise FedsynthError(
-            f"{path} is the plan {plan.digest[:12]}, and the job runs under {approved[:12]}; put the "
-            "approved plan there, or take the file away"
+            f"{path} is the plan {plan.digest[:12]}, and the job runs under {deployment.plan[:12]}; put the approved "
+            "plan there"
         )
-    found = plan.guarantee
-    return found.epsilon if found.delta == job.delta and found.epsilon < job.epsilon else None
+    own = Agreement.of(job.terms(schema), plan.sites, job.method)
+    for name in ("schema", "trust", "trust_options", "unit", "public_sizes", "method"):
+        if getattr(plan, name) != getattr(own, name):
+            raise FedsynthError(
+                f"the approved plan {path} has {name} = {getattr(plan, name)}, and the job {getattr(own, name)}; run "
+                "the job as it was planned, or plan again and have the plan approved"
+            )
+    return plan
 
 
 def _forewarned(job: Job, method: Method, rows: Split) -> NoiseRecord:

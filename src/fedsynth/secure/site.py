@@ -76,7 +76,7 @@ from fedsynth.federation.events import (
     SharesAnswer,
     Unmask,
 )
-from fedsynth.federation.trust import SiteTurn, SumProtocol, Trust
+from fedsynth.federation.trust import SiteTurn, SumProtocol, Trust, roster_digest
 from fedsynth.federation.wire import decode, encode
 from fedsynth.privacy.cost import Norms
 from fedsynth.privacy.noise import RandomBits
@@ -213,8 +213,8 @@ class SecureSum(Trust, SumProtocol):
         roster out of that site's sums.
         """
         dropouts = "as many as the protocol bears" if self.dropouts is None else self.dropouts
-        roster = keys.digest("roster", *(part for name in sorted(self.roster) for part in (name, self.roster[name])))
-        return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out, roster {roster.hex()}"
+        roster = roster_digest(self.roster)
+        return f"{self.colluding} of {len(self.roster)} may collude, {dropouts} may drop out, roster {roster}"
 
     def threshold(self, members: int) -> int:
         """Return t, how many of the ``members`` sites that begin a sum must stay in it to the end.

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from fedsynth.federation.agreement import HexDigest
 from fedsynth.federation.events import Bytes, DealtShares
-from fedsynth.federation.wire import HexDigest
 from fedsynth.servers.questions import OpenTables, SelectTable, Signature, SignedStatement, Sites
 
 _Site = Annotated[str, msgspec.Meta(max_length=64)]
@@ -28,10 +28,11 @@ class Begin(Call, frozen=True, tag="begin"):
     """Call: begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
     ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's signature
-    of them. The result is :class:`Done`.
+    of them. ``agreement`` is the run's agreement, which the question names. The result is :class:`Done`.
     """
 
     vault: HexDigest
+    agreement: Bytes
     body: Bytes
     signature: Signature
 

@@ -33,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import BudgetExceeded, FedsynthError, InvalidParameter, Refused, is_fault, reason_of
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.events import Bytes, DealtShares
 from fedsynth.federation.query import Counts
-from fedsynth.federation.wire import QuestionHead, Request, decode, encode, is_signed
+from fedsynth.federation.wire import Request, agreed_in, decode, encode, is_signed
 from fedsynth.keys import KEY_BYTES, TAG_BYTES, Keys, seal, sign, verified
 from fedsynth.keys import digest as keyed_digest
 from fedsynth.privacy.book import Book
@@ -205,7 +206,7 @@ class ServerTerms:
 class _Vault:
     """The server's two shares, each summed over the vault's sites, or over those of a deposit not yet kept."""
 
-    head: QuestionHead
+    request: Request
     deposit: Deposit
     query: Counts
     layout: ShareLayout
@@ -215,9 +216,9 @@ class _Vault:
     held: list[bytes] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, head: QuestionHead, deposit: Deposit, query: Counts, layout: ShareLayout) -> _Vault:
+    def empty(cls, request: Request, deposit: Deposit, query: Counts, layout: ShareLayout) -> _Vault:
         own, following = (np.zeros((2, layout.cells), dtype=np.uint64) for _ in range(2))
-        return cls(head, deposit, query, layout, own, following)
+        return cls(request, deposit, query, layout, own, following)
 
     def add(self, other: _Vault) -> None:
         self.own = added(self.own, other.own)
@@ -295,7 +296,7 @@ class ComputeParty:
     def _result(self, call: AnyCall, draw: JointDraw) -> AnyResult:
         match call:
             case Begin():
-                self.begin(call.vault, call.body.tobytes(), call.signature)
+                self.begin(call.vault, call.agreement.tobytes(), call.body.tobytes(), call.signature)
             case Take():
                 return Confirmations(*self.take(call.vault, call.site, call.dealt))
             case Confirm():
@@ -339,11 +340,12 @@ class ComputeParty:
 
     # Dealing
 
-    def begin(self, vault: str, body: bytes, signature: bytes) -> None:
+    def begin(self, vault: str, agreement: bytes, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by a question that asks the sites for their tables.
 
-        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``body`` holds the bytes of
-        the question that sites are asked now, and ``signature`` is the coordinator's signature of them. Shares that
+        The vault's name ``vault`` is the digest (hex) of the question that it began with. ``agreement`` is the run's
+        agreement, ``body`` holds the bytes of the question that sites are asked now, which names the agreement, and
+        ``signature`` is the coordinator's signature of them. Shares that
         were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the question that it began with,
         sent again, empties the vault. Raises :class:`Refused` for a question that the coordinator in this server's
         terms did not sign, is beyond these terms, belongs to another vault, or differs from the vault's first question
@@ -355,17 +357,18 @@ class ComputeParty:
                 "the question is not signed by the coordinator in this server's terms; check that both belong to one "
                 "federation"
             )
-        request = Request.read(body)
+        agreed = Agreement.read(agreement)
+        request = Request.read(body, agreed_in({agreed.digest: agreed}))
         head, deposit = request.head, request.head.release
         if head.verb != "deposit" or not isinstance(deposit, Deposit):
             raise Refused("three servers can only begin a vault with a deposit; use a method that makes deposits")
-        self._check(head, deposit)
+        self._check(agreed, deposit)
         query = check_deposit(request.query)
         query.check(self.terms.agreed.schema)
         self._pending = None
         if request.question != vault:
             first = self._held(vault)
-            if msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.head, step=0) or (
+            if msgspec.structs.replace(head, step=0) != msgspec.structs.replace(first.request.head, step=0) or (
                 encode(query) != encode(first.query)
             ):
                 raise Refused(
@@ -375,11 +378,11 @@ class ComputeParty:
         if self.book.first("", f"question {request.question}", vault.encode()) != vault.encode():
             raise Refused("this deposit question belongs to another vault; ask the sites a new question for this one")
         if request.question == vault:  # also when a run resumes: it deals again, from its transcript
-            self._reserve(head, vault, deposit)
+            self._reserve(request, vault, deposit)
             first = self._vaults[vault] = _Vault.empty(
-                head, deposit, query, ShareLayout(query, self.terms.agreed.schema)
+                request, deposit, query, ShareLayout(query, self.terms.agreed.schema)
             )
-        self._staged[vault] = request.question, _Vault.empty(head, deposit, query, first.layout)
+        self._staged[vault] = request.question, _Vault.empty(request, deposit, query, first.layout)
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> tuple[bytes, bytes]:
         """Open a site's two shares, and return a keyed digest of each for the other server that holds the same share.
@@ -490,7 +493,7 @@ class ComputeParty:
         cells = [int(np.prod(held.layout.shape(clique))) for clique in question.cliques]
         if isinstance(question, SelectTable):
             question.tables(cells)
-            question.scale(held.head.change)
+            question.scale(held.request.agreement.change)
         digest = digest_of(question)
         count, spent = self.spent(question.vault)
         kept = self.book.said(question.vault, f"statement {question.number}")
@@ -590,7 +593,7 @@ class ComputeParty:
         found: Words = np.concatenate(
             [held.layout.table(held.own, clique)[0] * np.uint64(times) for clique, times in tables]
         )
-        norms = question.norms(self.terms.agreed.schema, held.head.change)
+        norms = question.norms(self.terms.agreed.schema, held.request.agreement.change)
         part = noise_part(question.release, norms)
         if part is not None:
             found += part.noise(found.size, self.keys.own("noise", statement.body)).view(np.uint64)
@@ -625,8 +628,7 @@ class ComputeParty:
         question, statement = self._agreed()
         if not isinstance(question, SelectTable):
             raise Refused("the question agreed to last opens tables, and is not a draw")
-        head = self._held(question.vault).head
-        scale = question.scale(head.change)
+        scale = question.scale(self._held(question.vault).request.agreement.change)
         if scale is None or self.terms.position == SERVERS - 1:
             return None
         bits = KeyedBits(self.keys.own("gumbels", statement.body), b"one a candidate")
@@ -658,17 +660,17 @@ class ComputeParty:
 
     # Checks
 
-    def _check(self, head: QuestionHead, deposit: Deposit) -> None:
+    def _check(self, run: Agreement, deposit: Deposit) -> None:
         terms, agreed = self.terms, self.terms.agreed
-        if head.schema != agreed.schema.digest:
+        if run.schema != agreed.schema.digest:
             raise Refused(
                 "the question was asked under another schema than the one that this server agreed to; agree to the "
                 "current terms"
             )
         if (
-            head.unit.rows < agreed.unit.rows
-            or head.unit.sites < agreed.unit.sites
-            or head.neighbours != agreed.neighbours
+            run.unit.rows < agreed.unit.rows
+            or run.unit.sites < agreed.unit.sites
+            or run.public_sizes != agreed.public_sizes
         ):
             raise Refused(
                 "the question protects a person with fewer rows or sites than this server agreed to, or has other "
@@ -677,10 +679,11 @@ class ComputeParty:
         if not deposit.rho and not deposit.epsilon and not terms.exact:
             raise Refused("this server releases nothing without noise; give --epsilon a finite number")
 
-    def _reserve(self, head: QuestionHead, vault: str, deposit: Deposit) -> None:
+    def _reserve(self, request: Request, vault: str, deposit: Deposit) -> None:
         """Charge what a vault may release; raises :class:`BudgetExceeded` beyond the budget of the run's vaults."""
         cost = deposit.cost(Norms(1.0, 1.0)) if deposit.rho or deposit.epsilon else Cost()
-        asked = (vault, head.run, head.step, head.verb, _text(deposit), cost, _text((head.unit, head.neighbours)))
+        head, change = request.head, request.agreement.change
+        asked = (vault, head.run, head.step, head.verb, _text(deposit), cost, _text((change.unit, change.neighbours)))
         limit = self.terms.agreed.budget
         exceeded = BudgetExceeded(
             "the deposits of this run exceed the budget in this server's terms; run the job with at most their epsilon "

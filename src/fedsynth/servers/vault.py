@@ -91,14 +91,15 @@ class Servers:
     send: SendAll
     traffic: tuple[Traffic, Traffic, Traffic] = field(default_factory=lambda: (Traffic(), Traffic(), Traffic()))
 
-    def begin(self, vault: str, body: bytes, signature: bytes) -> None:
+    def begin(self, vault: str, agreement: bytes, body: bytes, signature: bytes) -> None:
         """Begin a vault, or let more sites join it, by passing a signed question for tables to all three servers.
 
-        ``body`` holds the bytes of the question that sites are asked now, and ``signature`` is the coordinator's
-        signature of them. Shares that were taken for this vault before, but not kept (:meth:`keep`), are forgotten; the
-        question that it began with, sent again, empties the vault.
+        ``agreement`` is the run's agreement, ``body`` holds the bytes of the question that sites are asked now, and
+        ``signature`` is the coordinator's signature of them. Shares that were taken for this vault before, but not kept
+        (:meth:`keep`), are forgotten; the question that it began with, sent again, empties the vault.
         """
-        self._same(Begin(vault, np.frombuffer(body, dtype=np.uint8), signature), Done)
+        agreed, asked = (np.frombuffer(part, dtype=np.uint8) for part in (agreement, body))
+        self._same(Begin(vault, agreed, asked, signature), Done)
 
     def take(self, vault: str, site: str, dealt: DealtShares) -> bool:
         """Pass one site's sealed shares to all three servers; return whether they accept them.
@@ -213,7 +214,7 @@ class SharedVault(Vault):
         if request.signature is None:
             raise FedsynthError("the deposit question is not signed; sign it with the coordinator's key")
         self._staged = []
-        self.servers.begin(self.question.digest, request.body, request.signature)
+        self.servers.begin(self.question.digest, request.agreement.data, request.body, request.signature)
 
     @override
     def take(self, site: str, answer: Answer) -> None:

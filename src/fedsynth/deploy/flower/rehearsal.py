@@ -23,8 +23,7 @@ from fedsynth.deploy.progress import events_file, last_attempt
 from fedsynth.deploy.roster import Acceptance, Admission, Invitation, JoinRequest, load
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.policy import VERBS
-from fedsynth.federation.transport import records
-from fedsynth.federation.wire import Request
+from fedsynth.federation.transport import recorded_requests
 from fedsynth.rows import Table
 from fedsynth.runs.folder import new_folder
 from fedsynth.runs.job import Job
@@ -91,7 +90,7 @@ def rehearse(
     finally:
         local.stop()
     result = root / "runs" / RUN
-    asked = [Request.read(data) for kind, data in records(result / "transcript") if kind == "question"]
+    asked = list(recorded_requests(result / "transcript"))
     with new_folder(out, force=force) as run:
         shutil.copytree(result, run.path, dirs_exist_ok=True)
     return Rehearsal(seconds, len({(request.head.step, request.turn) for request in asked}))

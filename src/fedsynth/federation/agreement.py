@@ -1,44 +1,48 @@
-"""Plans, which sites approve before a run: the questions that it may ask, each with its highest privacy cost.
+"""Agreements: the purpose and terms of a run, and the questions that it may ask, as one value that questions name.
 
-A plan is data with a digest: the run's purpose and terms, and a list of slots (:class:`PlannedQuestion`), each for a
-number of questions of one kind up to one price (privacy cost), and how large their tables may be. Rule 1: a plan is an
-upper bound. A question must fit a slot of its kind with at least the question's price, and uses up one of the slot's
-``times``; if none is left, the site refuses. A repeated question uses up nothing. Rule 2: an approval is of a digest,
-so any change makes another plan. Rule 3: method and options state the purpose of the questions; the list of slots is
-what protects the rows. Rule 4: a site charges a planned run in zCDP (or pure epsilon), like any other. If all slots are
-Gaussian, under ``trusted`` or ``local``, the noise of the whole run is known beforehand, and the epsilon of
-:attr:`Plan.guarantee` may be below the budget's.
+Rule 1: every question names its run's agreement by digest. The agreement itself goes beside the first request to a
+site, which keeps it with the run and answers the run under no other. Rule 2: an agreement with slots
+(:class:`PlannedQuestion`), each for a number of questions of one kind up to one price (privacy cost), and how large
+their tables may be, is a plan. It is an upper bound: a question must fit a slot of its kind with at least the
+question's price, and uses up one of the slot's ``times``; if none is left, the site refuses. A repeated question uses
+up nothing. Rule 3: sites approve a plan before the run, by its digest, so any change makes another plan. Rule 4: method
+and options state the purpose of the questions; the list of slots is what protects the rows. Rule 5: a site charges a
+planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, under ``trusted`` or ``local``, the
+noise of the whole run is known beforehand, and the epsilon of :attr:`Agreement.guarantee` may be below the budget's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.query import TABLE_KINDS, Extent
-from fedsynth.federation.wire import QuestionHead
 from fedsynth.files import parse_toml, read_text, write_whole
-from fedsynth.privacy.cost import ROUNDING, Budget, Unit
+from fedsynth.privacy.cost import ROUNDING, Budget, ProtectedChange, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.release import kind_of
 from fedsynth.terms import Terms
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from fedsynth.federation.wire import QuestionHead
+
+FORMAT: Literal[1] = 1
+HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
+"""SHA-256 in hexadecimal, or nothing."""
 WHOLE_SAMPLES = ("trusted", "local")
 """Trust models in which a release's noise is one sample, or one full sample per site's own answer."""
-_KEYS = ("fedsynth_plan", "method", "options", "schema", "trust", "sites", "budget", "unit", "slot")
 
 
-@dataclass(frozen=True)
-class PlannedQuestion:
+class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Permission in a plan: a run may put one kind of question to a site ``times`` times for at most ``price`` each.
 
     A question fits if its ``verb`` (such as ``sum``), the ``kind`` of its query (such as ``counts``) and the kind of
@@ -89,30 +93,35 @@ class PlannedQuestion:
         return Extent(self.columns, self.order, self.cells)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A planned run, for the approval of the sites' stewards: its purpose, its terms and the questions that it may ask.
+class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, rename={"slots": "slot"}):
+    """What a run is agreed to be: its purpose, its terms and, in a plan, the questions that it may ask.
 
-    ``method`` and ``options`` are the method's name and settings, which state the purpose; ``slots`` are the questions
-    that a site may be asked, with their prices (:class:`PlannedQuestion`). ``schema`` is the schema's digest. ``trust``
-    is the name of the trust model and ``trust_options`` are its settings (such as the number of honest sites).
-    ``sites`` is the number of sites that the run was planned for, ``budget`` bounds its cost to one person, and
-    ``unit`` says how many rows and sites a person may have. Raises :class:`InvalidParameter` for fewer than one site.
+    ``schema`` is the schema's digest, and ``trust`` the name of the trust model with its settings ``trust_options``
+    (such as the number of honest sites). ``budget`` bounds the run's cost to one person, ``unit`` says how many rows
+    and sites a person may have, and with ``public_sizes`` each site's number of rows is public. ``sites`` is the number
+    of sites that take part, and ``roster`` the digest of their names and keys
+    (:func:`~fedsynth.federation.trust.roster_digest`), empty in a plan made before the sites are known. ``method`` and
+    ``options`` are the method's name and settings, which state the purpose, empty where none was told. ``slots`` are
+    the questions that a site may be asked, with their prices (:class:`PlannedQuestion`); without any, they are not
+    listed beforehand. ``fedsynth_plan`` is the format's version. Raises :class:`InvalidParameter` for fewer than one
+    site.
     """
 
-    method: str
-    options: Mapping[str, Any]
-    schema: str
+    schema: HexDigest
     trust: str
-    trust_options: Mapping[str, float]
+    trust_options: Mapping[str, int | float]
     sites: int
+    public_sizes: bool
     budget: Budget
     unit: Unit
-    slots: tuple[PlannedQuestion, ...]
+    method: str = ""
+    options: Mapping[str, Any] = {}
+    roster: HexDigest = ""
+    slots: tuple[PlannedQuestion, ...] = ()
+    fedsynth_plan: Literal[1] = FORMAT
 
     def __post_init__(self) -> None:
         """Refuse a plan without sites, and slots that leave open how large a table may be."""
-        object.__setattr__(self, "slots", tuple(self.slots))
         limits = {(slot.verb, slot.kind, slot.release): slot.extent for slot in self.slots}
         for slot in self.slots:
             if limits[slot.verb, slot.kind, slot.release] != slot.extent:
@@ -127,16 +136,56 @@ class Plan:
 
     @classmethod
     def of(
-        cls, method: str, options: Mapping[str, Any], terms: Terms, sites: int, slots: tuple[PlannedQuestion, ...]
-    ) -> Plan:
-        """Return the plan of a run under these ``terms``; the other arguments are the fields of their names."""
-        agreed = (terms.schema.digest, terms.trust, terms.trust_options, sites, terms.budget, terms.unit)
-        return cls(method, options, *agreed, slots)
+        cls,
+        terms: Terms,
+        sites: int,
+        method: str = "",
+        options: Mapping[str, Any] = MappingProxyType({}),
+        roster: str = "",
+        slots: tuple[PlannedQuestion, ...] = (),
+    ) -> Agreement:
+        """Return the agreement of a run under these ``terms``; the other arguments are the fields of their names."""
+        budget = Budget(float(terms.budget.epsilon), float(terms.budget.delta))
+        return cls(
+            terms.schema.digest,
+            terms.trust,
+            dict(terms.trust_options),
+            sites,
+            terms.public_sizes,
+            budget,
+            terms.unit,
+            method,
+            dict(options),
+            roster,
+            slots,
+        )
+
+    @cached_property
+    def change(self) -> ProtectedChange:
+        """The change of a table that every release must hide."""
+        return ProtectedChange(self.unit, "replace" if self.public_sizes else "add-remove")
+
+    @cached_property
+    def data(self) -> bytes:
+        """The content as bytes (msgpack), independent of the layout of its file: what goes beside a request."""
+        return msgspec.msgpack.encode(self, order="deterministic")
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of the content, independent of the layout of its file: what a steward approves."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True, allow_nan=False).encode()).hexdigest()
+        """SHA-256 (hex) of :attr:`data`: what a steward approves, and questions name."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @staticmethod
+    @lru_cache(maxsize=64)
+    def read(data: bytes) -> Agreement:
+        """Return the agreement whose :attr:`data` these bytes are; raises :class:`InvalidParameter` for any others."""
+        try:
+            found = msgspec.msgpack.decode(data, type=Agreement)
+        except (ValueError, RecursionError) as error:
+            raise InvalidParameter(f"the run's agreement is not of this version ({error})") from error
+        if found.data != data:
+            raise InvalidParameter("the run's agreement is not in its canonical form")
+        return found
 
     @cached_property
     def guarantee(self) -> Budget:
@@ -159,15 +208,9 @@ class Plan:
     def check(self, head: QuestionHead) -> None:
         """Raise :class:`Refused` if the plan allows no question with this ``head``, whatever its price.
 
-        The head of a question (:class:`~fedsynth.federation.wire.QuestionHead`) must have the plan's schema, trust
-        model and unit of protection, and the verb, query and release of one of its slots.
+        The head of a question (:class:`~fedsynth.federation.wire.QuestionHead`) must have the verb, query and release
+        of one of the slots.
         """
-        if head.schema != self.schema:
-            raise Refused("the approved plan is for another schema; plan again under this one and have it approved")
-        if head.trust != self.trust:
-            raise Refused(f"the approved plan runs under the trust {self.trust!r}, not {head.trust!r}")
-        if head.unit != self.unit:
-            raise Refused(f"the approved plan protects {self.unit}, not {head.unit}")
         if not self.slots_for(head):
             planned = ", ".join(sorted({f"{slot.verb} {slot.kind} ({slot.release})" for slot in self.slots}))
             raise Refused(
@@ -201,76 +244,28 @@ class Plan:
         wanted = (head.verb, head.kind, kind_of(head.release))
         return tuple((slot.price, slot.times) for slot in self.slots if (slot.verb, slot.kind, slot.release) == wanted)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON (and TOML) values; the inverse of :meth:`from_json`."""
-        return {
-            "fedsynth_plan": FORMAT,
-            "method": self.method,
-            "options": dict(self.options),
-            "schema": self.schema,
-            "trust": {"name": self.trust, **self.trust_options},
-            "sites": self.sites,
-            "budget": {"epsilon": float(self.budget.epsilon), "delta": float(self.budget.delta)},
-            "unit": {"rows": self.unit.rows, "sites": self.unit.sites},
-            "slot": [
-                {name: value for name, value in dataclasses.asdict(slot).items() if value is not None}
-                | {"price": float(slot.price)}
-                for slot in self.slots
-            ],
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Plan:
-        """Return the plan that :meth:`to_json` described.
-
-        Raises :class:`InvalidParameter` for a plan of another format, and for unknown, missing or invalid entries.
-        """
-        if content.get("fedsynth_plan") != FORMAT:
-            raise InvalidParameter(
-                f"the file has no fedsynth_plan = {FORMAT}, so it is not a plan of this version; "
-                "make one with `fedsynth plan` of this version, and have it approved"
-            )
-        if unknown := sorted(set(content) - set(_KEYS)):
-            raise InvalidParameter(f"unknown entries {unknown} in the plan; known are {', '.join(_KEYS)}")
-        try:
-            trust = dict(content["trust"])
-            return cls(
-                method=content["method"],
-                options=content["options"],
-                schema=content["schema"],
-                trust=trust.pop("name"),
-                trust_options=trust,
-                sites=content["sites"],
-                budget=Budget(**content["budget"]),
-                unit=Unit(**content["unit"]),
-                slots=tuple(PlannedQuestion(**slot) for slot in content["slot"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, FedsynthError):
-                raise
-            raise InvalidParameter(f"the plan is incomplete ({error}); make it with fedsynth plan") from error
-
     def to_toml(self) -> str:
-        """Return the plan as TOML, for people to read and for sites to approve."""
+        """Return the agreement as TOML, for people to read and for sites to approve."""
         import tomli_w
 
-        return tomli_w.dumps(self.to_json())
+        return tomli_w.dumps(msgspec.to_builtins(self))
 
     @classmethod
-    def from_toml(cls, text: str) -> Plan:
+    def from_toml(cls, text: str) -> Agreement:
         """Return the plan that a TOML text describes; raises :class:`InvalidParameter` for any other text."""
         try:
-            content = parse_toml(text, "the plan")
+            return msgspec.convert(parse_toml(text, "the plan"), cls)
+        except msgspec.ValidationError as error:
+            raise InvalidParameter(f"the plan is not of this version ({error}); make it with fedsynth plan") from error
         except FedsynthError as error:
             raise InvalidParameter(str(error)) from error
-        return cls.from_json(content)
 
     def save(self, path: Path) -> None:
-        """Write the plan to a TOML file, atomically."""
+        """Write the agreement to a TOML file, atomically."""
         write_whole(path, self.to_toml())
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: Path) -> Agreement:
         """Return the plan of a TOML file; raises :class:`FedsynthError` for any other file."""
         return cls.from_toml(read_text(path))
 
