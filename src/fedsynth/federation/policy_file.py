@@ -33,8 +33,8 @@ def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Polic
     ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
     folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
     contradiction to the rest, and for ``plans = "any"`` without ``per_run``; :class:`Unsupported` for an unknown trust
-    model; and the errors of :meth:`Agreement.load <fedsynth.federation.plan.Agreement.load>`. A budget without limit
-    (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
+    model; and the errors of :meth:`Agreement.load <fedsynth.federation.agreement.Agreement.load>`. A budget without
+    limit (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
     """
     _known("[policy]", section, _KEYS)
     for required in ("budget", "trusts"):

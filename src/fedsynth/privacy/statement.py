@@ -68,8 +68,8 @@ class Statement:
         (:mod:`fedsynth.data.placement`), so that one more row moves others.
     exact
         A smaller epsilon than the limit's, at the same delta, from exact accounting of the plan (the questions that the
-        run may ask, with their costs) that the sites approved (:attr:`~fedsynth.federation.plan.Plan.guarantee`);
-        ``None`` if only the limit is known.
+        run may ask, with their costs) that the sites approved
+        (:attr:`~fedsynth.federation.agreement.Agreement.guarantee`); ``None`` if only the limit is known.
     sampled
         Whether noise was sized for random samples of rows, which sites draw in secret.
     rfc4180

@@ -343,6 +343,7 @@ def site_account(
     from fedsynth.deploy.host.checks import account_text
     from fedsynth.deploy.host.config import load_site_config
     from fedsynth.deploy.host.state import open_account, site_secret
+    from fedsynth.federation.agreement import Agreement
     from fedsynth.privacy.cost import Budget, to_json
     from fedsynth.proof.extract import extract as extract_of
 
@@ -370,7 +371,7 @@ def site_account(
     runs, lines = [], [f"{config.name}: {account_text(config, account)}"]
     charges, kept = account.charges(), account.kept()
     for run, idle in account.open_runs():
-        spent = account.spent(run)
+        spent, agreed = account.spent(run), Agreement.read(account.agreed(run))
         asked = [
             {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
             | {"bytes": kept.get(charge["key"], 0)}
@@ -378,10 +379,13 @@ def site_account(
             if charge["run"] == run and "key" in charge
         ]
         facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
-        runs.append({**facts, "questions": asked})
+        terms = {"method": agreed.method, "trust": agreed.trust, "sites": agreed.sites, "agreement": agreed.digest}
+        runs.append({**facts, **terms, "questions": asked})
+        what = f"{agreed.method or 'method not told'}, {agreed.trust}, {agreed.sites} sites"
         lines.append(
-            f"  run {run}: epsilon {spent.at(delta):.4g}, idle for {idle:.1f} of {config.policy.keep_runs_days:g} "
-            f"days, {len(asked)} questions" + (", the last of them:" if len(asked) > _LISTED else "")
+            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
+            f"of {config.policy.keep_runs_days:g} days, {len(asked)} questions"
+            + (", the last of them:" if len(asked) > _LISTED else "")
         )
         lines += [
             f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
