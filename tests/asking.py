@@ -8,6 +8,7 @@ import msgspec
 
 from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.query import AnyQuery
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.cost import Budget, Unit
 
@@ -22,8 +23,11 @@ def agreed(**fields: Any) -> Agreement:
 def request_of(query: AnyQuery, **fields: Any) -> Request:
     """Return the first message of a question.
 
-    ``fields`` are those of its head and of its agreement, or a ``plan``; ``neighbours`` stands for public sizes.
+    ``fields`` are those of its head and of its agreement, or a ``plan``; ``neighbours`` stands for public sizes, and a
+    ``trust`` may be given whole.
     """
+    if isinstance(trust := fields.get("trust"), Trust):
+        fields |= {"trust": trust.name, "trust_options": settings_of(trust)}
     if "neighbours" in fields:
         fields["public_sizes"] = fields.pop("neighbours") == "replace"
     terms = {name: fields.pop(name) for name in Agreement.__struct_fields__ if name in fields}

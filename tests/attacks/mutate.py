@@ -389,7 +389,7 @@ def replies() -> list[Heard]:
             server.ask()
             found.append(Heard(message, target.site, reply_of(target.site, message), server))
     members = secure_sites(4, SecureSum(min_honest=3, dropouts=1))
-    asked = question(counts((SEX,), (AGE,)), trust="secure")
+    asked = question(counts((SEX,), (AGE,)), trust=SecureSum(min_honest=3, dropouts=1))
     doors, session = {of.name: of for of in members}, aggregator(members, asked)
     while events := session.ask():
         told = {}

@@ -15,6 +15,7 @@ from msgspec import structs
 from tests.asking import agreed
 from tests.attacks.world import (
     BUDGET,
+    CHEAP,
     COORDINATOR,
     SCHEMA,
     ask,
@@ -33,6 +34,7 @@ from fedsynth.federation.trust import roster_digest
 from fedsynth.federation.wire import LARGEST_AGREEMENT, AuditPosition, Reply, Request
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Unit
+from fedsynth.privacy.release import Gaussian
 from fedsynth.secure.site import SecureSum
 
 HONEST = agreed(schema=SCHEMA.digest, sites=3, budget=BUDGET)
@@ -160,6 +162,17 @@ def test_b11_no_agreement_fills_the_disk():
     request = asked(structs.replace(HONEST, options={"note": "x" * 2**16}))
     with pytest.raises(InvalidParameter, match="sites read at most"):
         Message.of("north", bytes(32), request, COORDINATOR, AuditPosition())
+
+
+def test_b11_a_run_is_held_to_its_plan_where_any_plan_may_come():
+    """The statement of a run gives the epsilon of its plan, whether sites approved it or not."""
+    slots = (PlannedQuestion("sum", "counts", "gaussian", CHEAP.rho, 2, 3, 2, 1000),)
+    of, plan = site(), structs.replace(HONEST, slots=slots)
+    assert [ask(of, asked(plan, step)).code for step in range(3)] == ["answered", "answered", "refused"]
+    assert "no free slot" in last_reason(of)
+    dear = question(plan=plan, step=4, release=Gaussian(2 * CHEAP.rho))
+    assert ask(of, dear).code == ask(of, question(plan=plan, step=5, verb="each")).code == "refused"
+    assert len(of.account.charges()) == 2
 
 
 def test_b11_a_policy_is_held_to_whatever_was_agreed():

@@ -5,6 +5,7 @@ Carriers carry bytes, and only the wire's signatures stand between them and a si
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,14 @@ from fedsynth.runs.state import WitnessTransport
 
 Change = Callable[[bytes], bytes]
 COORDINATOR = Keys(_secret(SEED, "coordinator"))
+
+
+def beside(message: Message) -> bytes:
+    """Return the digest of agreement and weights that the request's head holds."""
+    digests = (hashlib.sha256(part).digest() for part in (message.agreement, message.request.weights))
+    return hashlib.sha256(b"".join(digests)).digest()
+
+
 REQUEST: dict[str, Callable[[Message], int]] = {
     "length": lambda message: 0,
     "padding": lambda message: 5,
@@ -38,10 +47,11 @@ REQUEST: dict[str, Callable[[Message], int]] = {
     "version": lambda message: message.data.index(b"0.1.0"),
     "attempt": lambda message: message.data.index(message.attempt),
     "digest of the message": lambda message: message.data.index(bytes.fromhex(message.request.digest)),
-    "digest of the weights": lambda message: message.data.index(message.request.attached),
+    "digest of what is attached": lambda message: message.data.index(beside(message)),
     "position": lambda message: message.data.index(bytes(SIGNATURE)),
     "signature": lambda message: len(message.head) - 1,
     "question": lambda message: len(message.head) + 40,
+    "agreement": lambda message: len(message.head) + len(message.request.body) + 40,
     "turn": lambda message: len(message.head) + len(message.request.body) - 8,
     "weights": lambda message: message.size - 1,
 }

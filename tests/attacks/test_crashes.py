@@ -34,6 +34,7 @@ from tests.attacks.world import (
 
 from fedsynth.federation.site import Site, rows_digest
 from fedsynth.federation.wire import Request
+from fedsynth.keys import Keys
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.book_file import PartRecord, QuestionRecord, Records
 from fedsynth.privacy.cost import Budget, Cost, Norms
@@ -263,7 +264,7 @@ def test_a_charge_is_not_answered_on_other_rows_or_terms(tmp_path):
 def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
     """A member that was killed when it had masked its answer does not mask another one under other terms."""
     members = secure_sites(4, SecureSum(min_honest=4, dropouts=1), tmp_path)
-    asked = question(counts((SEX,)), trust="secure")
+    asked = question(counts((SEX,)), trust=SecureSum(min_honest=4, dropouts=1))
     session, doors = aggregator(members, asked), {of.name: of for of in members}
     while events := session.ask():
         message = asked.at(session.turn, events["site-0"])
@@ -277,8 +278,12 @@ def test_terms_that_change_in_a_secure_sum_give_no_second_sample(tmp_path):
     told = dies(of, message, telling)
     trust = of.policy.trusts["secure"]
     assert isinstance(trust, SecureSum)
-    lowered = replace(anew(of), policy=replace(of.policy, trusts={"secure": replace(trust, dropouts=0)}))
-    assert ask(lowered, message).code == "refused"
+    for changed in (
+        replace(trust, dropouts=0),
+        trust.with_roster({**trust.roster, "site-9": Keys(b"9" * 32).identity}),
+    ):
+        other = replace(anew(of), policy=replace(of.policy, trusts={"secure": changed}))
+        assert ask(other, message).code == "refused"
     assert answer_in(reply_of(anew(of), message)) == told
 
 

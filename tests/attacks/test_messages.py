@@ -161,7 +161,10 @@ def other_encodings() -> Iterator[tuple[str, Request]]:
         "a default that is left out",
         forged(framed(packed({**head, "query": {k: v for k, v in query.items() if k != "weights"}}), *arrays)),
     )
-    yield "a field that is left out", forged(framed(packed({k: v for k, v in head.items() if k != "plan"}), *arrays))
+    yield (
+        "a field that is left out",
+        forged(framed(packed({k: v for k, v in head.items() if k != "agreement"}), *arrays)),
+    )
     yield "an unknown field", forged(framed(packed({**head, "colour": "red"}), *arrays))
     yield "an unknown field of the query", forged(framed(packed({**head, "query": {**query, "x": 1}}), *arrays))
     yield "an integer for a float", forged(framed(packed({**head, "release": {"type": "gaussian", "rho": 1}}), *arrays))

@@ -275,7 +275,7 @@ def test_a08_rows_of_a_secure_sum_are_opened_in_the_turn_that_charges(fails):
         member, rows = watched(of, fails=fails and number == 0)
         members.append(member)
         watchers.append(rows)
-    asked = question(counts((SEX,)), trust="secure", release=Gaussian(0.01))
+    asked = question(counts((SEX,)), trust=SecureSum(min_honest=3, dropouts=1), release=Gaussian(0.01))
     turns = converse(members, asked, MASKED + 1)
     assert [rows.charged for rows in watchers] == [[pytest.approx(0.01)]] * 4
     codes = [said.reply.code for said in turns[MASKED].values()]

@@ -136,7 +136,7 @@ def test_b11_an_answer_that_was_not_stored_is_the_same_bytes_again(tmp_path, tru
 @pytest.mark.usefixtures("nothing_kept")
 def test_b11_each_turn_of_a_secure_sum_is_the_same_bytes_again(tmp_path):
     sites = secure_sites(4, SecureSum(min_honest=3), tmp_path)
-    turns = converse(sites, question(trust="secure"), 5)
+    turns = converse(sites, question(trust=SecureSum(min_honest=3)), 5)
     assert len(turns) == 5
     for turn in turns:
         for of in sites:

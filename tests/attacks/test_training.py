@@ -286,7 +286,7 @@ def test_weights_belong_to_the_turn_of_a_secure_sum_that_reads_rows():
         of = members[0]
         reads = trust.reads
         assert reads > 0
-        asked = training(query, None, trust="secure", verb=verb)
+        asked = training(query, None, trust=trust, verb=verb)
         early = asked.at(0, None, WEIGHTS.tobytes())
         assert ask(of, early).code == "refused"
         turns = converse(members, asked, reads - 1)

@@ -218,7 +218,8 @@ class Federation:
     loop: Callable[[int], Iterable[int]] = range
     released: Callable[[str, bytes], bytes] = record_nothing
     _steps: Iterator[int] = field(default_factory=itertools.count)
-    _reached: set[str] = field(default_factory=set)  # the sites that have the agreement
+    _told: set[str] = field(default_factory=set)  # the sites that have answered
+    _reached: set[str] = field(default_factory=set)  # those of them that answered this process: they have the agreement
 
     @property
     def schema(self) -> Schema:
@@ -666,16 +667,19 @@ class Federation:
     def _exchange(self, asked: Sequence[tuple[str, Request]]) -> Iterator[tuple[Request, Reply]]:
         """Yield each request with its reply; record sizes and lost sites, and raise an error if a site refused."""
         attempt = bytes(ATTEMPT) if self.seeded else None  # a simulation with a seed sends the same bytes each time
-        messages = []
+        messages, told = [], set(self._told)
         for site, request in asked:
             seen = self.seen.get(site, AuditPosition())
             keys = (self.identities[site], request, self.coordinator)
             messages.append(Message.of(site, *keys, seen, attempt, agreed=site in self._reached))
         for message, reply in zip(messages, self.transport.exchange(messages), strict=True):
             request, head = message.request, message.request.head
-            self.ledger.count(request.question, request.turn, message.site, message.size, len(reply.data))
-            if reply.code == "answered" and reply.seen.row:  # from the site itself, not from a transcript
-                self._reached.add(reply.site)
+            again = len(message.agreement) if message.site in told else 0  # a resumed run sends it once more
+            self.ledger.count(request.question, request.turn, message.site, message.size - again, len(reply.data))
+            if reply.code == "answered":
+                self._told.add(reply.site)
+                if reply.seen.row:  # from the site itself, not from a transcript
+                    self._reached.add(reply.site)
             if reply.seen.row > self.seen.get(reply.site, AuditPosition()).row:
                 self.seen[reply.site] = reply.seen
             if reply.code == "refused":

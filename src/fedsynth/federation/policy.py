@@ -66,8 +66,8 @@ class Policy:
         rows would change a public number.
     plans, any_plan
         Approved plans (:class:`~fedsynth.federation.agreement.Agreement`: what a run may ask, at which price) by
-        digest, one of which every request must follow; if there are none, ``any_plan`` allows requests under any plan
-        or none. Without either, the site answers nothing.
+        digest, one of which every request must follow; if there are none, ``any_plan`` allows runs under any plan, to
+        which they are held, or none. Without either, the site answers nothing.
     methods, min_cohort
         Only runs agreed to be of these methods (empty: any), and of at least so many sites, are answered. The method
         states the purpose of the questions; what they may ask is limited by verbs and approved plans alone.
@@ -210,8 +210,8 @@ class Policy:
     def limits(self, request: Request) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
 
-        If the policy has approved plans, the run's budget is that of its plan, and the slots
-        (:class:`~fedsynth.federation.agreement.PlannedQuestion`) are those of this plan that permit such a question,
+        If the run has a plan, its budget is that of the plan, and the slots
+        (:class:`~fedsynth.federation.agreement.PlannedQuestion`) are those of the plan that permit such a question,
         each as (highest price, number of times). Otherwise, the run's budget is ``per_run`` (or the site's budget if
         that is ``None``), and the last value is ``None``. If ``exact`` is true, neither the site's budget nor
         ``per_run`` limits anything. Raises :class:`Refused` for a plan that is not approved.
@@ -248,11 +248,12 @@ class Policy:
         return self.trusts[agreement.trust]
 
     def _planned(self, agreement: Agreement) -> bool:
-        """Whether a run is limited by its plan; raises :class:`Refused` for one whose plan is not approved."""
-        if agreement.digest in self.plans:
-            return True
-        if self.any_plan and not self.plans:
-            return False
+        """Whether a run is limited by its plan; raises :class:`Refused` for one whose plan is not approved.
+
+        A run with a plan is held to it even where any plan may come: what is stated of its guarantee rests on that.
+        """
+        if agreement.digest in self.plans or (self.any_plan and not self.plans):
+            return bool(agreement.slots)
         said = f"plan {agreement.digest[:12]} is not approved here" if agreement.slots else "the run has no plan"
         raise Refused(
             f"{said}; this site answers approved plans only: send the plan's file to its data steward, or write "

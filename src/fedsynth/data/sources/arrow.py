@@ -72,19 +72,6 @@ def encode(schema: Schema, table: Any, persons: NDArray[np.uint64] | None = None
     return schema.assembled((encode_column(schema, column, table) for column in schema.asked), persons)
 
 
-def encode_stored(schema: Schema, at: int, table: Any) -> Encoded:
-    """Return one column of an Arrow ``table`` in the encoded form that a site stores: codes and numbers.
-
-    The column is the one at position ``at`` of :attr:`Schema.stored <fedsynth.schema.schema.Schema.stored>`, which may
-    be a difference from, or ratio to, another column. Codes are the integers that encode values; -1 leaves a row out.
-    Numbers are the values themselves, in numeric and datetime columns only.
-    """
-    found = encode_column(schema, schema.asked[at], table)
-    if (link := schema.links.get(at)) is None:
-        return found
-    return link.encoded(found, encode_column(schema, schema.asked[link.other], table))
-
-
 def encode_column(schema: Schema, column: Column, table: Any) -> Encoded:
     """Return one column of an Arrow ``table`` in encoded form, before any difference or ratio is formed.
 
