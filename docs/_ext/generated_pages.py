@@ -198,7 +198,7 @@ def api() -> dict[str, str]:
         "In the module ``fedsynth.datasets``; :doc:`fedsynth example <commands/example>` writes the patients to files.",
         _summary(f"fedsynth.datasets.{name}" for name in datasets.__all__),
         _title("What a method is handed", "-"),
-        "For those who :doc:`write a method <../methods>`.",
+        "For those who :doc:`write a method <../how-to/write-a-method>`.",
         _summary(HANDED),
     ]
     return {"reference/api.rst": "\n\n".join(parts) + "\n"}
