@@ -28,7 +28,7 @@ help:
 	@echo "make browser    Chromium and axe for the tests of the pages and for make docs (Debian, as root)"
 	@echo "make check      ruff, mypy, import-linter"
 	@echo "make size       lines of code, without imports, blanks, comments and docstrings"
-	@echo "make bench      the published tables, ours beside them (hours; it goes on where it was stopped)"
+	@echo "make bench      every grid of results and every measurement of speed anew (days; it goes on where it was stopped)"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -137,17 +137,19 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench,deep]'
-	for table in flaim_table2 distaim_table heterofedsyn_table4 fedtda_tables augmentation fedbn_thesis \
-	  fedtabdiff_table2 fedvae_thesis fedctgan; do \
+	for table in $(notdir $(basename $(wildcard benchmarks/*.toml))); do \
 	  $(BIN)/fedsynth bench benchmarks/$$table.toml --data-dir "$${FEDSYNTH_DATA:-../shared/data}" \
-	    --out bench-results/$$table --page docs/benchmarks.md --jobs 2 || exit 1; \
+	    --out bench-results/$$table --jobs 2 || exit 1; \
+	  cp bench-results/$$table/results.csv benchmarks/results/$$table.csv; \
 	done
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.bayes_speed
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.core
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.deep
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.growth
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.secure_sum
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.sites
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.flower
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.three_servers
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.rows
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.noise
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.mrf --mbi
@@ -160,4 +162,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) docs/_build docs/reference/api docs/reference/commands docs/proofs/generated demo-run bench-results .pytest_cache .mypy_cache .ruff_cache build
+	rm -rf $(VENV) docs/_build docs/reference/api docs/reference/commands docs/proofs/generated docs/results demo-run bench-results .pytest_cache .mypy_cache .ruff_cache build

@@ -5,4 +5,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("FEDSYNTH_DATA", ROOT.parent / "shared" / "data"))
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "benchmarks" / "tables.md"

@@ -1,4 +1,4 @@
-"""CPU time of the core without any method: imports, one query to a site, and messages, into docs/benchmarks.md.
+"""CPU time of the core without any method: imports, one query to a site, and messages, into benchmarks/tables.md.
 
 python -m benchmarks.core
 """

@@ -1,6 +1,6 @@
 """Time of training and sampling the diffusion model, beside bare PyTorch: ``python -m benchmarks.deep [--only round]``.
 
-Writes its tables into docs/benchmarks.md. ``--only samplers`` compares the fidelity of rows that one network, trained
+Writes its tables into benchmarks/tables.md. ``--only samplers`` compares the fidelity of rows that one network, trained
 on real tables, draws in few steps and in all steps (about 20 CPU minutes).
 
 Times are CPU seconds of one process (with ``--device cuda``, wall-clock seconds until the GPU is done): medians over

@@ -1,4 +1,4 @@
-"""Overhead of Flower: time, CPU time and bytes of a round, and start-up of a client, into docs/benchmarks.md.
+"""Overhead of Flower: time, CPU time and bytes of a round, and start-up of a client, into benchmarks/tables.md.
 
     python -m benchmarks.flower
 

@@ -1,4 +1,4 @@
-"""Scaling of methods with columns and values: CPU time and peak memory of fit and sampling, into docs/benchmarks.md.
+"""Scaling of methods with columns and values: CPU time and peak memory of fit and sampling, into benchmarks/tables.md.
 
     python -m benchmarks.growth [--methods oneshot tda] [--columns 25 50 100] [--values 1000]
 

@@ -1,6 +1,6 @@
 """Speed of the graphical-model engine beside mbi: ``python -m benchmarks.mrf [--mbi]``, with OMP_NUM_THREADS=1.
 
-Writes its table into docs/benchmarks.md.
+Writes its table into benchmarks/tables.md.
 
 Times are CPU seconds, medians of five runs; ratios are measured in one process. Without ``--mbi``, mbi is not imported,
 so the peak resident set size is that of fedsynth.

@@ -1,4 +1,4 @@
-"""Noise samples per CPU second: fedsynth beside OpenDP's vector sampler, in one run, into docs/benchmarks.md.
+"""Noise samples per CPU second: fedsynth beside OpenDP's vector sampler, in one run, into benchmarks/tables.md.
 
 python -m benchmarks.noise
 """

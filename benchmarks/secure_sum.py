@@ -1,4 +1,4 @@
-"""Cost of a secure sum at a site and at the server, beside a plain sum of the same tables, into docs/benchmarks.md.
+"""Cost of a secure sum at a site and at the server, beside a plain sum of the same tables, into benchmarks/tables.md.
 
 python -m benchmarks.secure_sum
 """

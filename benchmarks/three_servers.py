@@ -1,4 +1,4 @@
-"""Cost of three compute servers: DistAIM on Adult over real processes, into docs/benchmarks.md.
+"""Cost of three compute servers: DistAIM on Adult over real processes, into benchmarks/tables.md.
 
     python -m benchmarks.three_servers [SITES]
 

@@ -66,7 +66,7 @@ def test_a_wheel_holds_the_package_and_nothing_else(built):
     for wheel in wheels:
         files = {name for name in _files(wheel) if not name.startswith(f"fedsynth-{version}.dist-info/")}
         assert files == SOURCES
-    templates = {f"transports/flower/templates/{name}" for name in ("site.toml", "app.toml", "nginx.conf")}
+    templates = {f"deploy/flower/templates/{name}" for name in ("site.toml", "app.toml", "nginx.conf")}
     for needed in {"py.typed", "evaluation/report.html.jinja", "evaluation/report.css"} | templates:
         assert f"fedsynth/{needed}" in SOURCES
 

@@ -1,7 +1,7 @@
-"""Pages that are made from the source: commands from typer, proofs and the API from docstrings, exit codes.
+"""Pages that are made from the source: commands from typer, proofs and the API from docstrings, exit codes, results.
 
-They lie in ``reference/commands``, ``reference/api.rst`` and ``proofs/generated``, which git ignores. A page that would
-not change is left as it is, so that Sphinx does not read it again.
+They lie in ``reference/commands``, ``reference/api.rst``, ``proofs/generated`` and ``results``, which git ignores. A
+page that would not change is left as it is, so that Sphinx does not read it again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, get_args
 import click
 import msgspec
 import typer
+from benchmarks.pages import result_pages
 
 import fedsynth
 from fedsynth import datasets, errors
@@ -30,8 +31,8 @@ ROOT = Path(__file__).parents[2]
 
 def write_all(docs: Path) -> None:
     """Write every generated page below ``docs``, and delete those of earlier builds that are made no more."""
-    pages = {**commands(), **api(), **exit_codes(), **proofs()}
-    for folder in ("reference/commands", "proofs/generated"):
+    pages = {**commands(), **api(), **exit_codes(), **proofs(), **result_pages()}
+    for folder in ("reference/commands", "proofs/generated", "results"):
         for old in (docs / folder).glob("*.md"):
             if old.relative_to(docs).as_posix() not in pages:
                 old.unlink()
@@ -197,7 +198,7 @@ def api() -> dict[str, str]:
         "In the module ``fedsynth.datasets``; :doc:`fedsynth example <commands/example>` writes the patients to files.",
         _summary(f"fedsynth.datasets.{name}" for name in datasets.__all__),
         _title("What a method is handed", "-"),
-        "For those who :doc:`write a method <../methods>`.",
+        "For those who :doc:`write a method <../how-to/write-a-method>`.",
         _summary(HANDED),
     ]
     return {"reference/api.rst": "\n\n".join(parts) + "\n"}

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from benchmarks.pages import PROGRAMS, result_pages, sections
 
 import fedsynth
 from fedsynth.bench.grid import measure, training_and_test
@@ -514,11 +515,32 @@ def test_every_published_table_has_its_cells(file: Path) -> None:
     spec = read_spec(file.read_text())
     found = cases(spec)
     assert len(found) == expected[file.stem]
-    assert f"<!-- begin {spec.section} -->" in (BENCHMARKS.parent / "docs" / "benchmarks.md").read_text()
+    kept = (BENCHMARKS / "results" / f"{file.stem}.csv").exists()
+    assert kept is not (spec.section in sections()), "either its results, or its table as it was once printed"
     values = {name for entry in spec.tables for name in entry.values} | {
         name for entry in spec.published for names in entry.values for name in names if isinstance(names, tuple)
     }
     assert {name.partition(": ")[0] for name in values} <= set(spec.metrics)
+
+
+def test_pages_of_results_have_the_means_of_the_figures_that_are_kept_or_say_what_they_lack() -> None:
+    made = result_pages()
+    with (BENCHMARKS / "results" / "fedctgan.csv").open() as file:
+        runs = [float(row["value"]) for row in csv.DictReader(file)
+                if (row["dataset"], row["method"], row["metric"]) == ("adult", "auto", "w2")]  # fmt: skip
+    (row,) = (line for line in made["results/fedctgan.md"].splitlines() if line.startswith("| adult | auto |"))
+    assert f" {np.mean(runs):.3f} ± {np.std(runs, ddof=1):.3f} |" in row
+    assert row.endswith(f"| {len(runs)} |")
+    with (BENCHMARKS / "results" / "relations_sdv.csv").open() as file:
+        runs = [float(row["w3"]) for row in csv.DictReader(file) if row["dataset"] == "adult"]
+    (row,) = (line for line in made["results/sdv.md"].splitlines() if line.startswith("| adult | SDV"))
+    assert row.endswith(f" {np.mean(runs):.2f} | {len(runs)} |")
+    for name, (_, text) in sections().items():
+        page = made[f"results/{name}.md"]
+        assert text in page
+        assert ("**Not reproducible yet**" in page) is (name not in PROGRAMS)
+        assert name not in PROGRAMS or (BENCHMARKS / f"{PROGRAMS[name].split()[0]}.py").exists()
+    assert all(f"]({Path(name).name})" in made["results/index.md"] for name in made if name != "results/index.md")
 
 
 def test_the_documented_specification_and_metrics_are_those_that_there_are() -> None:
