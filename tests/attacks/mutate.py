@@ -346,7 +346,7 @@ def mutate_requests(seed: int, number: int) -> Counter[str]:
                 case _:
                     frame = mutator.frame(message.frame)
                     body = len(frame).to_bytes(8, "little") + frame + body[8 + len(message.frame) :]
-            data = sealed(of_body(body), to=target.site.name)
+            data = sealed(of_body(body, message.agreement), to=target.site.name)
         check_site(target, data, seen, asked)
     for target, before in zip(sites, charged, strict=True):
         check_account(target, before, asked)

@@ -42,7 +42,7 @@ def beside(message: Message) -> bytes:
 
 REQUEST: dict[str, Callable[[Message], int]] = {
     "length": lambda message: 0,
-    "padding": lambda message: 5,
+    "length of the agreement": lambda message: 5,
     "site": lambda message: message.data.index(b"north"),
     "version": lambda message: message.data.index(b"0.1.0"),
     "attempt": lambda message: message.data.index(message.attempt),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tests.asking import agreed
 from tests.attacks.world import (
     AGE,
@@ -116,11 +117,11 @@ def test_b07_slots_for_counts_say_how_large_tables_may_be_and_agree_on_it():
     with pytest.raises(InvalidParameter, match="columns, order and cells"):
         PlannedQuestion("sum", "size", "gaussian", 1e-6, 1, 3, 2, 9)
     one = planned(Extent(3, 2, 20))
-    other = replace(one.slots[0], cells=21)
+    other = structs.replace(one.slots[0], cells=21)
     with pytest.raises(InvalidParameter, match="differ in columns, order or cells"):
-        replace(one, slots=(*one.slots, other))
+        structs.replace(one, slots=(*one.slots, other))
     assert Agreement.from_toml(one.to_toml()) == one
-    assert replace(one, slots=(other,)).digest != one.digest
+    assert structs.replace(one, slots=(other,)).digest != one.digest
 
 
 # ---------------------------------------------------------------------------------------------------------------------

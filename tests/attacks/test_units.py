@@ -213,7 +213,7 @@ def test_a_plan_for_a_smaller_unit_than_the_accounts_is_refused():
 def charge(number: int, change: ProtectedChange, least: ProtectedChange, cost: Cost, **fields: Any) -> Charge:
     """Return a question to charge: its cost, whom it is for, and whom the policy protects."""
     usual = {"run": f"run {number}", "total": WIDE, "per_run": WIDE}
-    facts = {"verb": "sum", "kind": "counts", "release": "{}", "trust": "local", "plan": "", "terms": "", "rows": ""}
+    facts = {"verb": "sum", "kind": "counts", "release": "{}", "trust": "local", "terms": "", "rows": ""}
     every: dict[str, Any] = {**usual, **facts, **fields}
     return Charge(key=f"{number:064x}", step=number, cost=cost, change=change, least=least, **every)
 

@@ -433,7 +433,7 @@ class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     ``to`` is the name of the site that is asked, ``fedsynth`` the server's version, and ``attempt`` (8 random bytes)
     tells a request from the same message sent before. ``run``, ``step`` and ``turn`` are the message's, for carriers,
     which do not decode it. ``message`` is the digest of the message (:attr:`Request.digest`) and ``size`` its number of
-    bytes. After the message comes the run's agreement, of ``agreement`` bytes or none, and then a network's weights;
+    bytes. After the message comes the run's agreement, if the site may not have it, and then a network's weights;
     ``attached`` is the digest of both (:func:`_beside`).
     ``seen`` is the last row of the site's audit log that the server has seen.
     """
@@ -446,7 +446,6 @@ class RequestHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array
     turn: Number
     message: Digest
     size: Annotated[int, msgspec.Meta(ge=0)]
-    agreement: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_AGREEMENT)]
     attached: Digest
     seen: AuditPosition
 
@@ -488,10 +487,9 @@ def write_head(
             "method shorter options"
         )
     place = (request.head.run, request.head.step, request.turn)
-    sizes, beside = (len(request.body), len(agreement)), _beside(agreement, request.attached)
-    message = bytes.fromhex(request.digest)
-    head = encode(RequestHead(to, fedsynth.__version__, attempt, *place, message, *sizes, beside, seen))
-    return b"".join([_LENGTH.pack(len(head)), bytes(4), head, coordinator.sign("request", head)])
+    contents = (bytes.fromhex(request.digest), len(request.body), _beside(agreement, request.attached))
+    head = encode(RequestHead(to, fedsynth.__version__, attempt, *place, *contents, seen))
+    return b"".join([_LENGTH.pack(len(head)), _LENGTH.pack(len(agreement)), head, coordinator.sign("request", head)])
 
 
 def _beside(agreement: bytes | memoryview, weights: bytes) -> bytes:
@@ -507,9 +505,9 @@ def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Rec
     those of the head. The server's version is not checked.
     """
     view = memoryview(data)
-    length = _LENGTH.unpack(view[:4])[0] if len(view) >= 4 else LARGEST_REQUEST_HEAD
+    length, size = struct.unpack("<II", view[:8]) if len(view) >= 8 else (LARGEST_REQUEST_HEAD, 0)
     start = 8 + length + SIGNATURE
-    if length >= LARGEST_REQUEST_HEAD or start > len(view) or any(view[4:8]):
+    if length >= LARGEST_REQUEST_HEAD or start > len(view) or size > LARGEST_AGREEMENT:
         raise WireError("the request is incomplete, or of another version of fedsynth; send it again")
     signed = bytes(view[8 : 8 + length])
     if not keys.verified(coordinator, bytes(view[start - SIGNATURE : start]), "request", signed):
@@ -522,7 +520,7 @@ def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Rec
             f"the message is for site {head.to!r}, and this one is {site!r}: register its key under that name, carry "
             "its files to that site, or correct site.toml"
         )
-    middle, end = start + head.size, start + head.size + head.agreement
+    middle, end = start + head.size, start + head.size + size
     body, agreement, attached = view[start:middle], view[middle:end], view[end:]
     beside = _beside(agreement, hashlib.sha256(attached).digest())
     if (hashlib.sha256(body).digest(), beside) != (head.message, head.attached):
