@@ -22,6 +22,7 @@ from tests.contract.world import SCHEMA, random_table
 from tests.public_data import public_data
 
 import fedsynth
+from fedsynth.cli.plan import _plan_text
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.local import LocalNoise
@@ -42,7 +43,7 @@ from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Cost, Norms, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
 from fedsynth.privacy.losses import SampledSteps, fixed_epsilon
-from fedsynth.privacy.release import Gaussian, Laplace, Public, SampledGaussian
+from fedsynth.privacy.release import Gaussian, Laplace, Public, SampledGaussian, sampled_for
 from fedsynth.rows import Table
 from fedsynth.runs import dry_run
 from fedsynth.runs.dry_run import DryRun, Forecast
@@ -176,6 +177,35 @@ def test_persons_with_several_rows_cost_what_their_samples_tell(trust, unit, ste
 def test_a_slot_for_sampled_rows_says_what_is_sampled(change, says):
     with pytest.raises(InvalidParameter, match=says):
         replace(STEPS, **change)
+
+
+def test_a_plan_says_what_its_steps_sample():
+    plan = replace(PLAN, slots=(STEPS,), budget=BUDGET)
+    text = _plan_text(plan)
+    assert "for 1 step, with at most 0.1 of the rows and noise of at least 8" in text
+    assert f"exact accounting gives epsilon = {plan.guarantee.epsilon:.4g}" in text
+
+
+def test_headroom_of_prices_is_headroom_of_noise():
+    method = PRIVATE["fedvae"].kind(steps=5, width=8)
+    exactly, roomy = (
+        dry_run.forecast(
+            "fedvae",
+            method,
+            Terms(SCHEMA, BUDGET, "local", {}, ONE_ROW),
+            sites=2,
+            rows=100,
+            limits=TABLES,
+            repeats=1,
+            apportions=apportions,
+        ).plan
+        for apportions in (False, True)
+    )
+    found, loose = (next(slot for slot in plan.slots if slot.weakest) for plan in (exactly, roomy))
+    assert found.weakest == sampled_for(BUDGET, 0.9 / 5, 0.2, 1)
+    assert (loose.rate, loose.multiplier, loose.steps) == (0.2, (found.multiplier or 0) / 2, 1)
+    assert loose.price == pytest.approx(2 * found.price)
+    assert exactly.guarantee.epsilon < BUDGET.epsilon == roomy.guarantee.epsilon
 
 
 def test_slots_of_a_kind_have_the_same_weakest_release():

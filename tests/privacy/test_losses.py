@@ -136,12 +136,12 @@ def normal(at: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.f
     return density
 
 
-KINK = 1e-4  # error of sums over this plane of functions with a kink
+KINK = 5e-4  # error of sums over this plane of functions with a kink
 PLANE = np.stack(np.meshgrid(*[np.arange(-8, 8, 0.1)] * 2), axis=-1)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.05, 0.95), st.integers(1, 3), st.floats(0.5, 3))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_rows_that_pull_in_different_directions_tell_less_than_rows_that_pull_in_one(seed, rate, rows, multiplier):
     """Each set of drawn rows moves the sum anyhow, by its number of rows at most; the noise is normal, in the plane."""
     rng = np.random.default_rng(seed)
@@ -159,7 +159,7 @@ def test_rows_that_pull_in_different_directions_tell_less_than_rows_that_pull_in
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.3, 3))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_two_sums_with_one_site_each_tell_less_than_one_sum_with_both(rate, multiplier):
     second = normal(PLANE, np.zeros(2)) * 0.1**2
     apart, together = np.zeros_like(second), np.zeros_like(second)
@@ -190,7 +190,7 @@ def test_without_sampling_steps_are_gaussian_noise():
 
 
 @given(STEPS, st.floats(-12, -2), st.sampled_from([0.0, 1e-3, 0.1]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_more_of_anything_never_costs_less(steps, log_delta, rho):
     """Up to the grid of losses, and never more than the sites' account says."""
     delta, least = 10**log_delta, 0.999

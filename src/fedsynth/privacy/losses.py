@@ -36,8 +36,9 @@ person's sites only. By Kahane's inequality again, the pair for the rows of i + 
 the pairs for those of i and of j sites. So sums are put together as long as they contain the rows of at most s / 2
 sites, and each pair that is left, but for one, is of more than s / 2 sites: together at most n s / (floor(s / 2) + 1)
 pairs, rounded up, and each is dominated by that of all s sites (:func:`sampled_steps`). This holds also if the sites of
-a sum depend on earlier answers. Let a state be the number of answers that the person's sites have left plus that of the
-sites in the pair that is being filled; step 3, by induction on it, replaces a filled pair by one of s sites. If each
+a sum depend on earlier answers. Let a state be the number of answers that the person's sites have left, and the number
+of sites in the pair that is being filled. By induction on the former, as in step 3, this pair together with whatever
+follows is dominated by as many pairs of s sites as the sum of both numbers allows. If each
 site adds its own noise, each of its answers is a release of its own, of k rows: n s in all.
 
 3. All steps. If one pair (A, B) dominates a release, and another pair (A', B') dominates whatever follows, for each of
