@@ -278,6 +278,14 @@ FOUNDATIONS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
         "fedsynth.privacy.gaussian",
         ("tests/privacy/test_gaussian.py::test_no_split_of_a_sensitivity_over_cells_has_more_delta_than_stated",),
     ),
+    "losses": (
+        "Exact accounting of noise on random samples of rows",
+        "fedsynth.privacy.losses",
+        (
+            "tests/privacy/test_losses.py::test_integer_noise_has_no_more_delta_than_stated",
+            "tests/privacy/test_losses.py::test_another_accountant_finds_the_same",
+        ),
+    ),
     "sampling": (
         "Noise on random samples of rows",
         "fedsynth.privacy.sampling",

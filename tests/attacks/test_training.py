@@ -49,14 +49,16 @@ from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, EncodedBatch, Encoder, encode_rows
 from fedsynth.deep.networks import size_of
 from fedsynth.deep.training import GradientSum, _equal_positions, grid_for
+from fedsynth.errors import Refused
 from fedsynth.federation.agreement import PlannedQuestion
+from fedsynth.federation.policy import _check_step
 from fedsynth.federation.query import RecordCount, weights_digest
 from fedsynth.federation.simulate import _seeded
 from fedsynth.federation.site import Site
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Request
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange, Unit, protect
+from fedsynth.privacy.cost import Budget, Cost, Norms, ProtectedChange, Sensitivity, Unit, protect
 from fedsynth.privacy.noise import add_noise
 from fedsynth.privacy.release import Deposit, Exact, Gaussian, Laplace, SampledGaussian
 from fedsynth.rows import Rows, Table, concatenate
@@ -196,12 +198,15 @@ def test_an_approved_plan_bounds_prices_and_numbers_of_sampled_questions():
     budget = Budget(2.0, 1e-6)
     release = SampledGaussian(0.5, 6.0, 1)
     price = budget.price(release.cost(Norms(1, 1)))
-    slots = (PlannedQuestion("sum", "gradient-sum", "sampled", price, 2),)
+    slots = (PlannedQuestion("sum", "gradient-sum", "sampled", price, 2, rate=0.5, multiplier=6.0, steps=1),)
     plan = agreed(method="fedtabdiff", schema=SCHEMA.digest, budget=budget, slots=slots)
     policy: dict[str, Any] = {"any_plan": False, "plans": {plan.digest: plan}, "budget": Budget(5.0, 1e-6)}
     of = site(**policy)
     dear = training(release=SampledGaussian(0.5, 5.0, 1), plan=plan, step=7)
     assert ask(of, dear).answer is None
+    rare = SampledGaussian(0.01, 2.0, 1)  # its price is lower, and its noise weaker
+    assert budget.price(rare.cost(Norms(1, 1))) < price
+    assert ask(of, training(gradient_sum(rate=0.01), release=rare, plan=plan, step=8)).answer is None
     asked = [training(release=release, plan=plan, step=step) for step in range(3)]
     assert [ask(of, one).answer is not None for one in asked] == [True, True, False]
     assert len(of.account.charges()) == 2
@@ -209,6 +214,23 @@ def test_an_approved_plan_bounds_prices_and_numbers_of_sampled_questions():
     other = training(local_training(1), release=release, plan=plan)
     assert ask(site(**policy), other).answer is None
     assert refused(training(release=release), **policy)
+
+
+class Coarse(GradientSum, frozen=True):
+    """A gradient sum that one row changes by few integers."""
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what a plan's exact accounting does not cover."""
+        return Sensitivity(100.0, 100.0)
+
+
+def test_planned_noise_on_samples_is_in_many_integers():
+    """Or the guarantee of a plan, which counts it as continuous noise, would be too small."""
+    fine = gradient_sum()
+    coarse = Coarse(*(getattr(fine, name) for name in fine.__struct_fields__))
+    _check_step(training(fine).head, fine, SCHEMA)
+    with pytest.raises(Refused, match="let the question count in finer units"):
+        _check_step(training(fine).head, coarse, SCHEMA)
 
 
 def test_a_site_stops_at_its_limit_whatever_the_server_counts():

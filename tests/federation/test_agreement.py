@@ -24,6 +24,7 @@ from tests.contract.world import SCHEMA, random_table
 from tests.public_data import public_data
 
 import fedsynth
+from fedsynth.cli.plan import _plan_text
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion, options_of
@@ -41,9 +42,10 @@ from fedsynth.keys import Keys
 from fedsynth.methods import all_methods, find_method
 from fedsynth.methods.generators import PGM
 from fedsynth.privacy.book import Book
-from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Cost, Norms, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
-from fedsynth.privacy.release import Gaussian, Laplace, Public
+from fedsynth.privacy.losses import SampledSteps, fixed_epsilon
+from fedsynth.privacy.release import Gaussian, Laplace, Public, SampledGaussian, sampled_for
 from fedsynth.rows import Table
 from fedsynth.runs import dry_run
 from fedsynth.runs.dry_run import DryRun, Forecast
@@ -69,6 +71,7 @@ PLAN = Agreement(
         PlannedQuestion("sum", "size", "gaussian", 0.0001, 10),
     ),
 )
+STEPS = PlannedQuestion("sum", "gradient-sum", "sampled", 0.0001, 100, rate=0.1, multiplier=8.0, steps=1)
 PAIR: Query = Counts.of(len(SCHEMA.columns), [(0, 1)])
 
 
@@ -130,13 +133,94 @@ def test_a_plan_of_gaussian_slots_guarantees_less_than_its_budget_by_exact_accou
     assert structs.replace(whole, trust="trusted").guarantee == whole.guarantee
 
 
+def test_a_plan_of_sampled_slots_guarantees_what_their_losses_add_up_to():
+    """The size's price counts beside the steps; the price of a sampled slot does not."""
+    slots = (PLAN.slots[2], STEPS, structs.replace(STEPS, price=0.0002, times=50))
+    mixed = structs.replace(PLAN, slots=slots, budget=BUDGET)
+    steps = SampledSteps(0.1, 8.0, 1, 150)
+    found = mixed.guarantee.epsilon
+    assert found == pytest.approx(1.001 * fixed_epsilon(1e-6, 0.001 * ROUNDING, 0.0001 * ROUNDING, (steps,)), rel=1e-9)
+    cost = SampledGaussian(0.1, 8.0, 150).cost(Norms(1, 1)) + Cost(math.inf, 0.001)
+    assert found < 0.95 * cost.at(1e-6)
+    assert structs.replace(mixed, trust="trusted").guarantee == mixed.guarantee
+    assert Agreement.from_toml(mixed.to_toml()).guarantee == mixed.guarantee
+
+
+@pytest.mark.parametrize(
+    ("trust", "unit", "steps"),
+    [
+        ("local", Unit(3, 1), SampledSteps(0.1, 8.0, 3, 100)),
+        ("trusted", Unit(3, 1), SampledSteps(0.1, 8.0, 3, 100)),
+        ("local", Unit(2, 3), SampledSteps(0.1, 8.0, 2, 300)),  # noise at each of the three sites
+        ("trusted", Unit(2, 3), SampledSteps(0.1, 8.0, 6, 150)),  # noise for all six rows at once
+    ],
+)
+def test_persons_with_several_rows_cost_what_their_samples_tell(trust, unit, steps):
+    plan = structs.replace(PLAN, slots=(STEPS,), trust=trust, unit=unit, budget=Budget(5.0, 1e-6))
+    assert plan.guarantee.epsilon == pytest.approx(1.001 * fixed_epsilon(1e-6, 0.0, 0.0, (steps,)), rel=1e-9)
+    norms = Norms(1, 1, steps.rows)
+    charged = SampledGaussian(0.1, 8.0, 1).cost(norms) * 100 * (1 if trust == "trusted" else unit.sites)
+    assert plan.guarantee.epsilon < 0.6 * charged.at(1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rate": None}, "needs rate, multiplier and steps"),
+        ({"multiplier": 0.1}, "needs rate, multiplier and steps"),
+        ({"steps": 5000}, "needs rate, multiplier and steps"),
+        ({"steps": 1.5}, "needs rate, multiplier and steps"),
+        ({"release": "gaussian"}, "which has no rate, multiplier and steps"),
+    ],
+)
+def test_a_slot_for_sampled_rows_says_what_is_sampled(change, says):
+    with pytest.raises(InvalidParameter, match=says):
+        structs.replace(STEPS, **change)
+
+
+def test_a_plan_says_what_its_steps_sample():
+    plan = structs.replace(PLAN, slots=(STEPS,), budget=BUDGET)
+    text = _plan_text(plan)
+    assert "for 1 step, with at most 0.1 of the rows and noise of at least 8" in text
+    assert f"exact accounting gives epsilon = {plan.guarantee.epsilon:.4g}" in text
+
+
+def test_headroom_of_prices_is_headroom_of_noise():
+    method = PRIVATE["fedvae"].kind(steps=5, width=8)
+    exactly, roomy = (
+        dry_run.forecast(
+            "fedvae",
+            method,
+            Terms(SCHEMA, BUDGET, "local", {}, ONE_ROW),
+            sites=2,
+            rows=100,
+            limits=TABLES,
+            repeats=1,
+            apportions=apportions,
+        ).plan
+        for apportions in (False, True)
+    )
+    found, loose = (next(slot for slot in plan.slots if slot.weakest) for plan in (exactly, roomy))
+    assert found.weakest == sampled_for(BUDGET, 0.9 / 5, 0.2, 1)
+    assert (loose.rate, loose.multiplier, loose.steps) == (0.2, (found.multiplier or 0) / 2, 1)
+    assert loose.price == pytest.approx(2 * found.price)
+    assert exactly.guarantee.epsilon < BUDGET.epsilon == roomy.guarantee.epsilon
+
+
+def test_slots_of_a_kind_have_the_same_weakest_release():
+    with pytest.raises(InvalidParameter, match="differ in rate, multiplier or steps"):
+        structs.replace(PLAN, slots=(STEPS, structs.replace(STEPS, rate=0.2)))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"trust": "secure"},  # sums of shares are no single sample
         {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "exponential", 0.0001, 1))},
         {"slots": (*PLAN.slots, PlannedQuestion("choose", "flaim-scores", "adaptive", 0.0001, 1))},
-        {"slots": (*PLAN.slots, PlannedQuestion("sum", "gradient-sum", "sampled", 0.0001, 1))},
+        {"slots": (*PLAN.slots, STEPS), "trust": "secure"},
+        {"slots": (STEPS, PlannedQuestion("choose", "flaim-scores", "exponential", 0.0001, 1))},
+        {"slots": (structs.replace(STEPS, times=100_000),)},  # room for more than the budget
         {"slots": (PlannedQuestion("deposit", "counts", "deposit", 0.001, 1, *TABLES),)},
         {"slots": (PlannedQuestion("sum", "counts", "laplace", 0.1, 1, *TABLES),), "budget": Budget(0.5, 0.0)},
         {"slots": (PlannedQuestion("each", "size", "public", 0, 1),)},

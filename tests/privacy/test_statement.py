@@ -221,6 +221,8 @@ def test_exact_accounting_gives_the_guarantee_and_the_limit_stays_beside_it():
     assert exact.headline == "(0.935, 1e-06)-differentially private"
     assert exact.sentence.startswith("The synthetic data are (0.935, 1e-06)-differentially private for each row")
     assert "The limit set for the run is (epsilon, delta) = (1, 1e-06); its releases cost" in exact.text
+    assert "That is by zCDP" in exact.text
+    assert "That is by Renyi divergences" in replace(exact, sampled=True).text
     assert "exact accounting of Gaussian noise, the only kind in the plan" in exact.text
     assert exact.for_rows(1) == exact.epsilon == 0.935
     assert exact.for_rows(3) == PLAIN.for_rows(3)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from msgspec import structs
 
+from fedsynth.deep.fedvae import FedVAE
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.agreement import PlannedQuestion
 from fedsynth.federation.federation import Federation
@@ -17,11 +18,12 @@ from fedsynth.federation.query import Counts, RecordCount
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess, Recorded, recorded_requests, records
-from fedsynth.federation.trust import Trust
+from fedsynth.federation.trust import Trust, settings_of
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.vault import CandidateScores
 from fedsynth.federation.wire import AuditPosition, ReplyHead, write_answer, write_reply
 from fedsynth.keys import Keys
+from fedsynth.methods import find_method
 from fedsynth.methods.flaim import FLAIM
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
@@ -29,9 +31,11 @@ from fedsynth.privacy.release import kind_of
 from fedsynth.proof.extract import AccountExtract, extract, sign_extract
 from fedsynth.proof.prove import prove
 from fedsynth.proof.sheet import ProofSheet
+from fedsynth.runs.dry_run import forecast
 from fedsynth.schema import Categorical, Numeric, Schema
 from fedsynth.secure.site import SecureSum
 from fedsynth.servers.trust import ThreeServers
+from fedsynth.terms import Terms
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")), Numeric("age", 0, 100, bins=10)))
 BUDGET = Budget(1.0, 1e-6)
@@ -534,3 +538,25 @@ def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, p
     claimed = gaussian_epsilon(price or BUDGET.rho, BUDGET.delta)
     finish(run).change_ledger(lambda content: content["statement"].update(exact=claimed))
     assert says in "; ".join(run.proved().problems)
+
+
+@pytest.mark.parametrize("trust", [TrustedServer(), LocalNoise()], ids=["trusted", "local"])
+@pytest.mark.parametrize("unit", [Unit(), Unit(rows=3), Unit(rows=2, sites=3)], ids=str)
+def test_an_epsilon_of_training_is_proved_by_its_samples(trust, unit, tmp_path):
+    """The plan's epsilon, from a dry run over other rows, and no smaller one; not by noise in few integers."""
+    pytest.importorskip("torch")
+    method = FedVAE(steps=3, width=8, depth=1)
+    terms = Terms(SCHEMA, BUDGET, trust.name, settings_of(trust), unit)
+    limits = find_method("fedvae").limits(method, SCHEMA)
+    plan = forecast("fedvae", method, terms, sites=3, rows=90, limits=limits, repeats=1).plan
+    assert plan.guarantee.epsilon < 0.97 * BUDGET.epsilon
+    run = start(tmp_path, trust, BUDGET, unit=unit)
+    run.federation = replace(run.federation, agreed=plan)
+    method.fit(run.federation)
+    assert not finish(run).proved().problems
+
+    def claim(content) -> None:
+        content["statement"]["exact"] = 0.99 * plan.guarantee.epsilon
+
+    run.change_ledger(claim)
+    assert any("by exact accounting; it is" in problem for problem in run.proved().problems)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.query import Extent
     from fedsynth.methods import Method
+    from fedsynth.privacy.release import SampledGaussian
     from fedsynth.runs.dry_run import Forecast, ForecastRange
     from fedsynth.runs.plan import AdviceTable, PlannedRun
     from fedsynth.schema import Schema
@@ -413,6 +414,12 @@ def _tables(most: Extent) -> str:
     return f"{columns} each, over {most.columns} in all, with at most {most.cells:,} cells together"
 
 
+def _sampled(weakest: SampledGaussian) -> str:
+    """Return the weakest release of a planned question on sampled rows in words."""
+    steps = "1 step" if weakest.steps == 1 else f"at most {weakest.steps} steps"
+    return f"{steps}, with at most {weakest.rate:.3g} of the rows and noise of at least {weakest.multiplier:.4g}"
+
+
 def _plan_text(made: Agreement) -> str:
     """Return a plan in words, for those who approve it."""
     settings = "".join(f", {name} = {value}" for name, value in made.trust_options.items())
@@ -434,6 +441,7 @@ def _plan_text(made: Agreement) -> str:
         lines.append(
             f"  {slot.times:4d} x {slot.verb} {slot.kind} ({slot.release}) for {currency} {slot.price:.4g} each "
             f"({slot.price / whole:.1%} of the budget)"
+            + ("" if slot.weakest is None else f"\n         for {_sampled(slot.weakest)}")
             + ("" if slot.extent is None else f"\n         for tables of {_tables(slot.extent)}")
         )
     if made.trust == "trusted":

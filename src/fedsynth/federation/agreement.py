@@ -7,8 +7,9 @@ their tables may be, is a plan. It is an upper bound: a question must fit a slot
 question's price, and uses up one of the slot's ``times``; if none is left, the site refuses. A repeated question uses
 up nothing. Rule 3: sites approve a plan before the run, by its digest, so any change makes another plan. Rule 4: method
 and options state the purpose of the questions; the list of slots is what protects the rows. Rule 5: a site charges a
-planned run in zCDP (or pure epsilon), like any other. If all slots are Gaussian, under ``trusted`` or ``local``, the
-noise of the whole run is known beforehand, and the epsilon of :attr:`Agreement.guarantee` may be below the budget's.
+planned run in zCDP (or pure epsilon), like any other. If all slots have Gaussian noise, also on samples of rows, under
+``trusted`` or ``local``, the noise of the whole run is known beforehand, and the epsilon of
+:attr:`Agreement.guarantee` may be below the budget's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -28,8 +30,8 @@ from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.query import TABLE_KINDS, Extent
 from fedsynth.files import parse_toml, read_text, write_whole
 from fedsynth.privacy.cost import ROUNDING, Budget, ProtectedChange, Unit
-from fedsynth.privacy.gaussian import gaussian_epsilon
-from fedsynth.privacy.release import kind_of
+from fedsynth.privacy.losses import fixed_epsilon, sampled_steps
+from fedsynth.privacy.release import SampledGaussian, kind_of
 from fedsynth.terms import Terms
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 FORMAT: Literal[1] = 1
 HexDigest = Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")]
 """SHA-256 in hexadecimal, or nothing."""
-WHOLE_SAMPLES = ("trusted", "local")
-"""Trust models in which a release's noise is one sample, or one full sample per site's own answer."""
+WHOLE_SAMPLES = {"trusted": True, "local": False}
+"""Trust models in which a release's noise is a single sample, and whether it is added to the sum over sites."""
+_MARGIN = 1.001  # by which a planned epsilon exceeds the computed one: others compute it on other grids of losses
 
 
 class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -55,8 +58,13 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     interactions) have all three; other kinds ask for no tables and have none (``None``). They do not bound what a
     coordinator learns that sees exact counts: small tables together rebuild rows.
 
+    ``rate``, ``multiplier`` and ``steps`` are those of the weakest release on sampled rows
+    (:class:`~fedsynth.privacy.release.SampledGaussian`) that the questions may have: the largest rate and number of
+    steps, and the smallest noise multiplier. Slots for such releases have all three, and others none: the price says
+    too little about them to add up what the whole run costs (:attr:`Agreement.guarantee`).
+
     Raises :class:`InvalidParameter` for fewer than one question, for a price that is negative or not finite, and for
-    missing or needless limits of tables.
+    missing, needless or impossible limits.
     """
 
     verb: str
@@ -67,6 +75,9 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
     columns: int | None = None
     order: int | None = None
     cells: int | None = None
+    rate: float | None = None
+    multiplier: float | None = None
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid limits."""
@@ -76,6 +87,20 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
                 f"a slot for {' or '.join(map(repr, TABLE_KINDS))} needs columns, order and cells of at least 1, and a "
                 f"slot of another kind none of them; correct the one for {self.kind!r}, or make the plan again with "
                 "fedsynth plan"
+            )
+        sampled = {name: getattr(self, name) for name in SampledGaussian.__struct_fields__}
+        if self.release == "sampled":
+            try:
+                msgspec.convert({"type": "sampled", **sampled}, SampledGaussian)
+            except msgspec.ValidationError as error:
+                raise InvalidParameter(
+                    f"a slot for sampled rows needs rate, multiplier and steps ({error}); correct the one for "
+                    f"{self.kind!r}, or make the plan again with fedsynth plan"
+                ) from error
+        elif any(limit is not None for limit in sampled.values()):
+            raise InvalidParameter(
+                f"the slot for {self.kind!r} is released as {self.release}, which has no rate, multiplier and steps; "
+                "leave them out, or make the plan again with fedsynth plan"
             )
         if type(self.times) is not int or self.times < 1:
             raise InvalidParameter(f"a slot for {self.kind!r} must allow at least one question, not {self.times!r}")
@@ -91,6 +116,13 @@ class PlannedQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
         if self.columns is None or self.order is None or self.cells is None:
             return None
         return Extent(self.columns, self.order, self.cells)
+
+    @property
+    def weakest(self) -> SampledGaussian | None:
+        """The weakest release on sampled rows that a question may have, or ``None`` for releases of other kinds."""
+        if self.rate is None or self.multiplier is None or self.steps is None:
+            return None
+        return SampledGaussian(self.rate, self.multiplier, self.steps)
 
 
 class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, rename={"slots": "slot"}):
@@ -121,13 +153,14 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     fedsynth_plan: Literal[1] = FORMAT
 
     def __post_init__(self) -> None:
-        """Refuse a plan without sites, and slots that leave open how large a table may be."""
-        limits = {(slot.verb, slot.kind, slot.release): slot.extent for slot in self.slots}
+        """Refuse a plan without sites, and slots that leave open which limits hold for a question."""
+        limits = {(slot.verb, slot.kind, slot.release): (slot.extent, slot.weakest) for slot in self.slots}
         for slot in self.slots:
-            if limits[slot.verb, slot.kind, slot.release] != slot.extent:
+            if limits[slot.verb, slot.kind, slot.release] != (slot.extent, slot.weakest):
+                differ = "columns, order or cells" if slot.weakest is None else "rate, multiplier or steps"
                 raise InvalidParameter(
-                    f"the slots for {slot.verb} {slot.kind} ({slot.release}) differ in columns, order or cells; give "
-                    "all of them the same, or make the plan again with fedsynth plan"
+                    f"the slots for {slot.verb} {slot.kind} ({slot.release}) differ in {differ}; give all of them the "
+                    "same, or make the plan again with fedsynth plan"
                 )
         if type(self.sites) is not int or self.sites < 1:
             raise InvalidParameter(
@@ -191,18 +224,28 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     def guarantee(self) -> Budget:
         """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
 
-        Exact accounting gives a smaller epsilon for the run's total rho, because it uses that all noise is Gaussian. It
-        applies to plans whose slots have Gaussian noise or release public facts, under trust models in which every
-        noise is one sample of the discrete Gaussian, not a sum of samples from several sites. The smaller of the budget
-        and the cost of all slots together bounds what the run costs
-        (:func:`~fedsynth.privacy.gaussian.gaussian_epsilon`). A site that approves several plans for one run has the
-        budget's guarantee only, since the run may then switch between plans depending on answers.
+        Exact accounting gives a smaller epsilon for the same noise, because it uses that all noise is Gaussian, partly
+        on samples of rows. It applies to plans whose slots have such noise or release public facts, under trust models
+        in which every noise is one sample of the discrete Gaussian, not a sum of samples from several sites. The
+        smaller of the budget and the cost of all slots together bounds what the run costs
+        (:func:`~fedsynth.privacy.losses.fixed_epsilon`), also if it stops early, and however its questions depend on
+        answers: a site keeps a run to one plan.
         """
         paid = [slot for slot in self.slots if slot.release != "public"]
-        if not paid or self.trust not in WHOLE_SAMPLES or any(slot.release != "gaussian" for slot in paid):
+        if not paid or self.trust not in WHOLE_SAMPLES or {slot.release for slot in paid} - {"gaussian", "sampled"}:
             return self.budget
-        rho = min(self.budget.rho, math.fsum(slot.price * slot.times for slot in paid)) * ROUNDING
-        epsilon = gaussian_epsilon(rho, self.budget.delta, max(slot.price for slot in paid) * ROUNDING)
+        linear = [slot for slot in paid if slot.weakest is None]
+        rho = min(self.budget.rho, math.fsum(slot.price * slot.times for slot in linear)) * ROUNDING
+        largest = max((slot.price for slot in linear), default=0.0) * ROUNDING
+        counts: Counter[tuple[str, str, SampledGaussian]] = Counter()
+        for slot in paid:
+            if slot.weakest is not None:
+                counts[slot.verb, slot.kind, slot.weakest] += slot.times
+        steps = tuple(
+            sampled_steps(release, self.unit, times, pooled=verb == "sum" and WHOLE_SAMPLES[self.trust])
+            for (verb, _, release), times in counts.items()
+        )
+        epsilon = fixed_epsilon(self.budget.delta, rho, largest, steps) * (_MARGIN if steps else 1)
         return Budget(min(epsilon, self.budget.epsilon), self.budget.delta)
 
     def check(self, head: QuestionHead) -> None:
@@ -217,6 +260,14 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
                 f"the approved plan has no {head.verb!r} of {head.kind!r} released as {kind_of(head.release)}; it has "
                 f"{planned}"
             )
+        asked = head.release
+        for most in {slot.weakest for slot in self.slots if (slot.verb, slot.kind) == (head.verb, head.kind)}:
+            if isinstance(asked, SampledGaussian) and most is not None and asked.weakest(most) != most:
+                raise Refused(
+                    f"the question takes {asked.steps} steps at rate {asked.rate:g} with noise multiplier "
+                    f"{asked.multiplier:g}, and the approved plan allows {most.steps} at {most.rate:g} with at least "
+                    f"{most.multiplier:g}; run the method that was planned, or plan again and have the plan approved"
+                )
 
     def check_extent(self, head: QuestionHead, extent: Extent | None) -> None:
         """Raise :class:`Refused` if the tables of a question with this ``head`` are larger than its slots allow.

@@ -5,6 +5,7 @@ A policy is checked before anything is computed or charged; its decision depends
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from fedsynth.federation.query import BUILT_IN, AnyQuery, Kinds, Query, Training
 from fedsynth.federation.trust import NO_SUMS, Trust, roster_digest, settings_of
 from fedsynth.federation.wire import QuestionHead, Request
 from fedsynth.privacy.cost import ONE_ROW, ORDERS, ROUNDING, Budget, Neighbours, ProtectedChange, Unit
+from fedsynth.privacy.losses import LEAST_STEP
 from fedsynth.privacy.release import AdaptiveSelection, Deposit, Exact, SampledGaussian, kind_of
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import MOST_CELLS
@@ -206,6 +208,7 @@ class Policy:
             check_cells(query, schema, self.largest_answer)
             if planned:
                 agreement.check_extent(head, query.extent(schema))
+                _check_step(head, query, schema)
 
     def limits(self, request: Request) -> tuple[Budget, Budget, tuple[tuple[float, int], ...] | None]:
         """Return the limits for the question of a ``request``: the site's budget, its run's, and its plan's slots.
@@ -297,6 +300,16 @@ class Policy:
                 yield f"it may cost rho={plan.budget.rho:.6g}, and {scope} allows {bound.rho:.6g}"
             elif bound.pure and plan.budget.epsilon > bound.epsilon * ROUNDING:
                 yield f"it may cost epsilon={plan.budget.epsilon:.6g}, and {scope} allows {bound.epsilon:.6g}"
+
+
+def _check_step(head: QuestionHead, query: Query, schema: Schema) -> None:
+    """Refuse a planned release on sampled rows in so few integers that exact accounting does not hold for its noise."""
+    least = LEAST_STEP * math.sqrt(query.cells(schema))
+    if isinstance(head.release, SampledGaussian) and (found := query.sensitivity(schema).l2) < least:
+        raise Refused(
+            f"one row moves the answer of {head.kind!r} by {found:.4g} integers, and noise on sampled rows needs at "
+            f"least {least:.4g}; let the question count in finer units"
+        )
 
 
 def _check_sampling(head: QuestionHead, query: AnyQuery) -> None:

@@ -57,8 +57,8 @@ import math
 
 from fedsynth.privacy.cost import epsilon_of
 
-_TAIL = 1e-3  # share of delta for noise beyond K: a smaller share widens K, a larger one leaves less for the rest
-_LARGEST = 3.0  # higher prices are left to zCDP, since the noise is then so small that its integrality matters
+TAIL = 1e-3  # share of delta for noise beyond K: a smaller share widens K, a larger one leaves less for the rest
+LARGEST = 3.0  # higher prices are left to zCDP, since the noise is then so small that its integrality matters
 # Rounded up by more than all rounding errors of the computation.
 _UP = 1 + 1e-9
 
@@ -75,15 +75,11 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
     """
     usual = epsilon_of(rho, delta)
     price = rho if largest is None else min(largest, rho)
-    if not 0 < price <= _LARGEST or not 0 < delta < 1 or math.isinf(rho):
+    if not 0 < price <= LARGEST or not 0 < delta < 1 or math.isinf(rho):
         return usual
-    tail = _TAIL * delta
-    variance = 1 / (2 * price) - 1 / 12
-    reach = math.sqrt(2 * math.log(4 * rho / (tail * price))) + math.sqrt(2 * price)
-    s = reach**2 / (1 - price / 6)
-    odds = (s**2 / 2880 + s * (1 / 288 + 1 / 480) + 1 / 128) / variance**2 + 3 * math.exp(-2 * math.pi**2 * variance)
-    apart = rho * odds / price * _UP
-    shift = math.sqrt(2 * rho / (1 - price / 6)) * _UP
+    tail = TAIL * delta
+    apart = log_odds(rho, price, tail, math.sqrt(2 * price))
+    shift = continuous_shift(rho, price)
     left = (delta - tail) * math.exp(-apart) / _UP
     low, high = 0.0, usual
     if _delta(high, shift) > left:
@@ -92,6 +88,28 @@ def gaussian_epsilon(rho: float, delta: float, largest: float | None = None) -> 
         middle = (low + high) / 2
         low, high = (low, middle) if _delta(middle, shift) <= left else (middle, high)
     return min(usual, (high + 2 * apart) * _UP)
+
+
+def continuous_shift(rho: float, price: float) -> float:
+    """Return m of this module's proof: the shift, in deviations, of one normal release that stands for all of them.
+
+    ``rho`` is the zCDP of all releases together, and ``price`` the most that a single one may cost.
+    """
+    return math.sqrt(2 * rho / (1 - price / 6)) * _UP
+
+
+def log_odds(rho: float, price: float, tail: float, moved: float) -> float:
+    """Return h of this module's proof: how far discrete noise is from rounded noise, as a logarithm of odds.
+
+    ``rho`` is the sum of all costs, and ``price`` the largest cost of a single release: r and y of step 4. ``tail`` is
+    c, the probability of outcomes for which the bound does not hold. No cell of a release moves by more than ``moved``
+    times the parameter sqrt(w) of its noise.
+    """
+    variance = 1 / (2 * price) - 1 / 12
+    reach = math.sqrt(2 * math.log(4 * rho / (tail * price))) + moved
+    s = reach**2 / (1 - price / 6)
+    odds = (s**2 / 2880 + s * (1 / 288 + 1 / 480) + 1 / 128) / variance**2 + 3 * math.exp(-2 * math.pi**2 * variance)
+    return rho * odds / price * _UP
 
 
 def _delta(epsilon: float, shift: float) -> float:

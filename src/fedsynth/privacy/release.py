@@ -105,6 +105,12 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
         """
         return Gaussian(1 / (2 * self.multiplier**2))
 
+    def weakest(self, other: SampledGaussian) -> SampledGaussian:
+        """Return the release than which neither is weaker: the larger rate and number of steps, and the less noise."""
+        return SampledGaussian(
+            max(self.rate, other.rate), min(self.multiplier, other.multiplier), max(self.steps, other.steps)
+        )
+
     def cost(self, norms: Norms) -> Cost:
         """Return the cost of all steps to a person with ``norms.rows`` rows that are sampled independently.
 

@@ -212,8 +212,9 @@ class Statement:
         found.append(f"The limit set for the run is {name} = {limit}; its releases cost {self._spent}.")
         if self.exact is not None:
             found.append(
-                "That is by zCDP, in which the sites charge it; the smaller epsilon is by exact accounting of Gaussian "
-                "noise, the only kind in the plan that the sites approved."
+                f"That is by {'Renyi divergences' if self.sampled else 'zCDP'}, in which the sites charge it; the "
+                "smaller epsilon is by exact accounting of Gaussian noise, the only kind in the plan that the sites "
+                "approved."
             )
         if self.sampled:
             found.append(

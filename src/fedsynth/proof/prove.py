@@ -27,9 +27,9 @@ from fedsynth.federation.quote import Quote
 from fedsynth.federation.transport import recorded_answer, records
 from fedsynth.federation.trust import Released, Trust
 from fedsynth.federation.wire import DIGEST, QuestionHead, Reply, Request, WireError, agreed_in, decode, read_reply
-from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, protect, to_json
-from fedsynth.privacy.gaussian import gaussian_epsilon
+from fedsynth.privacy.cost import ROUNDING, Budget, Cost, Norms, Unit, protect, to_json
 from fedsynth.privacy.ledger import Entry, Ledger, LedgerFile
+from fedsynth.privacy.losses import LEAST_STEP, fixed_epsilon, sampled_steps
 from fedsynth.privacy.release import (
     AdaptiveSelection,
     Deposit,
@@ -383,17 +383,38 @@ class _Prover:
 
     def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
-        prices = [head.release.rho for head in heads if isinstance(head.release, Gaussian)]
+        known = all(isinstance(head.release, Gaussian | SampledGaussian) for head in heads)
         agreed = {asked.request.head.agreement: asked.request.agreement for asked in self.transcript.asked.values()}
-        if len(prices) < len(heads) or len(agreed) != 1 or not all(run.slots for run in agreed.values()):
+        if not known or len(agreed) != 1 or not all(run.slots for run in agreed.values()):
             self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
         elif self.trust.name not in WHOLE_SAMPLES:
             self._problem(f"the statement's exact epsilon does not hold under the trust {self.trust.name!r}")
-        else:
-            spent = max((cost.rho for cost in self.ledger.per_site.values()), default=0.0)
-            least = gaussian_epsilon(spent, self.limit.delta, max(prices))
-            if least > epsilon * ROUNDING:
-                self._problem(f"the statement says epsilon = {epsilon:.4g} by exact accounting; it is {least:.4g}")
+        elif (least := self._exact_epsilon(next(iter(agreed.values())).unit)) > epsilon * ROUNDING:
+            self._problem(f"the statement says epsilon = {epsilon:.4g} by exact accounting; it is {least:.4g}")
+
+    def _exact_epsilon(self, unit: Unit) -> float:
+        """Return the epsilon of what was asked as a plan's guarantee (:attr:`Agreement.guarantee`) computes it."""
+        spent: dict[str, float] = {}
+        prices = [0.0]
+        sampled: dict[tuple[str, str, bool], tuple[SampledGaussian, Counter[str]]] = {}
+        for line in self.lines.values():
+            entry = line.entry
+            if isinstance(entry.release, SampledGaussian):
+                if line.norms is None or line.norms.l2 < LEAST_STEP * line.norms.rows * math.sqrt(entry.cells):
+                    return math.inf
+                group = entry.verb, entry.kind, line.pooled
+                weakest, asked = sampled.setdefault(group, (entry.release, Counter()))
+                asked.update(entry.sites)
+                sampled[group] = weakest.weakest(entry.release), asked
+            elif isinstance(entry.release, Gaussian):
+                prices.append(entry.cost.rho)
+                for site in entry.sites:
+                    spent[site] = spent.get(site, 0.0) + entry.cost.rho
+        steps = [
+            sampled_steps(weakest, unit, max(asked.values(), default=0), pooled=pooled)
+            for (_, _, pooled), (weakest, asked) in sampled.items()
+        ]
+        return fixed_epsilon(self.limit.delta, max(spent.values(), default=0.0), max(prices), tuple(steps))
 
     # Accounts of the sites
 

@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Protocol
 
 import msgspec
@@ -34,7 +34,7 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Traffic
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
-from fedsynth.privacy.release import kind_of
+from fedsynth.privacy.release import SMALLEST_MULTIPLIER, SampledGaussian, kind_of
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
@@ -558,19 +558,39 @@ def _slots(
     whole = budget.amount
     seen = [charged for notes in [*usual, *most] for charged in notes.charged()]
     bounding = [charged for notes in most or usual for charged in notes.charged()]
+    ledgers = [notes.ledger for notes in (*usual, *most)]
     for group in sorted({group for site in seen for group in site}):
         agreed = bounding[0].get(group, Counter())
         tables: Sequence[int] = limits if group[1] in TABLE_KINDS else ()
         same = all(site.get(group, Counter()) == agreed for site in bounding)
         if same and not apportions and all(site.get(group, Counter()) <= agreed for site in seen):
             for price, count in sorted(agreed.items()):
-                yield PlannedQuestion(*group, price, count, *tables)
+                yield PlannedQuestion(*group, price, count, *tables, **_weakest(group, ledgers))
         else:
             dearest = max(max(site[group]) for site in seen if group in site)
             most_asked = max(site[group].total() for site in seen if group in site)
             settled = not apportions and all(site.get(group, Counter()).total() == most_asked for site in bounding)
             count = most_asked if settled else math.ceil(headroom * most_asked)
-            yield PlannedQuestion(*group, min(whole, headroom * dearest), count, *tables)
+            limits_of = _weakest(group, ledgers, headroom)
+            yield PlannedQuestion(*group, min(whole, headroom * dearest), count, *tables, **limits_of)
+
+
+def _weakest(group: Group, ledgers: Sequence[Ledger], headroom: float = 1.0) -> dict[str, Any]:
+    """Return the limits of a slot for releases on sampled rows (none for others): the weakest of those in ``ledgers``.
+
+    With ``headroom`` its noise may be that many times smaller, so that the price is the limit.
+    """
+    releases = [
+        entry.release
+        for ledger in ledgers
+        for entry in ledger.entries
+        if isinstance(entry.release, SampledGaussian) and (entry.verb, entry.kind) == group[:2]
+    ]
+    if not releases or group[2] != "sampled":
+        return {}
+    most = reduce(SampledGaussian.weakest, releases)
+    noise = max(SMALLEST_MULTIPLIER, most.multiplier / headroom)
+    return {"rate": most.rate, "multiplier": noise, "steps": most.steps}
 
 
 def _noise(entries: Sequence[Entry]) -> Iterator[NoiseForecast]:
