@@ -81,7 +81,7 @@ def test_a_plan_is_made_read_approved_and_kept_to(schema, tmp_path):
     (told,) = made["forecasts"]
     plan = Agreement.load(out)
     assert told["plan_digest"] == plan.digest
-    assert told["plan"] == msgspec.to_builtins(plan)
+    assert told["plan"] == msgspec.json.decode(msgspec.json.encode(plan))
     assert (plan.method, plan.sites, plan.trust, plan.trust_options) == ("oneshot", 3, "secure", {"min_honest": 2})
     assert plan.schema == SCHEMA.digest
     assert told["exchanges"]["typical"] == 5  # one sum of five turns

@@ -30,6 +30,7 @@ from fedsynth.deploy.host import state as site_state
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import SECRET, make_node_key
 from fedsynth.deploy.roster import Member, Roster, to_text
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import _secret, _seeded, federate
 from fedsynth.federation.site import Site
@@ -37,7 +38,7 @@ from fedsynth.federation.transport import InProcess, Transport
 from fedsynth.federation.trust import Trust
 from fedsynth.files import write_private
 from fedsynth.keys import Keys
-from fedsynth.methods import Method
+from fedsynth.methods import Method, all_methods
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.rows import Table
@@ -184,6 +185,9 @@ def simulated(
     federation = federate(
         tables, schema, budget, trust=trust, unit=unit, seed=SEED, public_sizes=public_sizes, transport=transport
     )
+    name = next(known.name for known in all_methods() if type(method) is known.kind)
+    agreed = Agreement.of(federation.terms, len(tables), name, method, federation.agreement.roster)
+    federation = replace(federation, agreed=agreed)
     if public_sizes:
         federation.public_sizes()  # a deployed server has to ask for them
     synthesizer = method.fit(federation)

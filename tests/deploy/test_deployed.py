@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError
@@ -71,10 +72,16 @@ def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is
     assert not prove_run(outcome.folder).problems
 
 
-def test_without_the_plans_file_the_statement_gives_the_limit(tmp_path, monkeypatch):
-    trust = LocalNoise()
-    job, sites = deployed(tmp_path, JOB, trust, planned(JOB), monkeypatch)
-    assert run_deployed(job, tmp_path, sites).statement.exact is None
+def test_a_run_under_a_plan_needs_its_file_and_is_run_as_it_was_planned(tmp_path, monkeypatch):
+    plan = planned(JOB)
+    job, sites = deployed(tmp_path, JOB, LocalNoise(), plan, monkeypatch)
+    with pytest.raises(FedsynthError, match="is missing; put the approved plan there"):
+        run_deployed(job, tmp_path, sites)
+    plan.save(tmp_path / "plan.toml")
+    for changes in ({"method": "aim"}, {"trust": "trusted"}, {"rows_per_person": 2}):
+        with pytest.raises(FedsynthError, match="run the job as it was planned"):
+            run_deployed(replace(job, **changes), tmp_path, sites)
+    assert all(not site.account.charges() for site in sites._sites.values())
 
 
 def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monkeypatch):
@@ -89,7 +96,7 @@ def test_the_file_of_another_plan_stops_the_run_before_it_asks_anything(tmp_path
     trust = LocalNoise()
     plan = planned(JOB)
     job, sites = deployed(tmp_path, JOB, trust, plan, monkeypatch)
-    replace(plan, sites=7).save(tmp_path / "plan.toml")
-    with pytest.raises(FedsynthError, match="put the approved plan there, or take the file away"):
+    structs.replace(plan, sites=7).save(tmp_path / "plan.toml")
+    with pytest.raises(FedsynthError, match="put the approved plan there"):
         run_deployed(job, tmp_path, sites)
     assert all(not site.account.charges() for site in sites._sites.values())

@@ -1001,7 +1001,7 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
     }
     assert asked["bytes"] > 100
     said = fedsynth("site", "account", ready).stdout
-    assert "run monday: epsilon" in said
+    assert "run monday (method not told, local, sites: 1, agreement " in said
     assert f"{asked['key'][:12]}  step {asked['step']} (" in said
     closed = fedsynth("site", "close", ready, "monday")
     assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)

@@ -503,10 +503,10 @@ def test_a_resumed_run_goes_on_with_the_sum_that_was_released(tmp_path):
     assert finish(resumed).sheet().problems == ()
 
 
-def planned_run(folder: Path, trust: Trust, price: float = BUDGET.rho) -> Run:
-    """Begin a run under a plan of one table at a price, for which its statement claims an exact epsilon."""
+def planned_run(folder: Path, trust: Trust) -> Run:
+    """Begin a run under a plan of one table, for which its statement claims an exact epsilon."""
     run = start(folder, trust, BUDGET)
-    slot = PlannedQuestion("sum", "counts", "gaussian", price, 1, 2, 2, 100)
+    slot = PlannedQuestion("sum", "counts", "gaussian", BUDGET.rho, 1, 2, 2, 100)
     agreement = structs.replace(run.federation.agreement, slots=(slot,))
     run.federation = replace(run.federation, agreed=agreement)
     return run
@@ -530,9 +530,12 @@ def test_an_epsilon_by_exact_accounting_is_proved_by_what_was_asked(trust, tmp_p
     ],
 )
 def test_an_epsilon_by_exact_accounting_that_does_not_hold_is_a_problem(trust, price, asks, says, tmp_path):
-    run = planned_run(tmp_path, trust, price) if price else start(tmp_path, trust, BUDGET)
+    run = planned_run(tmp_path, trust) if price else start(tmp_path, trust, BUDGET)
     if asks:
-        FLAIM(rounds=1, rate=1.0, iterations=5, final_iterations=5).fit(run.federation)
+        method = FLAIM(rounds=1, rate=1.0, iterations=5, final_iterations=5)
+        limits = find_method("flaim").limits(method, SCHEMA)
+        plan = forecast("flaim", method, run.federation.terms, sites=3, rows=90, limits=limits, repeats=1).plan
+        method.fit(replace(run.federation, agreed=plan))
     else:
         run.federation.sum(Counts.of(2, [(0, 1)]), 1.0)
     claimed = gaussian_epsilon(price or BUDGET.rho, BUDGET.delta)

@@ -21,10 +21,10 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
+import numpy as np
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Refused
 from fedsynth.federation.query import TABLE_KINDS, Extent
@@ -172,12 +172,17 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
         cls,
         terms: Terms,
         sites: int,
-        method: str = "",
-        options: Mapping[str, Any] = MappingProxyType({}),
+        name: str = "",
+        method: object = None,
         roster: str = "",
         slots: tuple[PlannedQuestion, ...] = (),
     ) -> Agreement:
-        """Return the agreement of a run under these ``terms``; the other arguments are the fields of their names."""
+        """Return the agreement of a run under these ``terms``.
+
+        ``name`` is that of the ``method``, a dataclass whose fields become the options; the other arguments are the
+        fields of their names.
+        """
+        options = {} if method is None else {key: of for key, of in options_of(method).items() if key != "is"}
         budget = Budget(float(terms.budget.epsilon), float(terms.budget.delta))
         return cls(
             terms.schema.digest,
@@ -187,8 +192,8 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
             terms.public_sizes,
             budget,
             terms.unit,
-            method,
-            dict(options),
+            name,
+            options,
             roster,
             slots,
         )
@@ -325,7 +330,7 @@ def options_of(value: Any) -> Any:
     """Return a method (or the ``value`` of one of its options) as JSON values for a plan.
 
     Dataclasses become objects whose entry ``is`` names the class; options that are ``None`` are left out. Functions are
-    stated by name. Raises :class:`InvalidParameter` for values that a plan cannot state, such as arrays.
+    stated by name, and arrays by the SHA-256 of their bytes. Raises :class:`InvalidParameter` for any other value.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {option.name: options_of(getattr(value, option.name)) for option in dataclasses.fields(value)}
@@ -338,4 +343,6 @@ def options_of(value: Any) -> Any:
         return value
     if callable(value):
         return getattr(value, "__qualname__", type(value).__name__)
+    if isinstance(value, np.ndarray):
+        return hashlib.sha256(value.tobytes()).hexdigest()
     raise InvalidParameter(f"an option of the kind {type(value).__name__} cannot be stated in a plan; use numbers")

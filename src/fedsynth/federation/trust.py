@@ -159,11 +159,9 @@ def roster_digest(roster: Mapping[str, bytes]) -> str:
 def settable(trust: Any) -> tuple[str, ...]:
     """Return the names of the settings of ``trust``, a trust model (class or object), that users may choose.
 
-    These are its fields whose default is a plain value. fedsynth fills in the others, such as the sites' public keys.
+    These are its fields whose default is a number or ``None``. fedsynth fills in the others, such as the sites' keys.
     """
-    return tuple(
-        setting.name for setting in dataclasses.fields(trust) if setting.default_factory is dataclasses.MISSING
-    )
+    return tuple(one.name for one in dataclasses.fields(trust) if isinstance(one.default, int | float | None))
 
 
 def settings_of(trust: Any) -> dict[str, float]:

@@ -523,7 +523,7 @@ def read_request(data: bytes | memoryview, site: str, coordinator: bytes) -> Rec
     middle, end = start + head.size, start + head.size + size
     body, agreement, attached = view[start:middle], view[middle:end], view[end:]
     beside = _beside(agreement, hashlib.sha256(attached).digest())
-    if (hashlib.sha256(body).digest(), beside) != (head.message, head.attached):
+    if end > len(view) or (hashlib.sha256(body).digest(), beside) != (head.message, head.attached):
         raise WireError("the request is incomplete, or was changed on its way; send it again")
     return Received(head, hashlib.sha256(view[:start]).hexdigest(), body, agreement, attached)
 

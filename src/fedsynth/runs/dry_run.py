@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
-from fedsynth.federation.agreement import Agreement, PlannedQuestion, options_of
+from fedsynth.federation.agreement import Agreement, PlannedQuestion
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
@@ -443,9 +443,8 @@ def forecast(
     sums = trust_named(terms.trust, terms.trust_options).sums
     turns = sums.turns if sums else 1
     beside = -(-(STORED_BESIDE + (STORED_OF_MEMBER * sites if turns > 1 else 0)) // turns)  # of each message
-    options = {key: value for key, value in options_of(method).items() if key != "is"}
     slots = tuple(_slots(usual, most, terms.budget, headroom, limits, apportions))
-    plan = Agreement.of(terms, sites, name, options, slots=slots)
+    plan = Agreement.of(terms, sites, name, method, slots=slots)
     more = len(plan.data) - usual[0].agreement  # bytes beside each message of a site's first step
     return Forecast(
         plan=plan,

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.federation.agreement import Agreement, options_of
+from fedsynth.federation.agreement import Agreement
 from fedsynth.federation.federation import Federation, Progress, ignore_progress
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
@@ -37,6 +37,7 @@ from fedsynth.runs.job import Job
 from fedsynth.runs.split import Split, load_rows
 from fedsynth.runs.state import WitnessTransport, begin, claimed, load_coordinator
 from fedsynth.schema import Schema
+from fedsynth.terms import Terms
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +105,8 @@ def run_simulated(job: Job, out: Path, *, force: bool = False, progress: Progres
             progress=progress,
         )
         federation = replace(federation, looks_at_other_rows=rows.looks_at_other_rows, rfc4180=job.records == "rfc4180")
-        federation = replace(federation, noise=_forewarned(job, method, rows))
+        agreed = Agreement.of(federation.terms, len(rows.sites), job.method, method, federation.agreement.roster)
+        federation = replace(federation, noise=_forewarned(job, method, rows), agreed=agreed)
         outcome = _fitted(job, method, federation, out)
         # The secret would let anyone remove the noise, and a complete run does not need it.
         secret_file(folder.transcript).unlink(missing_ok=True)
@@ -163,13 +165,14 @@ def run_deployed(
         )
     schema, coordinator, identities = Schema.load(Path(job.schema)), load_coordinator(folder), deployment.identities
     tell_ends(folder, transport, coordinator, identities)
-    method, trust = job.build_method(schema), job.build_trust()
+    method, trust, terms = job.build_method(schema), job.build_trust(), job.terms(schema)
+    agreed = _agreement(folder / "plan.toml", job, method, terms)
     with claimed(state), trust.connected(folder, coordinator) as trust:
         seed, secret = begin(state, job.digest(schema))
         witness = WitnessTransport(transport, folder / "state" / "seen.json")
         recorded = Recorded(watch(witness), state / "transcript")
         federation = Federation(
-            job.terms(schema),
+            terms,
             Ledger(job.budget),
             trust,
             recorded,
@@ -180,7 +183,7 @@ def run_deployed(
             coordinator,
             identities,
             min_sites=deployment.least,
-            agreed=_agreement(folder / "plan.toml", job, schema),
+            agreed=agreed,
             rfc4180=True,
             seen=witness.seen,
             released=recorded.released,
@@ -200,23 +203,25 @@ def run_deployed(
     return outcome
 
 
-def _agreement(path: Path, job: Job, schema: Schema) -> Agreement:
+def _agreement(path: Path, job: Job, method: Method, terms: Terms) -> Agreement:
     """Return the agreement of a deployed run: the approved plan, read from ``path``, or one without listed questions.
 
     Raises :class:`FedsynthError` if the job names a plan, and ``path`` holds another one or none.
     """
     deployment = job.deployed
+    own = Agreement.of(terms, len(deployment.sites), job.method, method, roster_digest(deployment.identities))
     if not deployment.plan:
-        options = options_of(job.options)
-        roster = roster_digest(deployment.identities)
-        return Agreement.of(job.terms(schema), len(deployment.sites), job.method, options, roster)
+        return own
+    if not path.is_file():
+        raise FedsynthError(
+            f"the job runs under the plan {deployment.plan[:12]}, and {path} is missing; put the approved plan there"
+        )
     plan = Agreement.load(path)
     if plan.digest != deployment.plan:
         raise FedsynthError(
             f"{path} is the plan {plan.digest[:12]}, and the job runs under {deployment.plan[:12]}; put the approved "
             "plan there"
         )
-    own = Agreement.of(job.terms(schema), plan.sites, job.method)
     for name in ("schema", "trust", "trust_options", "unit", "public_sizes", "method"):
         if getattr(plan, name) != getattr(own, name):
             raise FedsynthError(

@@ -381,7 +381,7 @@ def site_account(
         facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
         terms = {"method": agreed.method, "trust": agreed.trust, "sites": agreed.sites, "agreement": agreed.digest}
         runs.append({**facts, **terms, "questions": asked})
-        what = f"{agreed.method or 'method not told'}, {agreed.trust}, {agreed.sites} sites"
+        what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
         lines.append(
             f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
             f"of {config.policy.keep_runs_days:g} days, {len(asked)} questions"
