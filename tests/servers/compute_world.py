@@ -134,9 +134,9 @@ def agreement(
 class Deployed(ThreeServers):
     """The trust whose three servers are processes: they are started when a federation is built with it."""
 
-    start: Callable[[list[bytes], AgreedTerms], Processes] | None = None
-    coordinator: Keys | None = None
-    questions: int = 64
+    start: Callable[[list[bytes], AgreedTerms], Processes] | None = field(default_factory=lambda: None)
+    coordinator: Keys | None = field(default_factory=lambda: None)
+    questions: int = field(default_factory=lambda: 64)
 
     def in_process(self, secret: Callable[[str], bytes], terms: Terms, coordinator: bytes) -> ThreeServers:
         assert self.start is not None
