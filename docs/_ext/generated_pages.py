@@ -1,4 +1,4 @@
-"""Pages that are made from the source: commands from typer, proofs and the API from docstrings, exit codes.
+"""Pages that are made from the source: commands from their functions, proofs and the API from docstrings, exit codes.
 
 They lie in ``reference/commands``, ``reference/api.rst`` and ``proofs/generated``, which git ignores. A page that would
 not change is left as it is, so that Sphinx does not read it again.
@@ -15,13 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import msgspec
-import typer
+from cyclopts import App
 
 import fedsynth
 from fedsynth import datasets, errors
+from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
+from fedsynth.cli.layout import Command, help_text
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.privacy import release
 
@@ -105,50 +106,47 @@ def _escaped(line: str) -> str:
 
 def commands() -> dict[str, str]:
     """Return a page for each command, with the commands of a group on one page."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, click.Group)
+    found = {name: one for name, one in app.resolved_commands().items() if not name.startswith("-")}
     pages = {}
-    for name, command in root.commands.items():
-        context = click.Context(command, info_name=f"fedsynth {name}")
-        parts = [f"# fedsynth {name}", *_command(command, context)]
-        for inner_name, inner in command.commands.items() if isinstance(command, click.Group) else ():
-            inside = click.Context(inner, info_name=f"fedsynth {name} {inner_name}")
-            parts += [f"## fedsynth {name} {inner_name}", *_command(inner, inside)]
+    for name, one in found.items():
+        parts = [f"# fedsynth {name}", *_command(f"fedsynth {name}", one)]
+        for inner in one:
+            if not inner.startswith("-"):
+                parts += [f"## fedsynth {name} {inner}", *_command(f"fedsynth {name} {inner}", one[inner])]
         pages[f"reference/commands/{name}.md"] = "\n\n".join(parts) + "\n"
-    lines = [f"| [`fedsynth {name}`](commands/{name}.md) | {_first(one)} |" for name, one in root.commands.items()]
+    lines = [f"| [`fedsynth {name}`](commands/{name}.md) | {_first(one)} |" for name, one in found.items()]
     head = (
         "# Commands\n\nMade from the program itself, like the text of `--help`. Tables and explanations that concern "
     )
     head += (
         "several commands are on [the page about the command line](../cli.md).\n\n| command | what it does |\n|---|---|"
     )
-    tree = "```{toctree}\n:hidden:\n\n" + "".join(f"commands/{name}\n" for name in root.commands) + "```\n"
+    tree = "```{toctree}\n:hidden:\n\n" + "".join(f"commands/{name}\n" for name in found) + "```\n"
     pages["reference/commands.md"] = "\n".join([head, *lines, "", tree])
     return pages
 
 
-def _first(command: click.Command) -> str:
-    return " ".join((command.help or "").partition("\n\n")[0].split()).replace("|", "\\|")
+def _first(one: App) -> str:
+    return " ".join(one.help.partition("\n")[0].split()).replace("|", "\\|")
 
 
-def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    usage = " ".join([context.info_name or "", *command.collect_usage_pieces(context)])
-    yield f"```console\n{usage}\n```"
-    text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", (command.help or "").replace("\b\n", ""), maxsplit=1)
+def _command(path: str, one: App) -> Iterator[str]:
+    usage = help_text(path, one).partition("\n\n")[0]
+    yield f"```console\n{usage.removeprefix('Usage: ')}\n```"
+    command = one.default_command
+    text = help_of(command.function) if isinstance(command, Command) else inspect.cleandoc(one.help)
+    text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", text, maxsplit=1)
     yield _with_code(text)
     if examples:
         shown = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*fedsynth )", examples)]
         yield "```console\n" + "\n".join(f"$ {line}" for line in shown if line) + "\n```"
-    described = [line for one in command.get_params(context) if (line := _parameter(one, context))]
+    described = [_parameter(option) for option in command.options] if isinstance(command, Command) else []
     if described:
         yield "| option or argument | meaning |\n|---|---|\n" + "\n".join(described)
 
 
-def _parameter(one: click.Parameter, context: click.Context) -> str:
-    record = one.get_help_record(context)
-    if record is None or (isinstance(one, click.Option) and one.name == "help"):
-        return ""
-    name, meaning = (" ".join(part.split()).replace("|", "\\|") for part in record)
+def _parameter(option: Option) -> str:
+    name, meaning = (part.replace("|", "\\|") for part in (option.usage, option.described))
     return f"| `{name}` | {_with_code(meaning).replace('<', '&lt;')} |"
 
 

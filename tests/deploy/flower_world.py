@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
+from msgspec.structs import replace
 
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority

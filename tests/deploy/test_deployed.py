@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError
@@ -56,12 +57,12 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Plan, patch: pytest.Mon
     key = Keys(SECRET).public
     sites = [Site(name, random_table(80, at), policy, Book(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)]
     assert job.deployment is not None
-    return replace(job, deployment=replace(job.deployment, plan=plan.digest)), InProcess(sites)
+    return structs.replace(job, deployment=structs.replace(job.deployed, plan=plan.digest)), InProcess(sites)
 
 
 @pytest.mark.parametrize("trust", [LocalNoise(), TrustedServer()], ids=["local", "trusted"])
 def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is_at_hand(trust, tmp_path, monkeypatch):
-    job = replace(JOB, trust=trust.name)
+    job = structs.replace(JOB, trust=trust.name)
     plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")
@@ -78,7 +79,7 @@ def test_without_the_plans_file_the_statement_gives_the_limit(tmp_path, monkeypa
 
 
 def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monkeypatch):
-    trust, job = LocalNoise(), replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
+    trust, job = LocalNoise(), structs.replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
     plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")

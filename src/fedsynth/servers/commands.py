@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.layout import CommandGroup
-from fedsynth.cli.options import Json, say
-from fedsynth.deploy.commands.enrol import Fingerprint, compare
+from fedsynth.cli.options import say
+from fedsynth.deploy.commands.enrol import compare
 
 
-class _ComputeCommands(CommandGroup):
-    panels: ClassVar = {"Commands": ("init", "pin", "agree", "serve", "ledger")}
-
-
-compute_app = typer.Typer(
-    cls=_ComputeCommands,
-    no_args_is_help=True,
-    suggest_commands=False,
-    help="""Run one of the compute servers of --trust three-servers.
-
-    Each of the three servers holds random shares of the sites' tables, from which it alone learns nothing. Together
-    they release noisy tables. docs/compute-servers.md lists the steps in order.
-    """,
-)
-ServerDir = Annotated[
-    Path, typer.Argument(help="Folder of the compute server, made by `fedsynth compute-server init`.")
-]
-
-
-@compute_app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(help="Folder to make for this compute server, readable by its owner only.")],
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            help="HOST:PORT at which this server will listen for the coordinator and the two other servers.",
-        ),
-    ],
-    json_: Json = False,
-) -> None:
+def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
     r"""Make a compute server's folder, keys and card (a file to send).
 
     A run with --trust three-servers has three compute servers, at organisations that do not collude. Together they sum
@@ -58,6 +27,13 @@ def init(
 
       fedsynth compute-server init /etc/fedsynth-compute \
         --address one.example.org:9500
+
+    Parameters
+    ----------
+    folder
+        Folder to make for this compute server, readable by its owner only.
+    address
+        HOST:PORT at which this server will listen for the coordinator and the two other servers.
     """
     from fedsynth.servers.cards import card_fingerprint
     from fedsynth.servers.host import CARD, make
@@ -72,22 +48,7 @@ def init(
     )
 
 
-@compute_app.command()
-def pin(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of your compute server or site, or of the federation if you are its coordinator."),
-    ],
-    cards: Annotated[
-        list[Path],
-        typer.Argument(
-            help="The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order "
-            "everywhere."
-        ),
-    ],
-    fingerprint: Fingerprint = None,
-    json_: Json = False,
-) -> None:
+def pin(folder: Path, cards: tuple[Path, ...], /, *, fingerprint: tuple[str, ...] = (), json_: bool = False) -> None:
     """Trust the keys of the three compute servers, and no others.
 
     Stores their three cards (files with each server's address and public keys) in your folder. From then on, your site
@@ -98,6 +59,13 @@ def pin(
     Example:
 
       fedsynth compute-server pin /etc/fedsynth one.toml two.toml three.toml
+
+    Parameters
+    ----------
+    folder
+        Folder of your compute server or site, or of the federation if you are its coordinator.
+    cards
+        The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order everywhere.
     """
     from fedsynth.servers.cards import SERVERS_FILE, ServerCards, card_fingerprint, load_card
     from fedsynth.servers.host import pin as pinned
@@ -109,42 +77,22 @@ def pin(
     found = ServerCards(tuple(load_card(path) for path in cards)).servers
     for number, card in enumerate(found, 1):
         shown = f"The card of server {number}, at {card.address}:"
-        compare(
-            shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint or (), json_
-        )
+        compare(shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint, json_)
     pinned(folder, found)
     addresses = [card.address for card in found]
     say(json_, {"servers": addresses}, f"Servers pinned in {folder / SERVERS_FILE}: {', '.join(addresses)}.")
 
 
-@compute_app.command()
 def agree(
-    folder: ServerDir,
-    invitation: Annotated[
-        Path, typer.Argument(help="File of any site's invitation: it holds the terms of the federation.")
-    ],
-    roster: Annotated[
-        Path, typer.Argument(help="The coordinator's file roster.toml: the list of all sites with their keys.")
-    ],
-    questions: Annotated[
-        int,
-        typer.Option(
-            "--questions",
-            min=1,
-            help="Largest number of questions that this server answers about one deposit of the sites' tables. The "
-            "method aim needs two for each of its rounds, and one more.",
-        ),
-    ] = 64,
-    public_sizes: Annotated[
-        bool,
-        typer.Option(
-            "--public-sizes",
-            help="Accept that each site's number of rows is public. Give it if the coordinator's job.toml says "
-            "public_sizes = true, and only then: otherwise this server refuses all questions.",
-        ),
-    ] = False,
-    fingerprint: Fingerprint = None,
-    json_: Json = False,
+    folder: Path,
+    invitation: Path,
+    roster: Path,
+    /,
+    *,
+    questions: Annotated[int, Meta(ge=1)] = 64,
+    public_sizes: bool = False,
+    fingerprint: tuple[str, ...] = (),
+    json_: bool = False,
 ) -> None:
     r"""Agree to the terms and the sites of a federation.
 
@@ -157,6 +105,21 @@ def agree(
 
       fedsynth compute-server agree /etc/fedsynth-compute north.toml \
         roster.toml --questions 24
+
+    Parameters
+    ----------
+    folder
+        Folder of the compute server, made by `fedsynth compute-server init`.
+    invitation
+        File of any site's invitation: it holds the terms of the federation.
+    roster
+        The coordinator's file roster.toml: the list of all sites with their keys.
+    questions
+        Largest number of questions that this server answers about one deposit of the sites' tables. The method aim
+        needs two for each of its rounds, and one more.
+    public_sizes
+        Accept that each site's number of rows is public. Give it if the coordinator's job.toml says public_sizes =
+        true, and only then: otherwise this server refuses all questions.
     """
     from fedsynth.servers.host import LEDGER, AgreedTerms, read_terms
     from fedsynth.servers.host import agree as agreed
@@ -167,19 +130,17 @@ def agree(
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites\n"
         f"  answers  at most {questions} questions about one vault of shares"
     )
-    given = fingerprint or ()
-    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
+    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", fingerprint, json_)
     names = ", ".join(members.roster.identities)
     shown = f"The roster of the federation: {names}"
-    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", given, json_)
+    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", fingerprint, json_)
     agreed(folder, AgreedTerms(questions, public_sizes, terms, members))
     serve = shlex.join(["fedsynth", "compute-server", "serve", str(folder)])
     facts = {"folder": str(folder), "sites": list(members.roster.identities), "ledger": str(folder / LEDGER)}
     say(json_, facts, f"{folder / LEDGER} records everything that this server releases: back it up.\nNext: {serve}")
 
 
-@compute_app.command()
-def serve(folder: ServerDir) -> None:
+def serve(folder: Path, /) -> None:
     """Answer the coordinator and the two other servers until stopped.
 
     SIGTERM or Ctrl-C stops the server. The secret shares of the sites' tables are kept in memory only: a server that is
@@ -188,6 +149,11 @@ def serve(folder: ServerDir) -> None:
     Example:
 
       fedsynth compute-server serve /etc/fedsynth-compute
+
+    Parameters
+    ----------
+    folder
+        Folder of the compute server, made by `fedsynth compute-server init`.
     """
     import logging
     import signal
@@ -211,8 +177,7 @@ def serve(folder: ServerDir) -> None:
     answering.join()
 
 
-@compute_app.command()
-def ledger(folder: ServerDir, json_: Json = False) -> None:
+def ledger(folder: Path, /, *, json_: bool = False) -> None:
     """List the questions that a server charged, and their privacy cost.
 
     The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
@@ -221,6 +186,11 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
     Example:
 
       fedsynth compute-server ledger /etc/fedsynth-compute
+
+    Parameters
+    ----------
+    folder
+        Folder of the compute server, made by `fedsynth compute-server init`.
     """
     from fedsynth.servers.host import charged_questions
 
@@ -230,8 +200,3 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
     ]
     lines.append(f"{len(rows)} questions, {sum(row['price'] for row in rows):.6g} in all; the audit is intact")
     say(json_, {"audit": rows}, "\n".join(lines))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this feature."""
-    app.add_typer(compute_app, name="compute-server")

@@ -4,69 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import click
-import typer
-
-from fedsynth.cli.options import (
-    AuditedSite,
-    CheckedSite,
-    CheckedSuperLink,
-    Json,
-    check_text,
-    say,
-)
+from fedsynth.cli.options import check_text, say
+from fedsynth.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from fedsynth.privacy.book_file import AuditResult
 
 
 def doctor(
-    site: CheckedSite = None,
-    superlink: CheckedSuperLink = "",
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(
-            "--root-certificates",
-            help="Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate "
-            "of the server is verified. Default: that of --site, else the certificates of the system.",
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state",
-            help="Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check "
-            "that it is writable, has space and is on a local disk. Default: that of --site; without either, not "
-            "checked.",
-        ),
-    ] = None,
-    private: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--private",
-            help="File, such as a key, to check that only its owner, you, can read it; repeat it for several files.",
-        ),
-    ] = None,
-    bind: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bind",
-            help="HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is "
-            "free; repeat it for several.",
-        ),
-    ] = None,
-    flwr: Annotated[
-        str,
-        typer.Option(
-            "--flwr",
-            help="Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the "
-            "same on this machine. Default: the version that this fedsynth needs.",
-        ),
-    ] = "",
-    json_: Json = False,
-) -> None:
+    *,
+    site: Path | None = None,
+    superlink: str = "",
+    root_certificates: Path | None = None,
+    state: Path | None = None,
+    private: tuple[Path, ...] = (),
+    bind: tuple[str, ...] = (),
+    flwr: str = "",
+    json_: bool = False,
+) -> int:
     r"""Check that this machine can join a federation.
 
     Checks versions, clock, certificates, ports, proxies, files, disk space and random numbers; each failure comes with
@@ -79,10 +36,33 @@ def doctor(
         --root-certificates ca.crt
 
       fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
+
+    Parameters
+    ----------
+    site
+        Folder of a site on this machine, which holds its site.toml: checks its files too, and the server named there.
+        Without it, only the machine and what other options name are checked.
+    superlink
+        HOST:PORT at which sites reach the SuperLink, Flower's server program, to check connection, certificate and
+        clock. Default: that of --site; without either, these are not checked.
+    root_certificates
+        Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate of the
+        server is verified. Default: that of --site, else the certificates of the system.
+    state
+        Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check that it is
+        writable, has space and is on a local disk. Default: that of --site; without either, not checked.
+    private
+        File, such as a key, to check that only its owner, you, can read it; repeat it for several files.
+    bind
+        HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is free;
+        repeat it for several.
+    flwr
+        Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the same on this
+        machine. Default: the version that this fedsynth needs.
     """
     from fedsynth.deploy.host.checks import examine
 
-    guarded = {f"private file {one.name}": one for one in private or ()}
+    guarded = {f"private file {one.name}": one for one in private}
     if site is not None:
         from fedsynth.deploy.host.config import load_site_config
 
@@ -97,40 +77,23 @@ def doctor(
             **guarded,
         }
     checks = examine(
-        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
+        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind, lockstep=flwr
     )
     bad = [one for one in checks if one.state == "failure"]
     facts = {"fit": not bad, "checks": [one.to_json() for one in checks]}
     say(json_, facts, f"{check_text(checks)}\n\n{len(checks)} checks, {len(bad)} failures")
-    if bad:
-        raise typer.Exit(8)
+    return 8 if bad else 0
 
 
 def audit(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="File of audit rows that --export wrote (JSON lines); leave it out with --site."),
-    ] = None,
-    site: AuditedSite = None,
-    noted: Annotated[
-        str,
-        typer.Option(
-            "--noted",
-            help="Head (last hash, 64 hex digits) that this command or `fedsynth site account` printed earlier. If the "
-            "chain of audit rows no longer contains it, rows were removed or rewritten. Without it, that is not "
-            "checked.",
-        ),
-    ] = "",
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export",
-            help="File to write the audit rows of --site to (JSON lines), so that others can verify them; replaced if "
-            "it exists. Without it, nothing is written.",
-        ),
-    ] = None,
-    json_: Json = False,
-) -> None:
+    file: Path | None = None,
+    /,
+    *,
+    site: Path | None = None,
+    noted: str = "",
+    export: Path | None = None,
+    json_: bool = False,
+) -> int:
     """Verify a site's record of its charges and refusals.
 
     The record, called the site's account, has an audit row for each question that was charged to the site's budget,
@@ -147,12 +110,25 @@ def audit(
       fedsynth audit --site /etc/fedsynth --export audit.jsonl
 
       fedsynth audit audit.jsonl --noted 5f0c...
+
+    Parameters
+    ----------
+    file
+        File of audit rows that --export wrote (JSON lines); leave it out with --site.
+    site
+        Folder of the site, which holds its site.toml: verifies the record there. Give this or FILE.
+    noted
+        Head (last hash, 64 hex digits) that this command or `fedsynth site account` printed earlier. If the chain of
+        audit rows no longer contains it, rows were removed or rewritten. Without it, that is not checked.
+    export
+        File to write the audit rows of --site to (JSON lines), so that others can verify them; replaced if it exists.
+        Without it, nothing is written.
     """
     from fedsynth.privacy.book_file import verify_export
 
     if (file is None) == (site is None) or (export is not None and site is None):
-        raise click.UsageError(
-            "pass either FILE, a file of exported audit rows, or --site FOLDER; --export is optional and needs --site."
+        raise InvalidParameter(
+            "pass either FILE, a file of exported audit rows, or --site FOLDER; --export is optional and needs --site"
         )
     if site is not None:
         found = _audited(site, noted, export)
@@ -168,8 +144,7 @@ def audit(
         said.append(f"the head given by --noted is row {found.noted_at}; {found.rows - found.noted_at} rows follow it")
     said += [f"exported to {export}"] if export is not None else []
     say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
-    if wrong:
-        raise typer.Exit(8)
+    return 8 if wrong else 0
 
 
 def _audited(site: Path, noted: str, export: Path | None) -> AuditResult:

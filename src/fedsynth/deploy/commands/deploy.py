@@ -9,33 +9,14 @@ import secrets
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-import click
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from fedsynth import errors
-from fedsynth.cli.layout import CommandGroup
-from fedsynth.cli.options import (
-    EXCHANGE_TEXT,
-    ONCE_TEXT,
-    Delta,
-    Epsilon,
-    Json,
-    JsonLog,
-    MethodName,
-    RowsPerPerson,
-    SchemaFile,
-    Set,
-    SitesPerPerson,
-    SuperLink,
-    TrustName,
-    check_text,
-    log_to_stderr,
-    say,
-    serve_until_stopped,
-)
+from fedsynth.cli.adapter import Fields
+from fedsynth.cli.options import check_text, confirm, log_to_stderr, say, serve_until_stopped
+from fedsynth.runs.job import Deployment, Job
 
 if TYPE_CHECKING:
     from fedsynth.deploy.host.config import SiteConfig
@@ -44,70 +25,22 @@ if TYPE_CHECKING:
 _LISTED = 10  # questions of a run that `site account` prints
 
 
-class _ServerCommands(CommandGroup):
-    panels: ClassVar = {
-        "Set up": ("init", "try", "admit"),
-        "Run": ("serve", "run", "status", "watch", "stop"),
-        "Maintain": ("backup", "restore", "purge"),
-    }
-
-
-class _SiteCommands(CommandGroup):
-    panels: ClassVar = {
-        "Join and answer": ("join", "check", "serve"),
-        "Privacy spending": ("account", "close"),
-        "Maintain": ("backup", "restore"),
-    }
-
-
-deploy_app = typer.Typer(
-    cls=_ServerCommands,
-    help="""Set up and run a real federation: commands of the server.
-
-    The coordinator, who runs the server, gives these commands; each site gives those of `fedsynth site`. docs/deploy.md
-    lists the steps in order.
-    """,
-    no_args_is_help=True,
-    suggest_commands=False,
-)
-site_app = typer.Typer(
-    cls=_SiteCommands,
-    help="""Join and answer a real federation: commands of a site.
-
-    Each site gives these commands; the coordinator, who runs the server, gives those of `fedsynth deploy`.
-    docs/deploy.md lists the steps in order.
-    """,
-    no_args_is_help=True,
-    suggest_commands=False,
-)
-SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, made by `fedsynth site join`; it holds site.toml.")]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # The server's side
 
 
-@deploy_app.command("init")
 def deploy_init(
-    folder: Annotated[Path, typer.Argument(help="Folder to write, on the server's machine; it must not exist yet.")],
-    schema: SchemaFile,
-    sites: Annotated[
-        str,
-        typer.Option(
-            "--sites",
-            help="Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, "
-            "digits and -. Names of roles and files of a deployment, such as server, admin or state, are refused.",
-        ),
+    folder: Path,
+    /,
+    *,
+    schema: Path,
+    sites: str,
+    job: Annotated[
+        partial[Job],
+        Fields("epsilon", "delta", "options", "rows_per_person", "sites_per_person", method="auto", trust="local"),
     ],
-    epsilon: Epsilon,
-    delta: Delta,
-    method: MethodName = "auto",
-    trust: TrustName = "local",
-    superlink: SuperLink = "fed.example.org:443",
-    set_: Set = None,
-    rows_per_person: RowsPerPerson = 1,
-    sites_per_person: SitesPerPerson = 1,
-    json_: Json = False,
+    superlink: str = "fed.example.org:443",
+    json_: bool = False,
 ) -> None:
     r"""Write the server's folder and an invitation for each site.
 
@@ -120,33 +53,32 @@ def deploy_init(
       fedsynth deploy init federation --schema agreed.toml \
         --sites north,south,east --method oneshot --trust local \
         --epsilon 1 --delta 1e-6 --superlink fed.example.org:443
+
+    Parameters
+    ----------
+    folder
+        Folder to write, on the server's machine; it must not exist yet.
+    sites
+        Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, digits and
+        -. Names of roles and files of a deployment, such as server, admin or state, are refused.
+    superlink
+        HOST:PORT at which the sites will reach the SuperLink, Flower's server program: put your own server's name in
+        place of the default.
     """
     from fedsynth.deploy.enrolment import AUTHORITY
     from fedsynth.deploy.flower.services import NO_UNITS
     from fedsynth.deploy.flower.setup import write_federation
-    from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
 
     if folder.exists():
         raise errors.FedsynthError(f"{folder} exists and may hold a federation; choose another folder")
     agreed = Schema.load(schema)
-    options = dict(parse_option(text) for text in set_ or ())
     names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
     run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
-    job = Job(
-        method,
-        epsilon,
-        delta,
-        schema="schema.toml",
-        trust=trust,
-        rows_per_person=rows_per_person,
-        sites_per_person=sites_per_person,
-        options=options,
-        deployment=Deployment(run, names),
-    )
+    made = job(schema="schema.toml", deployment=Deployment(run, names))
     root = folder.resolve()
-    terms = write_federation(root, job, agreed, superlink)
+    terms = write_federation(root, made, agreed, superlink)
     facts = {
         "folder": str(root),
         "run": run,
@@ -175,8 +107,7 @@ def deploy_init(
 # A site's side
 
 
-@site_app.command("check")
-def site_check(folder: SiteDir, json_: Json = False) -> None:
+def site_check(folder: Path, /, *, json_: bool = False) -> int:
     """Check that a site is ready to answer; nothing is sent.
 
     Checks the rows, the account (record of privacy spending), the policy (what the site may answer), keys and
@@ -186,6 +117,11 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
     Example:
 
       fedsynth site check /etc/fedsynth
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
     """
     from fedsynth.deploy.host.checks import check_site
     from fedsynth.deploy.host.config import load_site_config
@@ -196,27 +132,17 @@ def site_check(folder: SiteDir, json_: Json = False) -> None:
     verdict = f"{config.name} is {'ready' if not code else 'NOT ready'}"
     facts = {"name": config.name, "ready": not code, "checks": [one.to_json() for one in found]}
     say(json_, facts, f"{check_text(found)}\n\n{verdict}")
-    if code:
-        raise typer.Exit(code)
+    return code
 
 
-@site_app.command("serve")
 def site_serve(
-    folder: SiteDir,
-    superlink: Annotated[
-        str | None,
-        typer.Option(
-            "--superlink",
-            help="HOST:PORT of Flower's server (SuperLink), or of a proxy in front of it. Default: the one that "
-            "site.toml names.",
-        ),
-    ] = None,
-    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
-    once: Annotated[
-        bool,
-        typer.Option("--once", help=ONCE_TEXT),
-    ] = False,
-    json_: JsonLog = False,
+    folder: Path,
+    /,
+    *,
+    superlink: str = "",
+    exchange: Path | None = None,
+    once: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Answer a federation's questions until stopped.
 
@@ -239,14 +165,25 @@ def site_serve(
       fedsynth site serve /etc/fedsynth --superlink 127.0.0.1:8443
 
       fedsynth site serve /etc/fedsynth --exchange /media/stick --once
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    superlink
+        HOST:PORT of Flower's server (SuperLink), or of a proxy in front of it. Default: the one that site.toml names.
+    json_
+        Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
 
     from fedsynth.deploy.host.config import load_site_config
 
     if exchange is not None and superlink:
-        raise click.UsageError("--superlink belongs to Flower. Leave it out with --exchange.")
+        raise errors.InvalidParameter("--superlink belongs to Flower. Leave it out with --exchange")
     if once and exchange is None:
-        raise click.UsageError("--once needs --exchange FOLDER. Without it, the command answers until it is stopped.")
+        raise errors.InvalidParameter(
+            "--once needs --exchange FOLDER. Without it, the command answers until it is stopped"
+        )
     log_to_stderr(json_)
     if exchange is not None:
         _serve_files(folder, exchange, once=once, json_=json_)
@@ -281,40 +218,15 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> No
         tell(f"There was nothing to answer in {home / 'requests'}.")
 
 
-@site_app.command("account")
 def site_account(
-    folder: SiteDir,
-    restored: Annotated[
-        str,
-        typer.Option(
-            "--restored",
-            metavar="HEAD",
-            help="After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the "
-            "site signed it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open "
-            "run up to its limit and closes it. Without it, nothing is charged.",
-        ),
-    ] = "",
-    began: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--began",
-            help="With --restored: name of a run that began after the backup was made, which is charged too: per_run "
-            "in [policy] of site.toml or, without that, the site's whole budget. Repeat it for several.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="With --restored: charge without asking, as a script needs."),
-    ] = False,
-    extract: Annotated[
-        str,
-        typer.Option(
-            "--extract",
-            help="Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth "
-            "prove`, and nothing else.",
-        ),
-    ] = "",
-    json_: Json = False,
+    folder: Path,
+    /,
+    *,
+    restored: str = "",
+    began: tuple[str, ...] = (),
+    yes: bool = False,
+    extract: str = "",
+    json_: bool = False,
 ) -> None:
     r"""Show a site's privacy spending and its open runs.
 
@@ -338,6 +250,23 @@ def site_account(
 
       fedsynth site account /etc/fedsynth \
         --extract 2026-05-02-9f31c0 > north.json
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    restored
+        After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the site signed
+        it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open run up to its limit
+        and closes it. Without it, nothing is charged.
+    began
+        With --restored: name of a run that began after the backup was made, which is charged too: per_run in [policy]
+        of site.toml or, without that, the site's whole budget. Repeat it for several.
+    yes
+        With --restored: charge without asking, as a script needs.
+    extract
+        Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth prove`, and
+        nothing else.
     """
     from fedsynth.deploy.backup import lost_row
     from fedsynth.deploy.host.checks import account_text
@@ -347,11 +276,11 @@ def site_account(
     from fedsynth.proof.extract import extract as extract_of
 
     if began and not restored:
-        raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
+        raise errors.InvalidParameter("--began needs --restored: it names runs that began after the backup was made")
     if yes and not restored:
-        raise click.UsageError("--yes needs --restored: nothing else is asked.")
+        raise errors.InvalidParameter("--yes needs --restored: nothing else is asked")
     if extract and restored:
-        raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
+        raise errors.InvalidParameter("--extract charges nothing: give --restored first, in a command of its own")
     config = load_site_config(folder)
     account = open_account(config)
     if extract:
@@ -361,7 +290,7 @@ def site_account(
     if restored:
         policy, row = config.policy, lost_row(config, account, restored)
         most = Budget.none() if policy.exact else policy.per_run or policy.budget
-        begun = dict.fromkeys(began or (), most)
+        begun = dict.fromkeys(began, most)
         lost = account.lost(begun, sampled=policy.samples)
         _announce(config, lost, json_, asks=not yes)
         account.restored(row, begun, sampled=policy.samples, announced=lost)
@@ -428,19 +357,14 @@ def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool)
         runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
         facts = {"name": config.name, "charged": False, "runs": runs}
         say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
-        raise typer.Exit(9)
+        raise SystemExit(9)
     if not json_:
         print("\n".join(lines))
-    if asks and not (sys.stdin.isatty() and click.confirm("Charge this?")):
+    if asks and not (sys.stdin.isatty() and confirm("Charge this?")):
         raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")
 
 
-@site_app.command("close")
-def site_close(
-    folder: SiteDir,
-    run: Annotated[str, typer.Argument(help="Name of the run, as `fedsynth site account` lists it.")],
-    json_: Json = False,
-) -> None:
+def site_close(folder: Path, run: str, /, *, json_: bool = False) -> None:
     """Close a run for good at this site, and delete its data here.
 
     Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
@@ -451,6 +375,13 @@ def site_close(
     Example:
 
       fedsynth site close /etc/fedsynth 2026-05-02-9f31c0
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    run
+        Name of the run, as `fedsynth site account` lists it.
     """
     from fedsynth.deploy.host.config import load_site_config
     from fedsynth.deploy.host.rows import close_run

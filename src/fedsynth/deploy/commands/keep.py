@@ -4,32 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from fedsynth.cli.options import Json, say
-from fedsynth.deploy.commands.deploy import SiteDir
-
-To = Annotated[
-    Path, typer.Argument(help="Backup file to write; it must not exist yet. Use a different disk from the folder's.")
-]
-ServerDir = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
+from fedsynth.cli.options import say
 
 
-def site_backup(
-    folder: SiteDir,
-    to: To,
-    with_rows: Annotated[
-        bool,
-        typer.Option(
-            "--with-rows",
-            help="Include the copies of the site's rows from which runs that are not closed yet are answered: rows of "
-            "real people. Without it, the site cannot go on with these runs after a restore.",
-        ),
-    ] = False,
-    json_: Json = False,
-) -> None:
+def site_backup(folder: Path, to: Path, /, *, with_rows: bool = False, json_: bool = False) -> None:
     r"""Back up a site: its record of spent budget, settings and keys.
 
     The site may go on answering meanwhile. The file holds the site's secret, with which the noise can be removed from
@@ -40,6 +19,16 @@ def site_backup(
 
       fedsynth site backup /etc/fedsynth \
         /mnt/backup/north-2026-05-02.backup
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    to
+        Backup file to write; it must not exist yet. Use a different disk from the folder's.
+    with_rows
+        Include the copies of the site's rows from which runs that are not closed yet are answered: rows of real people.
+        Without it, the site cannot go on with these runs after a restore.
     """
     from fedsynth.deploy.backup import back_up_site
     from fedsynth.deploy.host.config import load_site_config
@@ -66,21 +55,7 @@ def site_backup(
     say(json_, facts, "\n".join(lines))
 
 
-def site_restore(
-    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth site backup`.")],
-    folder: Annotated[
-        Path, typer.Argument(help="Folder for the site: new or empty, or the damaged one with --replace.")
-    ],
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="Replace files that exist already; they are kept beside the restored ones, as NAME.before-restore-... "
-            "Without it, FOLDER must be new or empty.",
-        ),
-    ] = False,
-    json_: Json = False,
-) -> None:
+def site_restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: bool = False) -> None:
     r"""Restore a site from a backup, which is checked first.
 
     Stop `fedsynth site serve` first. Answers given after the backup was made are missing from its record of spent
@@ -92,6 +67,16 @@ def site_restore(
 
       fedsynth site restore /mnt/backup/north-2026-05-02.backup \
         /etc/fedsynth --replace
+
+    Parameters
+    ----------
+    archive
+        Backup file to restore, made by `fedsynth site backup`.
+    folder
+        Folder for the site: new or empty, or the damaged one with --replace.
+    replace
+        Replace files that exist already; they are kept beside the restored ones, as NAME.before-restore-... Without it,
+        FOLDER must be new or empty.
     """
     from fedsynth.deploy.backup import restore_site
 
@@ -118,7 +103,7 @@ def site_restore(
     say(json_, facts, "\n".join(lines))
 
 
-def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
+def deploy_backup(folder: Path, to: Path, /, *, json_: bool = False) -> None:
     r"""Back up the server: write its whole folder to one file.
 
     A run may go on meanwhile. The file holds the coordinator's secret and, in superlink.db (Flower's database), every
@@ -129,6 +114,13 @@ def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
 
       fedsynth deploy backup federation \
         /mnt/backup/server-2026-05-02.backup
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    to
+        Backup file to write; it must not exist yet. Use a different disk from the folder's.
     """
     from fedsynth.deploy.backup import back_up_server
 
@@ -137,11 +129,7 @@ def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
     say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
 
 
-def deploy_restore(
-    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth deploy backup`.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to restore the server's folder into: new or empty.")],
-    json_: Json = False,
-) -> None:
+def deploy_restore(archive: Path, folder: Path, /, *, json_: bool = False) -> None:
     r"""Restore the server's folder from a backup (checked first).
 
     An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise start
@@ -151,6 +139,13 @@ def deploy_restore(
 
       fedsynth deploy restore /mnt/backup/server-2026-05-02.backup \
         federation
+
+    Parameters
+    ----------
+    archive
+        Backup file to restore, made by `fedsynth deploy backup`.
+    folder
+        Folder to restore the server's folder into: new or empty.
     """
     from fedsynth.deploy.backup import restore_server
 

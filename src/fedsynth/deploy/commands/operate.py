@@ -15,20 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import (
-    EXCHANGE_TEXT,
-    ONCE_TEXT,
-    Json,
-    JsonLog,
-    JsonStream,
-    log_to_stderr,
-    say,
-    serve_until_stopped,
-)
+from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
 
 if TYPE_CHECKING:
     from fedsynth.deploy.flower.control import FlowerControl
@@ -43,47 +33,16 @@ MOST_SITES = 20  # a federation of more sites lists only those that have not ans
 SETTLED = 90.0  # s that Flower has to record the end of a run
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
-Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
-Connection = Annotated[
-    str,
-    typer.Option(
-        "--connection",
-        help="Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, "
-        "Flower's server program.",
-    ),
-]
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        "--database",
-        help="Database file of the SuperLink, Flower's server program, from which this command deletes the messages: "
-        "the one that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.",
-    ),
-]
 
 
 def deploy_serve(
-    folder: Federation,
-    superlink: Annotated[
-        str, typer.Option("--superlink", help="HOST:PORT of Flower's server (SuperLink) on this machine.")
-    ] = "127.0.0.1:9443",
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret",
-            help="File with the secret by which the SuperLink recognises this command: the one that it was started "
-            "with as --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.",
-        ),
-    ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(
-            "--root-certificates",
-            help="Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: "
-            "FOLDER/server/ca.crt.",
-        ),
-    ] = None,
-    json_: JsonLog = False,
+    folder: Path,
+    /,
+    *,
+    superlink: str = "127.0.0.1:9443",
+    secret: Path | None = None,
+    root_certificates: Path | None = None,
+    json_: bool = False,
 ) -> None:
     """Make the run whenever `deploy run` starts it.
 
@@ -97,6 +56,20 @@ def deploy_serve(
     Example:
 
       fedsynth deploy serve federation
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    superlink
+        HOST:PORT of Flower's server (SuperLink) on this machine.
+    secret
+        File with the secret by which the SuperLink recognises this command: the one that it was started with as
+        --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.
+    root_certificates
+        Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: FOLDER/server/ca.crt.
+    json_
+        Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
     from fedsynth.deploy.flower.executor import FlowerExecutor, server_secret
 
@@ -110,25 +83,16 @@ def deploy_serve(
 
 
 def deploy_run(
-    folder: Federation,
-    connection: Connection = "federation",
-    database: Database = None,
-    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
-    once: Annotated[
-        bool,
-        typer.Option("--once", help=ONCE_TEXT),
-    ] = False,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            help="With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in "
-            "job.toml) sites are left; repeat it for several. Default: all sites are waited for, without --once up to "
-            "the deadline in job.toml.",
-        ),
-    ] = None,
-    json_: JsonStream = False,
-) -> None:
+    folder: Path,
+    /,
+    *,
+    connection: str = "federation",
+    database: Path | None = None,
+    exchange: Path | None = None,
+    once: bool = False,
+    without: tuple[str, ...] = (),
+    json_: bool = False,
+) -> int:
     """Start or resume the run, and show its progress.
 
     The run is the one that job.toml describes. By default, Flower (a separate program) carries the messages, and the
@@ -147,11 +111,25 @@ def deploy_run(
       fedsynth deploy run federation --json > run.jsonl
 
       fedsynth deploy run federation --exchange /media/stick --once
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    database
+        Database file of the SuperLink, Flower's server program, from which this command deletes the messages: the one
+        that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
+    without
+        With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in job.toml)
+        sites are left; repeat it for several. Default: all sites are waited for, without --once up to the deadline in
+        job.toml.
+    json_
+        Report each event as a JSON object on a line of its own. Without it: text for people.
     """
     from fedsynth.deploy.progress import EventReader, attempts, events_file
 
     if exchange is None and (once or without):
-        raise click.UsageError("--once and --without need --exchange FOLDER.")
+        raise errors.InvalidParameter("--once and --without need --exchange FOLDER")
     job, schema = _ready(folder)
     file = events_file(folder, job.deployed.run)
     reader = EventReader(file)
@@ -161,10 +139,10 @@ def deploy_run(
             f"stop {folder}` stops it"
         )
     if exchange is not None:
-        view = _over_files(job, folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+        view = _over_files(job, folder, exchange, reader, wait=not once, without=without, json_=json_)
     else:
         view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
-    _report(view, json_)
+    return _report(view, json_)
 
 
 def _over_flower(
@@ -198,7 +176,7 @@ def _over_flower(
             f"`fedsynth deploy stop {folder}` stops it",
             file=sys.stderr,
         )
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     _clear(control, attempt, database or folder / "server" / "superlink.db", json_)
     return view
 
@@ -231,7 +209,7 @@ def _over_files(
         return _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command resumes the run", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
@@ -472,8 +450,8 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
         print(f"the run's messages have been deleted from {database}")
 
 
-def _report(view: RunView, json_: bool) -> None:
-    """Print how a run ended, and exit with its exit code."""
+def _report(view: RunView, json_: bool) -> int:
+    """Print how a run ended, and return its exit code."""
     import msgspec
 
     from fedsynth.runs.folder import RunFolder
@@ -484,17 +462,10 @@ def _report(view: RunView, json_: bool) -> None:
         print("\n".join([*_end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
     elif not json_:
         print(f"fedsynth: {view.ended.message}", file=sys.stderr)
-    if view.ended.exit_code:
-        raise typer.Exit(view.ended.exit_code)
+    return view.ended.exit_code
 
 
-def deploy_status(
-    folder: Federation,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Show all runs of the federation. Without it: only the last one.")
-    ] = False,
-    json_: Json = False,
-) -> None:
+def deploy_status(folder: Path, /, *, all_: bool = False, json_: bool = False) -> None:
     """Show the state of the last run or, with --all, of all runs.
 
     The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
@@ -506,6 +477,13 @@ def deploy_status(
       fedsynth deploy status federation
 
       fedsynth deploy status federation --all --json
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    all_
+        Show all runs of the federation. Without it: only the last one.
     """
     from fedsynth.runs.ending import unacknowledged
 
@@ -532,15 +510,7 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def deploy_watch(
-    folder: Federation,
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65535, help="Port of this machine at which the page is served; 0: any free port."
-        ),
-    ] = 0,
-) -> None:
+def deploy_watch(folder: Path, /, *, port: Annotated[int, Meta(ge=0, le=65535)] = 0) -> None:
     """Show the latest run on a live web page, served by this machine.
 
     The page is served at 127.0.0.1 until Ctrl-C, under a random path: only who knows the printed address can open it.
@@ -548,6 +518,13 @@ def deploy_watch(
     Example:
 
       fedsynth deploy watch federation
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    port
+        Port of this machine at which the page is served; 0: any free port.
     """
     from fedsynth.deploy.watch import WatchPage
 
@@ -558,7 +535,7 @@ def deploy_watch(
             page.serve_forever()
 
 
-def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
+def deploy_stop(folder: Path, /, *, connection: str = "federation", json_: bool = False) -> None:
     """Stop the run; `fedsynth deploy run` resumes it.
 
     The run is stopped at the server. When it resumes, the sites' budgets are charged only for rounds that were not
@@ -567,6 +544,11 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
     Example:
 
       fedsynth deploy stop federation
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
     """
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
@@ -596,7 +578,7 @@ def deploy_stop(folder: Federation, connection: Connection = "federation", json_
     raise errors.FedsynthError(f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them")
 
 
-def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
+def deploy_purge(folder: Path, /, *, database: Path | None = None, json_: bool = False) -> None:
     """Delete all messages from the database of Flower's server.
 
     Flower's server program is called SuperLink. Its registrations of sites and its list of runs stay. `deploy run` does
@@ -606,6 +588,14 @@ def deploy_purge(folder: Federation, database: Database = None, json_: Json = Fa
     Example:
 
       fedsynth deploy purge federation
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    database
+        Database file of the SuperLink, Flower's server program, from which this command deletes the messages: the one
+        that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
     """
     from fedsynth.deploy.flower.control import purge
 
