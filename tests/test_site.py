@@ -13,7 +13,13 @@ from tests.pages import blocks, pages_that_run
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GENERATED = ("reference/commands", "reference/exit-codes", "reference/api", "proofs/generated/")  # by `make docs`
+GENERATED = (
+    "reference/commands",
+    "reference/exit-codes",
+    "reference/settings",
+    "reference/api",
+    "proofs/generated/",
+)  # by `make docs`
 SHOWN = {"simulate_sites.py": "differentially private"}
 """Examples that no page runs, and what each prints; ``make html`` runs the others."""
 

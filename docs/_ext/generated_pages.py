@@ -1,7 +1,7 @@
 """Pages that are made from the source: commands from their functions, proofs and the API from docstrings, exit codes.
 
-They lie in ``reference/commands``, ``reference/api.rst`` and ``proofs/generated``, which git ignores. A page that would
-not change is left as it is, so that Sphinx does not read it again.
+They lie in ``reference/commands``, ``reference/settings.md``, ``reference/api.rst`` and ``proofs/generated``, which git
+ignores. A page that would not change is left as it is, so that Sphinx does not read it again.
 """
 
 from __future__ import annotations
@@ -23,15 +23,30 @@ from fedsynth import datasets, errors
 from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
+from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
+from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.privacy import release
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.settings import texts
 
 ROOT = Path(__file__).parents[2]
 
 
+SETTINGS: Mapping[str, type[msgspec.Struct]] = {
+    "`job.toml` and `run.toml`": Job,
+    "`job.toml`: `[deployment]`": Deployment,
+    "`site.toml`: `[site]`": SiteSection,
+    "`site.toml`: `[source]`": SourceSection,
+    "`site.toml`: `[flower]`": FlowerSection,
+    "`site.toml`: `[coordinator]`": CoordinatorSection,
+    "`site.toml`: `[policy]`": PolicySection,
+}
+
+
 def write_all(docs: Path) -> None:
     """Write every generated page below ``docs``, and delete those of earlier builds that are made no more."""
-    pages = {**commands(), **api(), **exit_codes(), **proofs()}
+    pages = {**commands(), **settings(), **api(), **exit_codes(), **proofs()}
     for folder in ("reference/commands", "proofs/generated"):
         for old in (docs / folder).glob("*.md"):
             if old.relative_to(docs).as_posix() not in pages:
@@ -148,6 +163,31 @@ def _command(path: str, one: App) -> Iterator[str]:
 def _parameter(option: Option) -> str:
     name, meaning = (part.replace("|", "\\|") for part in (option.usage, option.described))
     return f"| `{name}` | {_with_code(meaning).replace('<', '&lt;')} |"
+
+
+def settings() -> dict[str, str]:
+    """Return the page of the files of settings: every entry of ``job.toml``, ``run.toml`` and ``site.toml``."""
+    parts = [
+        "# Settings",
+        "Made from the program itself. Entries of `job.toml` and `run.toml` have the names of the options of "
+        "`fedsynth simulate`, with `_` in place of `-`; `--set` is the table `[options]` and `--trust-set` the table "
+        "`[trust_options]`. [The page about policies](../policy.md) explains `[policy]`.",
+    ]
+    for title, kind in SETTINGS.items():
+        parts.append(f"## {title}")
+        parts.append(
+            "| entry | meaning |\n|---|---|\n" + "\n".join(setting(one, kind) for one in msgspec.structs.fields(kind))
+        )
+    return {"reference/settings.md": "\n\n".join(parts) + "\n"}
+
+
+def setting(field: msgspec.structs.FieldInfo, kind: type) -> str:
+    """Return the line of a field of a struct of settings."""
+    default = {} if field.default_factory is not msgspec.NODEFAULT else field.default
+    required = inspect.Parameter.empty if default is msgspec.NODEFAULT else default
+    text = texts(kind).get(field.name) or f"the section `[{field.name}]`"
+    described = Option(field.name, f"--{field.name}", field.type, required, text).described.replace("|", "\\|")
+    return f"| `{field.name}` | {_with_code(described).replace('<', '&lt;')} |"
 
 
 def _with_code(text: str) -> str:

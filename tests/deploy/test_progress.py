@@ -321,8 +321,8 @@ def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
     assert "is complete" in again.output
     nowhere = invoke(["deploy", "run", str(tmp_path / "nowhere")])
     assert "holds no job.toml" in nowhere.output
-    for name in ("status", "watch"):
-        assert "holds no job.toml" in invoke(["deploy", name, str(tmp_path)]).output
+    for options in ([], ["--watch"]):
+        assert "holds no job.toml" in invoke(["deploy", "status", tmp_path, *options]).output
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content_is_an_error(tmp_path):

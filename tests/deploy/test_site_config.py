@@ -997,7 +997,7 @@ def test_check_sends_and_charges_nothing(ready):
 def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tmp_path):
     config = load_site_config(ready)
     assert ask(config, "monday").code == ask(config, "tuesday").code == "answered"
-    shown = json.loads(fedsynth("site", "account", ready, "--json").stdout)
+    shown = json.loads(fedsynth("account", ready, "--json").stdout)
     assert [one["run"] for one in shown["open_runs"]] == ["monday", "tuesday"]
     assert shown["spent"]["rho"] == pytest.approx(0.002)
     (asked,) = shown["open_runs"][0]["questions"]
@@ -1006,29 +1006,27 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
         "bytes": open_account(config).kept()[charge["key"]]
     }
     assert asked["bytes"] > 100
-    said = fedsynth("site", "account", ready).stdout
+    said = fedsynth("account", ready).stdout
     assert "run monday: epsilon" in said
     assert f"{asked['key'][:12]}  step {asked['step']} (" in said
-    closed = fedsynth("site", "close", ready, "monday")
+    closed = fedsynth("account", ready, "--close", "monday")
     assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)
-    assert fedsynth("site", "close", ready, "sunday").returncode == 2
+    assert fedsynth("account", ready, "--close", "sunday").returncode == 2
 
     export = tmp_path / "audit.jsonl"
-    whole = json.loads(
-        fedsynth("audit", "--site", ready, "--export", export, "--noted", shown["head"], "--json").stdout
-    )
-    assert (whole["whole"], whole["rows"], whole["noted_at"]) == (True, 3, 2)
+    whole = json.loads(fedsynth("account", ready, "--export", export, "--noted", shown["head"], "--json").stdout)
+    assert (whole["intact"], whole["rows"], whole["noted_at"]) == (True, 3, 2)
     assert export.stat().st_mode & 0o777 == 0o600
     lines = export.read_bytes().splitlines(keepends=True)
-    assert fedsynth("audit", export, "--noted", whole["head"]).returncode == 0
+    assert fedsynth("account", export, "--noted", whole["head"]).returncode == 0
     export.write_bytes(b"".join(lines[:2]))
-    cut = fedsynth("audit", export, "--noted", whole["head"])
+    cut = fedsynth("account", export, "--noted", whole["head"])
     assert (cut.returncode, "cut off the end" in cut.stdout) == (8, True)
     export.write_bytes(lines[0] + lines[2])
-    assert "row 2" in fedsynth("audit", export).stdout
-    assert fedsynth("audit", export, "--site", ready).returncode == 2
-    assert fedsynth("audit").returncode == 2
-    assert fedsynth("audit", tmp_path / "none.jsonl").returncode == 2
+    assert "row 2" in fedsynth("account", export).stdout
+    assert fedsynth("account", export, "--close", "monday").returncode == 2
+    assert fedsynth("account").returncode == 2
+    assert fedsynth("account", tmp_path / "none.jsonl").returncode == 2
 
 
 def test_a_restored_backup_is_written_off_by_command(ready):
@@ -1036,17 +1034,17 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert ask(config, "known").code == "answered"
     account, seed = open_account(config), Keys(site_secret(config)).seed
     lost = str(AuditPosition.signed(seed, "north", 9, bytes(32)))
-    written = ("site", "account", ready, "--restored", lost, "--began", "unknown", "--json")
+    written = ("account", ready, "--restored", lost, "--began", "unknown", "--json")
     assert fedsynth(*written).returncode == 9
     done = json.loads(fedsynth(*written, "--yes").stdout)
-    assert done["row"] >= 10
+    assert done["rows"] >= 10
     spent, limit = account.spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho
     assert limit.price(spent) >= 2 * limit.rho * (1 - 1e-9)
     assert ask(config, "known", step=1).code == "refused"
-    assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
-    both = fedsynth("site", "account", ready, "--restored", lost, "--extract", "known")
-    assert (both.returncode, "give --restored first" in both.stderr) == (2, True)
+    assert fedsynth("account", ready, "--began", "unknown").returncode == 2
+    both = fedsynth("account", ready, "--restored", lost, "--extract", "known")
+    assert (both.returncode, "give one at a time" in both.stderr) == (2, True)
 
 
 def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
@@ -1067,7 +1065,7 @@ def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
         ),
         (str(held), "nothing is charged"),
     ):
-        done = fedsynth("site", "account", ready, "--restored", head)
+        done = fedsynth("account", ready, "--restored", head)
         assert (done.returncode != 0, says in done.stderr.replace("\n", " ")) == (True, True), (head, done.stderr)
     assert list(account.export()) == before
 

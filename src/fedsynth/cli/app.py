@@ -34,48 +34,23 @@ _DEPLOY = {
         "run": ("deploy.commands.operate:deploy_run", "Start or resume the run, and show its progress."),
         "status": (
             "deploy.commands.operate:deploy_status",
-            "Show the state of the last run or, with --all, of all runs.",
-        ),
-        "watch": (
-            "deploy.commands.operate:deploy_watch",
-            "Show the latest run on a live web page, served by this machine.",
+            "Show the state of the last run, of all runs, or live on a web page.",
         ),
         "stop": ("deploy.commands.operate:deploy_stop", "Stop the run; `fedsynth deploy run` resumes it."),
-    },
-    "Maintain": {
-        "backup": ("deploy.commands.keep:deploy_backup", "Back up the server: write its whole folder to one file."),
-        "restore": (
-            "deploy.commands.keep:deploy_restore",
-            "Restore the server's folder from a backup (checked first).",
-        ),
-        "purge": ("deploy.commands.operate:deploy_purge", "Delete all messages from the database of Flower's server."),
     },
 }
 _SITE = {
     "Join and answer": {
         "join": ("deploy.commands.enrol:site_join", "Join a federation, in two steps, by files from the coordinator."),
-        "check": ("deploy.commands.deploy:site_check", "Check that a site is ready to answer; nothing is sent."),
+        "check": ("deploy.commands.check:site_check", "Check that a site, or a machine that is to be one, is ready."),
         "serve": ("deploy.commands.deploy:site_serve", "Answer a federation's questions until stopped."),
-    },
-    "Privacy spending": {
-        "account": ("deploy.commands.deploy:site_account", "Show a site's privacy spending and its open runs."),
-        "close": ("deploy.commands.deploy:site_close", "Close a run for good at this site, and delete its data here."),
-    },
-    "Maintain": {
-        "backup": (
-            "deploy.commands.keep:site_backup",
-            "Back up a site: its record of spent budget, settings and keys.",
-        ),
-        "restore": ("deploy.commands.keep:site_restore", "Restore a site from a backup, which is checked first."),
     },
 }
 _COMPUTE = {
     "Commands": {
         "init": ("servers.commands:init", "Make a compute server's folder, keys and card (a file to send)."),
-        "pin": ("servers.commands:pin", "Trust the keys of the three compute servers, and no others."),
-        "agree": ("servers.commands:agree", "Agree to the terms and the sites of a federation."),
+        "agree": ("servers.commands:agree", "Agree to the three servers' cards, or to a federation's terms."),
         "serve": ("servers.commands:serve", "Answer the coordinator and the two other servers until stopped."),
-        "ledger": ("servers.commands:ledger", "List the questions that a server charged, and their privacy cost."),
     }
 }
 _SCHEMA = {
@@ -136,10 +111,14 @@ COMMANDS: Mapping[str, Mapping[str, tuple[Any, str]]] = {
             Together they release noisy tables. docs/compute-servers.md lists the steps in order.
             """,
         ),
+        "backup": ("deploy.commands.keep:backup", "Back up a site, or the server of a federation, to one file."),
+        "restore": (
+            "deploy.commands.keep:restore",
+            "Restore a site or a server from a backup (checked first).",
+        ),
     },
     "Check": {
-        "doctor": ("deploy.commands.check:doctor", "Check that this machine can join a federation."),
-        "audit": ("deploy.commands.check:audit", "Verify a site's record of its charges and refusals."),
+        "account": ("deploy.commands.check:account", "Show and verify what a site or a compute server has charged."),
         "prove": ("proof.commands:prove", "Recompute a run's privacy cost and check its records."),
     },
     "Research": {
@@ -155,8 +134,9 @@ it.
 
 _COMMON: Mapping[str, Any] = {
     "help_flags": ("--help", "--help-all"),
-    "version_flags": ("--version",),
-    "version": f"fedsynth {fedsynth.__version__}",
+    "version_flags": (),
+    "console": object(),  # texts are printed here: without one, cyclopts would import rich's for every help text
+    "error_console": object(),
     "result_action": "return_value",
     "suppress_keyboard_interrupt": False,
 }
@@ -210,6 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     with ExitStack() as resources, warnings.catch_warnings():
         _warnings_to_log()
         try:
+            if words == ["--version"]:
+                print(f"fedsynth {fedsynth.__version__}")
+                raise SystemExit(0)
             log, words = _log_file(words)
             if log is not None:
                 from fedsynth.cli.options import log_to

@@ -19,7 +19,7 @@ def prove(run: Path, /, *, extract: tuple[Path, ...] = (), identity: tuple[str, 
     Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
     privacy cost for one person, all recomputed from the questions asked and compared with the run's ledger, in which
     the server recorded them. With --extract, the sites' own records of their charges are compared too; a site makes its
-    extract with `fedsynth site account --extract RUN`. Without extracts, the sheet relies on the server's records
+    extract with `fedsynth account --extract RUN`. Without extracts, the sheet relies on the server's records
     alone.
 
     Exit codes: 0 everything agrees, 8 something does not.
@@ -35,7 +35,7 @@ def prove(run: Path, /, *, extract: tuple[Path, ...] = (), identity: tuple[str, 
     run
         Folder of a finished run: that of `fedsynth simulate`, or runs/NAME in the folder of a federation.
     extract
-        File with a site's own charges of this run, made there by `fedsynth site account --extract`; repeat it for
+        File with a site's own charges of this run, made there by `fedsynth account --extract`; repeat it for
         several sites. Without it, only the server's records are compared.
     identity
         Public identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its --extract must be

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import tomli_w
@@ -306,7 +306,7 @@ class Job(Settings, frozen=True):
         return f"{_MARK} = {FORMAT}\n{self.to_toml()}"
 
     @classmethod
-    def from_toml(cls, text: str, what: str = "the run file") -> Job:
+    def from_toml(cls, text: str, what: str = "the run file") -> Self:
         """Return the job that a TOML text describes; its section ``[made]``, a record of a finished run, is ignored.
 
         ``what`` names the text in error messages. Raises :class:`~fedsynth.errors.FedsynthError` for text that is not
@@ -324,7 +324,7 @@ class Job(Settings, frozen=True):
         return read_settings(cls, content, what)
 
     @classmethod
-    def load(cls, path: Path) -> Job:
+    def load(cls, path: Path) -> Self:
         """Read a job file; relative paths in it, which start at its folder, are made relative to the current directory.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a file that does not describe a job, and ``OSError``.
@@ -332,11 +332,11 @@ class Job(Settings, frozen=True):
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
-    def relative_to(self, folder: Path) -> Job:
+    def relative_to(self, folder: Path) -> Self:
         """Return the job as it must be written into a file in ``folder``: with relative paths that start there."""
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 
-    def _with_paths(self, moved: Callable[[str], str]) -> Job:
+    def _with_paths(self, moved: Callable[[str], str]) -> Self:
         """Return the job with its relative paths ``moved``."""
         paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
         found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}

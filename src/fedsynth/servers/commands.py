@@ -1,8 +1,9 @@
-"""The commands of a compute server: ``compute-server init|pin|agree|serve|ledger``."""
+"""The commands of a compute server: ``compute-server init|agree|serve``."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,7 @@ def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
 
     The card is the file card.toml in the folder, with the server's address, public keys and certificate, and no secret.
     Send it to the two other servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server
-    pin`. An existing key is kept.
+    agree`. An existing key is kept.
 
     Example:
 
@@ -48,25 +49,64 @@ def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
     )
 
 
-def pin(folder: Path, cards: tuple[Path, ...], /, *, fingerprint: tuple[str, ...] = (), json_: bool = False) -> None:
-    """Trust the keys of the three compute servers, and no others.
+def agree(
+    folder: Path,
+    files: tuple[Path, ...],
+    /,
+    *,
+    questions: Annotated[int, Meta(ge=1)] = 64,
+    public_sizes: bool = False,
+    fingerprint: tuple[str, ...] = (),
+    json_: bool = False,
+) -> None:
+    r"""Agree to the three servers' cards, or to a federation's terms.
 
-    Stores their three cards (files with each server's address and public keys) in your folder. From then on, your site
-    or server accepts these three servers only. Each server, each site and the coordinator must do this. Asks you to
-    compare the fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of
-    two servers would see the tables of all sites.
+    Given the three cards (files with each server's address and public keys), stores them in your folder: from then on,
+    your site or server accepts these three servers only. Each server, each site and the coordinator must do this. An
+    attacker who could replace the keys of two servers would see the tables of all sites: so you are asked to compare
+    the fingerprint of each card with that server's operator by phone.
 
-    Example:
+    Given any site's invitation and the coordinator's roster, makes a compute server agree to the terms of the
+    federation (the coordinator, the schema, the budget, and how many rows of one person are protected together) and to
+    its sites: it will answer this coordinator about these sites, within these terms, and nobody else. Compare the
+    fingerprint of the terms with the coordinator, and that of the roster with the sites. The first time, this makes the
+    server's ledger, the record of what it releases.
 
-      fedsynth compute-server pin /etc/fedsynth one.toml two.toml three.toml
+    Examples:
+
+      fedsynth compute-server agree /etc/fedsynth one.toml two.toml three.toml
+
+      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
+        roster.toml --questions 24
 
     Parameters
     ----------
     folder
         Folder of your compute server or site, or of the federation if you are its coordinator.
-    cards
-        The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order everywhere.
+    files
+        The three servers' cards, files card.toml made by `fedsynth compute-server init`, in the same order everywhere;
+        or the file of any site's invitation, which holds the terms, and the coordinator's file roster.toml, the list of
+        all sites with their keys.
+    questions
+        Largest number of questions that this server answers about one deposit of the sites' tables. The method aim
+        needs two for each of its rounds, and one more.
+    public_sizes
+        Accept that each site's number of rows is public. Give it if the coordinator's job.toml says public_sizes =
+        true, and only then: otherwise this server refuses all questions.
     """
+    if len(files) == 3:
+        _pin(folder, files, fingerprint, json_)
+    elif len(files) == 2:
+        _agree(folder, *files, questions, public_sizes, fingerprint, json_)
+    else:
+        raise errors.InvalidParameter(
+            "give the three servers' cards, or an invitation and the coordinator's roster.toml; there are "
+            f"{len(files)} files"
+        )
+
+
+def _pin(folder: Path, cards: Sequence[Path], fingerprint: Sequence[str], json_: bool) -> None:
+    """Store the cards of the three servers."""
     from fedsynth.servers.cards import SERVERS_FILE, ServerCards, card_fingerprint, load_card
     from fedsynth.servers.host import pin as pinned
 
@@ -83,44 +123,16 @@ def pin(folder: Path, cards: tuple[Path, ...], /, *, fingerprint: tuple[str, ...
     say(json_, {"servers": addresses}, f"Servers pinned in {folder / SERVERS_FILE}: {', '.join(addresses)}.")
 
 
-def agree(
+def _agree(
     folder: Path,
     invitation: Path,
     roster: Path,
-    /,
-    *,
-    questions: Annotated[int, Meta(ge=1)] = 64,
-    public_sizes: bool = False,
-    fingerprint: tuple[str, ...] = (),
-    json_: bool = False,
+    questions: int,
+    public_sizes: bool,
+    fingerprint: Sequence[str],
+    json_: bool,
 ) -> None:
-    r"""Agree to the terms and the sites of a federation.
-
-    The terms are the coordinator, the schema, the budget, and how many rows of one person are protected together. The
-    server will answer this coordinator about these sites, within these terms, and nobody else. Asks you to compare two
-    fingerprints by phone: that of the terms with the coordinator, that of the roster (the list of all sites with their
-    keys) with the sites. The first time, makes the server's ledger, the record of what it releases.
-
-    Example:
-
-      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
-        roster.toml --questions 24
-
-    Parameters
-    ----------
-    folder
-        Folder of the compute server, made by `fedsynth compute-server init`.
-    invitation
-        File of any site's invitation: it holds the terms of the federation.
-    roster
-        The coordinator's file roster.toml: the list of all sites with their keys.
-    questions
-        Largest number of questions that this server answers about one deposit of the sites' tables. The method aim
-        needs two for each of its rounds, and one more.
-    public_sizes
-        Accept that each site's number of rows is public. Give it if the coordinator's job.toml says public_sizes =
-        true, and only then: otherwise this server refuses all questions.
-    """
+    """Store the terms and the sites of a federation."""
     from fedsynth.servers.host import LEDGER, AgreedTerms, read_terms
     from fedsynth.servers.host import agree as agreed
 
@@ -177,21 +189,13 @@ def serve(folder: Path, /) -> None:
     answering.join()
 
 
-def ledger(folder: Path, /, *, json_: bool = False) -> None:
-    """List the questions that a server charged, and their privacy cost.
+def show_ledger(folder: Path, noted: str, json_: bool) -> None:
+    """Print the questions that a compute server charged, for ``fedsynth account``, which verifies its ledger.
 
-    The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
-    Also verifies the ledger's hash chain: every entry must follow from the one before it.
-
-    Example:
-
-      fedsynth compute-server ledger /etc/fedsynth-compute
-
-    Parameters
-    ----------
-    folder
-        Folder of the compute server, made by `fedsynth compute-server init`.
+    Costs are in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
     """
+    if noted:
+        raise errors.InvalidParameter("--noted is for sites and exported rows; a compute server's ledger has no head")
     from fedsynth.servers.host import charged_questions
 
     rows = charged_questions(folder)

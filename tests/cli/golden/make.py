@@ -111,7 +111,7 @@ MISTAKES: dict[str, str] = {
     "a deployment that does not exist": "deploy status federation",
     "a site that does not exist": "site check /nowhere",
     "an invitation that is not one": "site join people.toml site",
-    "an audit of nothing": "audit",
+    "an account of nothing": "account",
 }
 """What each mistake is, and a command that makes it in the folder that :func:`world` fills."""
 

@@ -1,13 +1,11 @@
-"""The commands that set up a deployment and run a site: ``deploy init``, ``site check|serve|account|close``."""
+"""The commands that set up a deployment and run a site: ``deploy init`` and ``site serve``."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import secrets
 import shlex
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,14 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from fedsynth import errors
 from fedsynth.cli.adapter import Fields
-from fedsynth.cli.options import check_text, confirm, log_to_stderr, say, serve_until_stopped
+from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
 from fedsynth.runs.job import Deployment, Job
 
 if TYPE_CHECKING:
-    from fedsynth.deploy.host.config import SiteConfig
-    from fedsynth.privacy.book_file import LostCharges
-
-_LISTED = 10  # questions of a run that `site account` prints
+    pass
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -107,34 +102,6 @@ def deploy_init(
 # A site's side
 
 
-def site_check(folder: Path, /, *, json_: bool = False) -> int:
-    """Check that a site is ready to answer; nothing is sent.
-
-    Checks the rows, the account (record of privacy spending), the policy (what the site may answer), keys and
-    certificates; each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready;
-    else that of the first failed check: 3 rows or schema do not fit, 4 no budget left, 8 anything else.
-
-    Example:
-
-      fedsynth site check /etc/fedsynth
-
-    Parameters
-    ----------
-    folder
-        Folder of the site, made by `fedsynth site join`; it holds site.toml.
-    """
-    from fedsynth.deploy.host.checks import check_site
-    from fedsynth.deploy.host.config import load_site_config
-
-    config = load_site_config(folder)
-    found = list(check_site(config))
-    code = next((one.code for one in found if one.state == "failure"), 0)
-    verdict = f"{config.name} is {'ready' if not code else 'NOT ready'}"
-    facts = {"name": config.name, "ready": not code, "checks": [one.to_json() for one in found]}
-    say(json_, facts, f"{check_text(found)}\n\n{verdict}")
-    return code
-
-
 def site_serve(
     folder: Path,
     /,
@@ -216,178 +183,3 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> No
         tell(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
     else:
         tell(f"There was nothing to answer in {home / 'requests'}.")
-
-
-def site_account(
-    folder: Path,
-    /,
-    *,
-    restored: str = "",
-    began: tuple[str, ...] = (),
-    yes: bool = False,
-    extract: str = "",
-    json_: bool = False,
-) -> None:
-    r"""Show a site's privacy spending and its open runs.
-
-    What is spent is the cost to one person of the stated unit: the largest that the policy has demanded so far. An open
-    run is one that is not closed yet (`fedsynth site close`); its last questions are listed with their keys (a key is
-    the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes that the
-    account holds for them, and all of them with --json. Also prints the head (last hash) of the audit,
-    the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
-    was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
-    last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every open run,
-    and every run given by --began, is charged the rest of its limit and closed. The command first prints these charges,
-    their sum and the account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit
-    code 9, unless --yes is given.
-
-    Examples:
-
-      fedsynth site account /etc/fedsynth
-
-      fedsynth site account /etc/fedsynth \
-        --restored 4711:aIWf...:9kQ2... --began 2026-05-02-9f31c0
-
-      fedsynth site account /etc/fedsynth \
-        --extract 2026-05-02-9f31c0 > north.json
-
-    Parameters
-    ----------
-    folder
-        Folder of the site, made by `fedsynth site join`; it holds site.toml.
-    restored
-        After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the site signed
-        it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open run up to its limit
-        and closes it. Without it, nothing is charged.
-    began
-        With --restored: name of a run that began after the backup was made, which is charged too: per_run in [policy]
-        of site.toml or, without that, the site's whole budget. Repeat it for several.
-    yes
-        With --restored: charge without asking, as a script needs.
-    extract
-        Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth prove`, and
-        nothing else.
-    """
-    from fedsynth.deploy.backup import lost_row
-    from fedsynth.deploy.host.checks import account_text
-    from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.host.state import open_account, site_secret
-    from fedsynth.privacy.cost import Budget, to_json
-    from fedsynth.proof.extract import extract as extract_of
-
-    if began and not restored:
-        raise errors.InvalidParameter("--began needs --restored: it names runs that began after the backup was made")
-    if yes and not restored:
-        raise errors.InvalidParameter("--yes needs --restored: nothing else is asked")
-    if extract and restored:
-        raise errors.InvalidParameter("--extract charges nothing: give --restored first, in a command of its own")
-    config = load_site_config(folder)
-    account = open_account(config)
-    if extract:
-        secret = site_secret(config, account)
-        print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
-        return
-    if restored:
-        policy, row = config.policy, lost_row(config, account, restored)
-        most = Budget.none() if policy.exact else policy.per_run or policy.budget
-        begun = dict.fromkeys(began, most)
-        lost = account.lost(begun, sampled=policy.samples)
-        _announce(config, lost, json_, asks=not yes)
-        account.restored(row, begun, sampled=policy.samples, announced=lost)
-    row, chain = account.head()
-    delta = config.policy.budget.delta
-    runs, lines = [], [f"{config.name}: {account_text(config, account)}"]
-    charges, kept = account.charges(), account.kept()
-    for run, idle in account.open_runs():
-        spent = account.spent(run)
-        asked = [
-            {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
-            | {"bytes": kept.get(charge["key"], 0)}
-            for charge in charges
-            if charge["run"] == run and "key" in charge
-        ]
-        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
-        runs.append({**facts, "questions": asked})
-        lines.append(
-            f"  run {run}: epsilon {spent.at(delta):.4g}, idle for {idle:.1f} of {config.policy.keep_runs_days:g} "
-            f"days, {len(asked)} questions" + (", the last of them:" if len(asked) > _LISTED else "")
-        )
-        lines += [
-            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
-            f"{one['bytes']:,} bytes"
-            for one in asked[-_LISTED:]
-        ]
-    repriced = None
-    with contextlib.suppress(errors.Refused):
-        repriced = account.spent_under(config.policy.change)
-    facts = {
-        "name": config.name,
-        "spent": to_json(account.spent()),
-        **to_json(account.change),
-        "repriced": to_json(repriced),
-        "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
-        "exact_releases": account.exact,
-        "open_runs": runs,
-        "row": row,
-        "head": chain.hex(),
-    }
-    say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
-
-
-def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
-    """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
-    from fedsynth.privacy.cost import ROUNDING, to_json
-
-    limit = config.policy.budget
-    unit = limit.measure
-    costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
-    before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
-    lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
-    for one, known, rest in costs:
-        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
-        lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
-    if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
-        lines.append(
-            "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
-            "this site's budget it counts for more than the limit (docs/policy.md)"
-        )
-    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
-    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
-    if asks and json_:
-        runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
-        facts = {"name": config.name, "charged": False, "runs": runs}
-        say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
-        raise SystemExit(9)
-    if not json_:
-        print("\n".join(lines))
-    if asks and not (sys.stdin.isatty() and confirm("Charge this?")):
-        raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")
-
-
-def site_close(folder: Path, run: str, /, *, json_: bool = False) -> None:
-    """Close a run for good at this site, and delete its data here.
-
-    Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
-    rows, unless another open run uses the same copy. What the run has spent of the privacy budget stays spent. A closed
-    run gets no more answers and cannot resume. While `fedsynth site serve` runs, it closes the runs that have asked
-    nothing for keep_runs_days (in [policy] of site.toml, default 14).
-
-    Example:
-
-      fedsynth site close /etc/fedsynth 2026-05-02-9f31c0
-
-    Parameters
-    ----------
-    folder
-        Folder of the site, made by `fedsynth site join`; it holds site.toml.
-    run
-        Name of the run, as `fedsynth site account` lists it.
-    """
-    from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.host.rows import close_run
-    from fedsynth.deploy.host.state import open_account
-
-    config = load_site_config(folder)
-    questions = close_run(config, open_account(config), run)
-    asked = f"closed {run}, which asked {questions} questions" if questions else f"{run} was closed before this command"
-    say(json_, {"run": run, "questions": questions}, asked)
