@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from fedsynth.runs.job import Job
 from fedsynth.settings import read_settings, texts
 
 PLUGIN = '''
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -50,7 +50,7 @@ def plugin(tmp_path, monkeypatch):
 
 
 def test_one_field_is_an_option_an_entry_and_a_line_of_the_reference(plugin):
-    made = []
+    made: list[Any] = []
 
     def command(job: partial[Job]) -> None:
         """Make a job."""
