@@ -88,6 +88,8 @@ class Option:
         )
         if self.default is REQUIRED:
             return inspect.Parameter(self.name, place, annotation=Annotated[kind, told])
+        if kind is bool:
+            return inspect.Parameter(self.name, place, default=False, annotation=Annotated[kind, told])
         return inspect.Parameter(self.name, place, default=None, annotation=Annotated[kind | None, told])
 
     @property

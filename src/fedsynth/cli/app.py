@@ -193,6 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             if words == ["--version"]:
                 print(f"fedsynth {fedsynth.__version__}")
                 raise SystemExit(0)
+            if words == ["--install-completion"]:
+                print(f"installed in {app.install_completion(add_to_startup=True)}; open a new shell to use it")
+                raise SystemExit(0)
             log, words = _log_file(words)
             if log is not None:
                 from fedsynth.cli.options import log_to

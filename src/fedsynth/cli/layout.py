@@ -36,6 +36,7 @@ _OPTIONS = [
         "without this option so does the traceback of a bug.",
     ),
     ("--version", "Print the version of fedsynth and stop."),
+    ("--install-completion", "Teach your shell to complete commands and options, and stop."),
     ("--help", "Show this text, or after the name of a command that command's, and stop."),
 ]
 

@@ -92,8 +92,11 @@ def evaluate(
         Real rows from which the synthetic table was made: CSV or Parquet file.
     synthetic
         Synthetic rows to score: CSV file (RFC 4180, as fedsynth and pandas write it) or Parquet file.
+    schema
+        Schema file (TOML) of the tables: name, kind and public bounds or categories of each column. Required.
     out
         Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are left alone.
+        Required.
     holdout
         Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left out, and
         other scores use parts of the real rows in its place.
