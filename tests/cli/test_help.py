@@ -184,11 +184,11 @@ def test_an_option_of_several_commands_has_one_help_text():
     # These differ in meaning: sites by number or by name, a hold-out by share or by file, rows to draw or to expect,
     # repeats of splits or of dry runs, a run's name or files, one JSON object or one to a line, keys or files in the
     # place of others, an output that is a file, a folder, or a folder whose results grow, a seed of a run, of scores or
-    # of rows, a column to predict or one to split by, a site to check or to audit, a whole output or some of its files
-    # to replace, a title and an owner that are new or may have been given before, a table for spreadsheets in place of
-    # the table or beside it.
+    # of rows, a column to predict or one to split by, a database to purge at once or at the end, a whole output or some
+    # of its files to replace, a title and an owner that are new or may have been given before, a table for spreadsheets
+    # in place of the table or beside it.
     meanings = {"--sites", "--holdout", "--rows", "--repeats", "--extract", "--json", "--replace", "--out", "--seed"}
-    meanings |= {"--target", "--site", "--superlink", "--root-certificates", "--public-sizes", "--force"}
+    meanings |= {"--target", "--database", "--superlink", "--root-certificates", "--public-sizes", "--force"}
     meanings |= {"--title", "--owner", "--spreadsheet-safe"}
     # These differ in what may be given, and in what happens without them.
     needs = {"--schema", "--epsilon", "--delta", "--method", "--data"}

@@ -413,9 +413,15 @@ def test_a_server_is_put_back_whole(tmp_path, capsys):
         assert database.execute("SELECT name FROM nodes").fetchall() == [("north",)]
 
 
-def test_a_backup_is_put_back_by_the_command_of_its_kind(config, tmp_path):
+def test_a_backup_is_put_back_as_what_it_is_of(config, tmp_path):
     back_up_site(config, tmp_path / "backup")
-    with pytest.raises(FedsynthError, match="`fedsynth restore`"):
+    with pytest.raises(FedsynthError, match="is the backup of a site, not of a server"):
         restore_server(tmp_path / "backup", tmp_path / "new")
+    assert command("restore", tmp_path / "backup", tmp_path / "new") == 0
+    assert (tmp_path / "new" / "site.toml").is_file()
+    (tmp_path / "text").write_text("no backup")
+    assert command("restore", tmp_path / "text", tmp_path / "other") == 8
+    assert not (tmp_path / "other").exists()
+    assert command("backup", tmp_path, tmp_path / "third", "--with-rows") == 2
     with pytest.raises(FedsynthError, match=SECRET_FILE):
         back_up_server(config.folder, tmp_path / "server.backup")
