@@ -1,14 +1,18 @@
-"""The command line in processes forked from one that has imported fedsynth, so that none waits for imports."""
+"""The command line in this process, and in processes forked from one that has imported fedsynth."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 from fedsynth.cli.app import main
 
@@ -22,6 +26,28 @@ _FORKS.set_forkserver_preload(
         *("jinja2", "pandas", "pyarrow.csv", "pyarrow.parquet", "scipy.stats", "sklearn.ensemble"),
     ]
 )
+
+
+@dataclass(frozen=True)
+class Invoked:
+    """What a command did: its exit code and what it printed, to standard output and to standard error."""
+
+    exit_code: int
+    output: str
+
+
+def invoke(arguments: Sequence[object], answers: str = "") -> Invoked:
+    """Run a command in this process, whose questions get these answers."""
+    said = io.StringIO()
+    with (
+        contextlib.redirect_stdout(said),
+        contextlib.redirect_stderr(said),
+        mock.patch("sys.stdin", io.StringIO(answers)),
+    ):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            return Invoked(int(ended.code or 0), said.getvalue())
 
 
 def fedsynth(

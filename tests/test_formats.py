@@ -294,7 +294,7 @@ def test_the_command_line_says_it_in_one_line(name, root, capsys):
     path = only(root, one.path)
     path.write_bytes(one.other(path.read_bytes()))
     with pytest.raises(SystemExit) as stopped:
-        main(["site", "account", str(root / "site")])
+        main(["account", str(root / "site")])
     assert stopped.value.code in (2, 8)
     said = capsys.readouterr().err
     assert said.startswith("fedsynth: ")

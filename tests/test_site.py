@@ -13,7 +13,14 @@ from tests.pages import blocks, pages_that_run
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-GENERATED = ("reference/commands", "reference/exit-codes", "reference/api", "proofs/generated/", "results/")
+GENERATED = (
+    "reference/commands",
+    "reference/exit-codes",
+    "reference/settings",
+    "reference/api",
+    "proofs/generated/",
+    "results/",
+)
 """Pages that ``make html`` writes, by how their names begin."""
 SHOWN = {"simulate_sites.py": "differentially private"}
 """Examples that no page runs, and what each prints; ``make html`` runs the others."""

@@ -1,7 +1,7 @@
-"""Pages that are made from the source: commands from typer, proofs and the API from docstrings, exit codes, results.
+"""Pages that are made from the source: commands from their functions, settings, proofs, the API, exit codes, results.
 
-They lie in ``reference/commands``, ``reference/api.rst``, ``proofs/generated`` and ``results``, which git ignores. A
-page that would not change is left as it is, so that Sphinx does not read it again.
+They lie in ``reference/commands``, ``reference/settings.md``, ``reference/api.rst``, ``proofs/generated`` and
+``results``, which git ignores. A page that would not change is left as it is, so that Sphinx does not read it again.
 """
 
 from __future__ import annotations
@@ -15,23 +15,39 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
-import click
 import msgspec
-import typer
 from benchmarks.pages import result_pages
+from cyclopts import App
 
 import fedsynth
 from fedsynth import datasets, errors
+from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
+from fedsynth.cli.layout import Command, help_text
+from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
+from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
 from fedsynth.privacy import release
+from fedsynth.runs.job import Deployment, Job
+from fedsynth.settings import texts
 
 ROOT = Path(__file__).parents[2]
 
 
+SETTINGS: Mapping[str, type[msgspec.Struct]] = {
+    "`job.toml` and `run.toml`": Job,
+    "`job.toml`: `[deployment]`": Deployment,
+    "`site.toml`: `[site]`": SiteSection,
+    "`site.toml`: `[source]`": SourceSection,
+    "`site.toml`: `[flower]`": FlowerSection,
+    "`site.toml`: `[coordinator]`": CoordinatorSection,
+    "`site.toml`: `[policy]`": PolicySection,
+}
+
+
 def write_all(docs: Path) -> None:
     """Write every generated page below ``docs``, and delete those of earlier builds that are made no more."""
-    pages = {**commands(), **api(), **exit_codes(), **proofs(), **result_pages()}
+    pages = {**commands(), **settings(), **api(), **exit_codes(), **proofs(), **result_pages()}
     for folder in ("reference/commands", "proofs/generated", "results"):
         for old in (docs / folder).glob("*.md"):
             if old.relative_to(docs).as_posix() not in pages:
@@ -106,51 +122,73 @@ def _escaped(line: str) -> str:
 
 def commands() -> dict[str, str]:
     """Return a page for each command, with the commands of a group on one page."""
-    root = typer.main.get_command(app)
-    assert isinstance(root, click.Group)
+    found = {name: one for name, one in app.resolved_commands().items() if not name.startswith("-")}
     pages = {}
-    for name, command in root.commands.items():
-        context = click.Context(command, info_name=f"fedsynth {name}")
-        parts = [f"# fedsynth {name}", *_command(command, context)]
-        for inner_name, inner in command.commands.items() if isinstance(command, click.Group) else ():
-            inside = click.Context(inner, info_name=f"fedsynth {name} {inner_name}")
-            parts += [f"## fedsynth {name} {inner_name}", *_command(inner, inside)]
+    for name, one in found.items():
+        parts = [f"# fedsynth {name}", *_command(f"fedsynth {name}", one)]
+        for inner in one:
+            if not inner.startswith("-"):
+                parts += [f"## fedsynth {name} {inner}", *_command(f"fedsynth {name} {inner}", one[inner])]
         pages[f"reference/commands/{name}.md"] = "\n\n".join(parts) + "\n"
-    lines = [f"| [`fedsynth {name}`](commands/{name}.md) | {_first(one)} |" for name, one in root.commands.items()]
+    lines = [f"| [`fedsynth {name}`](commands/{name}.md) | {_first(one)} |" for name, one in found.items()]
     head = (
         "# Commands\n\nMade from the program itself, like the text of `--help`. Tables and explanations that concern "
     )
     head += (
         "several commands are on [the page about the command line](../cli.md).\n\n| command | what it does |\n|---|---|"
     )
-    tree = "```{toctree}\n:hidden:\n\n" + "".join(f"commands/{name}\n" for name in root.commands) + "```\n"
+    tree = "```{toctree}\n:hidden:\n\n" + "".join(f"commands/{name}\n" for name in found) + "```\n"
     pages["reference/commands.md"] = "\n".join([head, *lines, "", tree])
     return pages
 
 
-def _first(command: click.Command) -> str:
-    return " ".join((command.help or "").partition("\n\n")[0].split()).replace("|", "\\|")
+def _first(one: App) -> str:
+    return " ".join(one.help.partition("\n")[0].split()).replace("|", "\\|")
 
 
-def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    usage = " ".join([context.info_name or "", *command.collect_usage_pieces(context)])
-    yield f"```console\n{usage}\n```"
-    text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", (command.help or "").replace("\b\n", ""), maxsplit=1)
+def _command(path: str, one: App) -> Iterator[str]:
+    usage = help_text(path, one).partition("\n\n")[0]
+    yield f"```console\n{usage.removeprefix('Usage: ')}\n```"
+    command = one.default_command
+    text = help_of(command.function) if isinstance(command, Command) else inspect.cleandoc(one.help)
+    text, _, examples = re.split(r"(\n\nExamples?:\n\n|\Z)", text, maxsplit=1)
     yield _with_code(text)
     if examples:
         shown = [" ".join(block.split()) for block in re.split(r"\n\s*\n|\n(?=\s*fedsynth )", examples)]
         yield "```console\n" + "\n".join(f"$ {line}" for line in shown if line) + "\n```"
-    described = [line for one in command.get_params(context) if (line := _parameter(one, context))]
+    described = [_parameter(option) for option in command.options] if isinstance(command, Command) else []
     if described:
         yield "| option or argument | meaning |\n|---|---|\n" + "\n".join(described)
 
 
-def _parameter(one: click.Parameter, context: click.Context) -> str:
-    record = one.get_help_record(context)
-    if record is None or (isinstance(one, click.Option) and one.name == "help"):
-        return ""
-    name, meaning = (" ".join(part.split()).replace("|", "\\|") for part in record)
+def _parameter(option: Option) -> str:
+    name, meaning = (part.replace("|", "\\|") for part in (option.usage, option.described))
     return f"| `{name}` | {_with_code(meaning).replace('<', '&lt;')} |"
+
+
+def settings() -> dict[str, str]:
+    """Return the page of the files of settings: every entry of ``job.toml``, ``run.toml`` and ``site.toml``."""
+    parts = [
+        "# Settings",
+        "Made from the program itself. Entries of `job.toml` and `run.toml` have the names of the options of "
+        "`fedsynth simulate`, with `_` in place of `-`; `--set` is the table `[options]` and `--trust-set` the table "
+        "`[trust_options]`. [The page about policies](../policy.md) explains `[policy]`.",
+    ]
+    for title, kind in SETTINGS.items():
+        parts.append(f"## {title}")
+        parts.append(
+            "| entry | meaning |\n|---|---|\n" + "\n".join(setting(one, kind) for one in msgspec.structs.fields(kind))
+        )
+    return {"reference/settings.md": "\n\n".join(parts) + "\n"}
+
+
+def setting(field: msgspec.structs.FieldInfo, kind: type) -> str:
+    """Return the line of a field of a struct of settings."""
+    default = {} if field.default_factory is not msgspec.NODEFAULT else field.default
+    required = inspect.Parameter.empty if default is msgspec.NODEFAULT else default
+    text = texts(kind).get(field.name) or f"the section `[{field.name}]`"
+    described = Option(field.name, f"--{field.name}", field.type, required, text).described.replace("|", "\\|")
+    return f"| `{field.name}` | {_with_code(described).replace('<', '&lt;')} |"
 
 
 def _with_code(text: str) -> str:

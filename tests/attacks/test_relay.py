@@ -124,7 +124,7 @@ def test_b08_a_backup_is_noticed_by_what_the_site_signed_and_the_log_has_the_who
     seen = ask(asked, question()).seen
     refused = reply_of(backed_up, question(step=1), seen)
     assert read(backed_up, question(step=1), refused).code == "refused"
-    assert f"fedsynth site account FOLDER --restored {seen}" in caplog.text
+    assert f"fedsynth account FOLDER --restored {seen}" in caplog.text
     assert f'"lacking":"{seen}"' in list(backed_up.account.export())[-1]
     assert AuditPosition.parse(str(seen)).verified("north", Keys(asked.secret).identity)
 

@@ -60,7 +60,7 @@ def test_b07_the_trust_trusted_needs_a_yes_by_name_in_the_policy():
         assert "secure, local or three-servers" in str(said.value)
     with pytest.raises(InvalidParameter, match="exact counts, over any columns, to the coordinator"):
         Policy(BUDGET, {"trusted": TrustedServer()})
-    with pytest.raises(InvalidParameter, match="must be true or false"):
+    with pytest.raises(InvalidParameter, match="expected true or false, not 'yes'"):
         policy_from_toml({**LIMITS, "coordinator_sees_exact_counts": "yes"})
     assert policy_from_toml({**LIMITS, "coordinator_sees_exact_counts": True}).coordinator_sees_exact_counts
     for other in ("local", "secure", "three-servers"):

@@ -390,20 +390,20 @@ def test_an_extract_states_each_cost_as_asked_and_the_total_as_charged():
 
 
 def test_the_steward_is_told_whom_a_total_is_for(tmp_path):
-    """`site account` and `site check` price the total for the policy as it is now, before any question comes."""
+    """`account` and `site check` price the total for the policy as it is now, before any question comes."""
     folder = tmp_path / "north"
     config = deployed(folder, frame(), budget={"epsilon": 1.0, "delta": DELTA}, answer_every=0.0)
     message = question(release=Gaussian(HALF))
     answer(config, [sealed(message)])
     assert open_account(config).spent().rho == HALF
-    said = fedsynth("site", "account", folder).stdout
+    said = fedsynth("account", folder).stdout
     assert "for persons with up to 1 row at 1 site, rows added or removed" in said
     text = (folder / "site.toml").read_text()
     (folder / "site.toml").write_text(text.replace("[policy]\n", "[policy]\nunit = { rows = 5 }\n"))
-    said = fedsynth("site", "account", folder).stdout
+    said = fedsynth("account", folder).stdout
     assert "for persons with up to 5 rows at 1 site, rows added or removed, as [policy] demands now" in said
     assert "it is epsilon = 3.95" in said
-    shown = json.loads(fedsynth("site", "account", folder, "--json").stdout)
+    shown = json.loads(fedsynth("account", folder, "--json").stdout)
     assert (shown["unit"], shown["neighbours"]) == ({"rows": 1, "sites": 1}, "add-remove")
     assert shown["repriced"]["rho"] == pytest.approx(12.5 * RUN.rho)
     found = json.loads(fedsynth("site", "check", folder, "--json").stdout)

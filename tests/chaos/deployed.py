@@ -473,7 +473,7 @@ class DeployedWorld(FlowerWorld):
         """Delete the messages as docs/deploy.md says where no ``deploy run`` saw the end, or could not delete them."""
 
         def purged() -> bool:
-            process = self.deploy("purge", self.home, "--database", str(self.folder / "state.db"))
+            process = self.deploy("stop", self.home, "--purge", "--database", str(self.folder / "state.db"))
             _, said = process.communicate(timeout=120)
             assert process.returncode == 0 or "a run is going on" in said, said
             return process.returncode == 0

@@ -33,6 +33,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from tests.attacks.world import SCHEMA, answer_in, table
 from tests.deploy.flower_world import RUN, SEED, lay_out, product, simulated
@@ -495,7 +496,7 @@ def _go_on(process: Any) -> None:
 def undisturbed(setup: Setup, folder: Path) -> tuple[bytes, bytes]:
     """Return model and rows of the same run without faults: those of the seeded simulation."""
     job = Job(setup.method, BUDGET.epsilon, BUDGET.delta, trust=setup.trust, trust_options=setup.trust_options)
-    job = Job(**{**vars(job), "options": METHODS[setup.method]})
+    job = msgspec.structs.replace(job, options=METHODS[setup.method])
     home = folder / f"undisturbed-{setup.method}-{setup.trust}-{setup.sites}-{setup.min_sites}"
     # The sites read their rows from files, whose numbers were drawn from the bins of these.
     tables = {name: SCHEMA.encode(SCHEMA.decode(of, np.random.default_rng(0))) for name, of in setup.tables().items()}

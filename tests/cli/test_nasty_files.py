@@ -315,7 +315,7 @@ READERS: dict[str, tuple[str, list[str]]] = {
     "scores": ("scores.json", ["report", "FOLDER"]),
     "a run": ("run.toml", ["report", "FOLDER"]),
     "a site": ("site.toml", ["site", "check", "FOLDER"]),
-    "audit rows": ("a.jsonl", ["audit", "FILE", "--noted", "00"]),
+    "audit rows": ("a.jsonl", ["account", "FILE", "--noted", "00"]),
 }
 
 

@@ -1,4 +1,4 @@
-"""``fedsynth plan`` and ``doctor`` as their users meet them: real files, sockets and certificates."""
+"""``fedsynth plan`` and ``site check`` as their users meet them: real files, sockets and certificates."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_what_nobody_can_advise_on_says_why(schema, changes, code, says):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# fedsynth doctor: a TLS server with each kind of certificate
+# fedsynth site check: a TLS server with each kind of certificate
 
 
 def authority(name: str, days: int = 400) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -500,14 +500,14 @@ def test_the_command_says_what_to_mend_and_fails_only_on_failures(tmp_path, fede
     state.mkdir(0o700)
     with serving(server_files(tmp_path, signer, "localhost", -1, 90)) as port:
         link = ["--superlink", f"localhost:{port}", "--root-certificates", roots]
-        fit = answer("doctor", *link, "--state", state)
-        assert fit["fit"]
+        fit = answer("site", "check", *link, "--state", state)
+        assert fit["ready"]
         assert {one["name"]: one["state"] for one in fit["checks"]}["certificate"] == "ok"
         (tmp_path / "key").touch(0o644)
-        bad = answer("doctor", *link, "--private", tmp_path / "key", code=8)
-    assert not bad["fit"]
+        bad = answer("site", "check", *link, "--private", tmp_path / "key", code=8)
+    assert not bad["ready"]
     assert [one["name"] for one in bad["checks"] if one["state"] == "failure"] == ["private file key"]
-    gone = fedsynth("doctor", *link)
+    gone = fedsynth("site", "check", *link)
     assert gone.returncode == 8
     assert "-> is it running" in gone.stdout
 
@@ -535,7 +535,7 @@ def test_what_a_sites_own_file_names_is_what_is_checked(tmp_path, federation_ca)
             """
         )
         (tmp_path / "state").mkdir(0o755)
-        told = answer("doctor", "--site", tmp_path, code=8)
+        told = answer("site", "check", tmp_path, "--machine", code=8)
     found = {one["name"]: one["state"] for one in told["checks"]}
     assert (found["certificate"], found["root certificates"], found["state folder"]) == ("ok", "ok", "failure")
     assert (found["account and secret"], found["node key"]) == ("warning", "warning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -111,7 +112,7 @@ def test_a_run_writes_the_copy_beside_its_table(tmp_path, format_):
     job = Job("oneshot", 5.0, 1e-6, data=str(tmp_path / "rows.csv"), schema=str(tmp_path / "s.toml"), sites=1)
     run_simulated(job, tmp_path / "plain")
     assert not (tmp_path / "plain" / "synthetic-spreadsheet.csv").exists()
-    safe = Job(**{**vars(job), "format": format_, "spreadsheet_safe": True})
+    safe = msgspec.structs.replace(job, format=format_, spreadsheet_safe=True)
     run_simulated(safe, tmp_path / "run")
     copy = cells(tmp_path / "run" / "synthetic-spreadsheet.csv")
     assert "'=1+1" in copy

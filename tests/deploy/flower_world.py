@@ -7,19 +7,20 @@ and ``federate(..., seed=SEED)`` must give the same bits.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tomli_w
+from msgspec.structs import replace
 
 from fedsynth import __version__
 from fedsynth.deploy.certificates import Authority
@@ -187,7 +188,7 @@ def simulated(
     )
     name = next(known.name for known in all_methods() if type(method) is known.kind)
     agreed = Agreement.of(federation.terms, len(tables), name, method, federation.agreement.roster)
-    federation = replace(federation, agreed=agreed)
+    federation = dataclasses.replace(federation, agreed=agreed)
     if public_sizes:
         federation.public_sizes()  # a deployed server has to ask for them
     synthesizer = method.fit(federation)

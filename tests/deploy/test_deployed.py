@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,12 @@ def deployed(folder: Path, job: Job, trust: Trust, plan: Agreement, patch: pytes
     key = Keys(SECRET).public
     sites = [Site(name, random_table(80, at), policy, Book(), SITE_SECRETS[name], key) for at, name in enumerate(NAMES)]
     assert job.deployment is not None
-    return replace(job, deployment=replace(job.deployment, plan=plan.digest)), InProcess(sites)
+    return structs.replace(job, deployment=structs.replace(job.deployed, plan=plan.digest)), InProcess(sites)
 
 
 @pytest.mark.parametrize("trust", [LocalNoise(), TrustedServer()], ids=["local", "trusted"])
 def test_the_statement_of_a_planned_run_is_by_exact_accounting_where_the_plan_is_at_hand(trust, tmp_path, monkeypatch):
-    job = replace(JOB, trust=trust.name)
+    job = structs.replace(JOB, trust=trust.name)
     plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")
@@ -80,12 +79,12 @@ def test_a_run_under_a_plan_needs_its_file_and_is_run_as_it_was_planned(tmp_path
     plan.save(tmp_path / "plan.toml")
     for changes in ({"method": "aim"}, {"trust": "trusted"}, {"rows_per_person": 2}):
         with pytest.raises(FedsynthError, match="run the job as it was planned"):
-            run_deployed(replace(job, **changes), tmp_path, sites)
+            run_deployed(structs.replace(job, **changes), tmp_path, sites)
     assert all(not site.account.charges() for site in sites._sites.values())
 
 
 def test_a_plan_with_private_picks_has_the_limit_as_its_guarantee(tmp_path, monkeypatch):
-    trust, job = LocalNoise(), replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
+    trust, job = LocalNoise(), structs.replace(JOB, method="flaim", options={"rounds": 2, "rate": 1.0})
     plan = planned(job)
     job, sites = deployed(tmp_path, job, trust, plan, monkeypatch)
     plan.save(tmp_path / "plan.toml")

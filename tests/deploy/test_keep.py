@@ -97,20 +97,20 @@ def test_an_older_backup_refuses_until_the_difference_is_written_off(config, tmp
     """What the coordinator saw and the backup does not know is charged in full by the command that restore prints."""
     ask(config, question())
     backup = tmp_path / "backup"
-    assert command("site", "backup", config.folder, backup) == 0
+    assert command("backup", config.folder, backup) == 0
     lost = ask(config, question(step=1))
     config.account.write_bytes(b"\0" * 100)
-    assert command("site", "restore", backup, config.folder) == 8
+    assert command("restore", backup, config.folder) == 8
     assert "--replace" in capsys.readouterr().err
     capsys.readouterr()
-    assert command("site", "restore", backup, config.folder, "--replace", "--json") == 0
+    assert command("restore", backup, config.folder, "--replace", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     kept = [Path(path) for path in facts["aside"] if "account.sqlite" in path]
     assert [path.read_bytes() for path in kept] == [b"\0" * 100]
     assert (facts["row"], facts["name"]) == (1, "north")
     assert ask(config, question(step=2), lost.seen).code == "refused"
     assert open_account(config).spent().rho == pytest.approx(question().head.release.cost(Norms(1, 1)).rho)
-    assert command("site", "account", config.folder, "--restored", lost.seen, "--yes") == 0
+    assert command("account", config.folder, "--restored", lost.seen, "--yes") == 0
     account = open_account(config)
     assert config.policy.budget.price(account.spent()) >= config.policy.budget.rho * (1 - 1e-9)
     assert account.verify().wrong == ""
@@ -126,14 +126,14 @@ def test_what_a_restored_backup_is_charged_is_said_first_and_no_more_is_charged(
     for run in ("one", "two", "three", "complete"):
         assert ask(config, question(run=run)).code == "answered"
     close_run(config, open_account(config), "complete")
-    assert command("site", "backup", config.folder, tmp_path / "backup") == 0
+    assert command("backup", config.folder, tmp_path / "backup") == 0
     known = open_account(config).spent().rho
     ask(config, question(run="later"))
     last = ask(config, question(run="one", step=1)).seen
-    assert command("site", "restore", tmp_path / "backup", config.folder, "--replace") == 0
+    assert command("restore", tmp_path / "backup", config.folder, "--replace") == 0
     assert ask(config, question(run="two", step=2), last).code == "refused"
     before = open_account(config).head()
-    written = ("site", "account", config.folder, "--restored", last, "--began", "later")
+    written = ("account", config.folder, "--restored", last, "--began", "later")
     capsys.readouterr()
     assert command(*written) == 9  # nobody can be asked here
     told = capsys.readouterr()
@@ -162,9 +162,9 @@ def test_a_write_off_that_may_be_of_training_rises_as_announced_too(tmp_path, ca
     config = deployed(tmp_path / "north", frame(), **limits)
     ask(config, question())
     lost = str(AuditPosition.signed(Keys(site_secret(config)).seed, "north", 9, bytes(32)))
-    assert command("site", "account", config.folder, "--restored", lost, "--json") == 9
+    assert command("account", config.folder, "--restored", lost, "--json") == 9
     after = json.loads(capsys.readouterr().out)["after"]
-    assert command("site", "account", config.folder, "--restored", lost, "--yes") == 0
+    assert command("account", config.folder, "--restored", lost, "--yes") == 0
     said, spent = capsys.readouterr().out, open_account(config).spent()
     assert after["curve"] == list(spent.curve)
     assert "what is lost may be training" in said
@@ -185,11 +185,11 @@ def test_what_was_not_announced_is_not_charged(config):
 
 def test_restore_says_the_next_command(config, tmp_path, capsys):
     ask(config, question())
-    command("site", "backup", config.folder, tmp_path / "backup")
+    command("backup", config.folder, tmp_path / "backup")
     capsys.readouterr()
-    assert command("site", "restore", tmp_path / "backup", tmp_path / "new") == 0
+    assert command("restore", tmp_path / "backup", tmp_path / "new") == 0
     said = capsys.readouterr().out
-    assert f"fedsynth site account {tmp_path / 'new'} --restored ENTRY --began RUN" in said
+    assert f"fedsynth account {tmp_path / 'new'} --restored ENTRY --began RUN" in said
     assert "not above 1, nothing is missing" in said
 
 
@@ -294,7 +294,7 @@ def test_what_lies_elsewhere_is_named(config, tmp_path, capsys):
     file = config.folder / "site.toml"
     (config.folder / "schema.toml").rename(tmp_path / "agreed.toml")
     file.write_text(file.read_text().replace('"schema.toml"', f'"{tmp_path / "agreed.toml"}"'))
-    assert command("site", "backup", config.folder, tmp_path / "backup") == 0
+    assert command("backup", config.folder, tmp_path / "backup") == 0
     assert f"not included, since it is outside the folder: {tmp_path / 'agreed.toml'}" in capsys.readouterr().out
 
 
@@ -401,11 +401,11 @@ def test_a_server_is_put_back_whole(tmp_path, capsys):
         database.execute("CREATE TABLE nodes (name)")
         database.execute("INSERT INTO nodes VALUES ('north')")
         database.commit()
-        assert command("deploy", "backup", root, tmp_path / "backup") == 0
+        assert command("backup", root, tmp_path / "backup") == 0
     assert (tmp_path / "backup").stat().st_mode & 0o777 == 0o600
-    assert command("deploy", "restore", tmp_path / "backup", root) == 8
+    assert command("restore", tmp_path / "backup", root) == 8
     assert "move it away" in capsys.readouterr().err
-    assert command("deploy", "restore", tmp_path / "backup", tmp_path / "new") == 0
+    assert command("restore", tmp_path / "backup", tmp_path / "new") == 0
     found = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
     assert found == {*files, SECRET_FILE, "server/superlink.db"}
     assert {name: (tmp_path / "new" / name).read_text() for name in files} == files
@@ -413,9 +413,15 @@ def test_a_server_is_put_back_whole(tmp_path, capsys):
         assert database.execute("SELECT name FROM nodes").fetchall() == [("north",)]
 
 
-def test_a_backup_is_put_back_by_the_command_of_its_kind(config, tmp_path):
+def test_a_backup_is_put_back_as_what_it_is_of(config, tmp_path):
     back_up_site(config, tmp_path / "backup")
-    with pytest.raises(FedsynthError, match="`fedsynth site restore`"):
+    with pytest.raises(FedsynthError, match="is the backup of a site, not of a server"):
         restore_server(tmp_path / "backup", tmp_path / "new")
+    assert command("restore", tmp_path / "backup", tmp_path / "new") == 0
+    assert (tmp_path / "new" / "site.toml").is_file()
+    (tmp_path / "text").write_text("no backup")
+    assert command("restore", tmp_path / "text", tmp_path / "other") == 8
+    assert not (tmp_path / "other").exists()
+    assert command("backup", tmp_path, tmp_path / "third", "--with-rows") == 2
     with pytest.raises(FedsynthError, match=SECRET_FILE):
         back_up_server(config.folder, tmp_path / "server.backup")

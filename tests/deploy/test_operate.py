@@ -89,7 +89,7 @@ def test_a_run_is_seen_to_its_end_and_purged_while_the_server_and_its_registrati
     world.use(root)
     assert world.finish(world.submit_job(root)) == "finished:completed"  # by Flower's command: nothing is purged
     assert held(world, root) == {"question", "answer"}
-    done = world.deploy("purge", root, "--database", str(world.folder / "state.db"))
+    done = world.deploy("stop", root, "--purge", "--database", str(world.folder / "state.db"))
     said = done.communicate(timeout=60)
     assert done.returncode == 0, said
     assert held(world, root) == set()

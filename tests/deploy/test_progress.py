@@ -10,17 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from tests.command import invoke
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, lay_out, of
-from typer.testing import CliRunner
 
-from fedsynth.cli.app import app
 from fedsynth.deploy.commands.operate import _follow, line_of, lines_of
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
@@ -170,7 +169,7 @@ def test_an_expected_end_is_one_sentence_with_the_exit_code_of_the_command_line(
     assert (last["event"], last["exit_code"], last["error"]) == ("ended", code, kind.__name__)
     assert says in last["message"]
     assert "\n" not in last["message"]
-    shown = CliRunner().invoke(app, ["deploy", "status", str(root)])
+    shown = invoke(["deploy", "status", str(root)])
     assert shown.exit_code == 0
     assert last["message"] in shown.output
 
@@ -259,8 +258,8 @@ def test_a_run_that_goes_on_is_not_started_a_second_time(tmp_path):
     }
     with EventLog(events_file(root, RUN), "1") as log:
         log.add(AttemptBegun, **fields)
-        again = CliRunner().invoke(app, ["deploy", "run", str(root)])
-    assert "is going on" in str(again.exception)
+        again = invoke(["deploy", "run", str(root)])
+    assert "is going on" in again.output
 
 
 def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
@@ -271,8 +270,8 @@ def test_a_run_over_files_is_stopped_where_it_runs(tmp_path):
     }
     with EventLog(events_file(root, RUN), "files-1") as log:
         log.add(AttemptBegun, **fields)
-        stopped = CliRunner().invoke(app, ["deploy", "stop", str(root)])
-    assert "goes on over files" in str(stopped.exception)
+        stopped = invoke(["deploy", "stop", str(root)])
+    assert "goes on over files" in stopped.output
     view = last_attempt(events_file(root, RUN))
     assert view is not None
     assert view.ended is None
@@ -296,7 +295,7 @@ def test_a_run_that_is_stopped_never_looks_as_if_it_had_disappeared(tmp_path, mo
 
     monkeypatch.setattr("fedsynth.deploy.flower.control.FlowerControl.__init__", lambda *_: None)
     monkeypatch.setattr("fedsynth.deploy.flower.control.FlowerControl.stop", stop)
-    assert CliRunner().invoke(app, ["deploy", "stop", str(root)]).exit_code == 0
+    assert invoke(["deploy", "stop", str(root)]).exit_code == 0
     assert seen == [True]
     view = last_attempt(file)
     assert view is not None
@@ -310,20 +309,20 @@ def test_a_run_over_files_that_cannot_write_its_events_ends_with_a_sentence(tmp_
     monkeypatch.setattr("fedsynth.deploy.commands.operate.UNHEARD", 1.0)
     shutil.rmtree(events_file(root, RUN).parent)
     events_file(root, RUN).parent.write_text("a file where the state should be")
-    ended = CliRunner().invoke(app, ["deploy", "run", str(root), "--exchange", str(tmp_path)])
-    assert "could not begin" in str(ended.exception)
+    ended = invoke(["deploy", "run", str(root), "--exchange", str(tmp_path)])
+    assert "could not begin" in ended.output
 
 
 def test_what_would_end_a_run_at_once_is_said_before_flower_is_asked(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)
     run(root)
-    again = CliRunner().invoke(app, ["deploy", "run", str(root)])
-    assert "is complete" in str(again.exception)
-    nowhere = CliRunner().invoke(app, ["deploy", "run", str(tmp_path / "nowhere")])
-    assert "holds no job.toml" in str(nowhere.exception)
-    for name in ("status", "watch"):
-        assert "holds no job.toml" in str(CliRunner().invoke(app, ["deploy", name, str(tmp_path)]).exception)
+    again = invoke(["deploy", "run", str(root)])
+    assert "is complete" in again.output
+    nowhere = invoke(["deploy", "run", str(tmp_path / "nowhere")])
+    assert "holds no job.toml" in nowhere.output
+    for options in ([], ["--watch"]):
+        assert "holds no job.toml" in invoke(["deploy", "status", tmp_path, *options]).output
 
 
 def test_a_line_that_is_being_written_is_read_when_it_is_whole_and_other_content_is_an_error(tmp_path):
@@ -485,16 +484,16 @@ def test_the_number_of_rounds_is_estimated_by_a_dry_run(tmp_path, trust, rounds)
 def test_status_shows_all_runs_as_text_and_json_and_says_where_there_is_none(tmp_path):
     root = tmp_path / "federation"
     laid_out(root)
-    nothing = CliRunner().invoke(app, ["deploy", "status", str(root)])
-    assert "no run of" in str(nothing.exception)
+    nothing = invoke(["deploy", "status", str(root)])
+    assert "no run of" in nothing.output
     run(root)
     other = replace(Job.load(root / "job.toml"), schema="schema.toml")
     (root / "job.toml").write_text(replace(other, deployment=of(other, run="other")).to_toml())
     with pytest.raises(BudgetExceeded):
         run(root)
-    shown = json.loads(CliRunner().invoke(app, ["deploy", "status", str(root), "--all", "--json"]).output)
+    shown = json.loads(invoke(["deploy", "status", str(root), "--all", "--json"]).output)
     assert [(one["run"], one["state"]) for one in shown["runs"]] == [(RUN, "complete"), ("other", "ended")]
-    text = CliRunner().invoke(app, ["deploy", "status", str(root)]).output
+    text = invoke(["deploy", "status", str(root)]).output
     assert text.startswith("run other (")
     assert "trust local" in text
 

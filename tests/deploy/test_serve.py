@@ -7,13 +7,12 @@ import json
 import logging
 
 import pytest
+from tests.command import invoke
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import lay_out
-from typer.testing import CliRunner
 
 pytest.importorskip("flwr", reason="the extra 'flower' is not installed")
 
-from fedsynth.cli.app import app
 from fedsynth.cli.options import JsonLines
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.flower.executor import server_secret
@@ -41,19 +40,19 @@ def test_two_processes_do_not_answer_with_one_key(tmp_path):
     (home / "ca.crt").write_text(Authority.create().text)
     with (home / "node-key").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        second = CliRunner().invoke(app, ["site", "serve", str(home)])
-    assert "another `fedsynth site serve`" in str(second.exception)
+        second = invoke(["site", "serve", str(home)])
+    assert "another `fedsynth site serve`" in second.output
 
 
 def test_a_site_without_its_files_is_told_which(tmp_path):
-    missing = CliRunner().invoke(app, ["site", "serve", str(tmp_path / "nowhere")])
+    missing = invoke(["site", "serve", str(tmp_path / "nowhere")])
     assert missing.exit_code
-    assert "is missing" in str(missing.exception)
+    assert "is missing" in missing.output
     root = tmp_path / "federation"
     lay_out(root, {"north": random_table(20, 0)}, SCHEMA, "local", "oneshot", budget=Budget(1.0, 1e-6))
-    bare = CliRunner().invoke(app, ["site", "serve", str(root / "sites" / "north")])
+    bare = invoke(["site", "serve", str(root / "sites" / "north")])
     assert bare.exit_code
-    assert "`fedsynth site check` names the file" in str(bare.exception)
+    assert "`fedsynth site check` names the file" in bare.output
 
 
 def test_a_log_in_json_has_a_line_for_each_record_with_its_traceback():

@@ -189,8 +189,8 @@ def test_a_file_says_what_a_site_is(tmp_path):
 @pytest.mark.parametrize(
     ("section", "content", "error", "says"),
     [
-        ("sight", {}, FedsynthError, r"unknown entries \['sight'\]; known are \['coordinator', 'flower', 'policy'"),
-        ("coordinator", {}, FedsynthError, r"\[coordinator\] lacks \['key'\]"),
+        ("sight", {}, FedsynthError, r"site.toml: sight is unknown; did you mean 'site'"),
+        ("coordinator", {}, FedsynthError, r"\[coordinator\] key is missing"),
         ("coordinator", {"key": "ab" * 63}, FedsynthError, "128 hexadecimal digits"),
         ("coordinator", {"key": "x" * 128}, FedsynthError, "128 hexadecimal digits"),
         (
@@ -204,9 +204,9 @@ def test_a_file_says_what_a_site_is(tmp_path):
         ("source", {**CONTENT["source"], "counted": True, "streamed": True}, FedsynthError, "not both"),
         ("source", {**CONTENT["source"], "counted": True}, FedsynthError, "write streamed = true"),
         ("source", {"counted": "postgresql://h/d?table=t", "data": "t", "schema": "s"}, FedsynthError, "true or false"),
-        ("site", {"name": "north", "nane": "x"}, FedsynthError, r"unknown entries \['nane'\]; known are \['name'"),
-        ("site", {}, FedsynthError, r"\[site\] lacks \['name'\]"),
-        ("site", {"name": 7}, FedsynthError, "text in quotes"),
+        ("site", {"name": "north", "nane": "x"}, FedsynthError, r"\[site\] nane is unknown; did you mean 'name'"),
+        ("site", {}, FedsynthError, r"site.toml: \[site\] name is missing"),
+        ("site", {"name": 7}, FedsynthError, r"\[site\] name: expected text, not 7"),
         ("site", {"name": "no/rth"}, FedsynthError, "is not a valid site name"),
         ("site", {"name": "admin"}, InvalidParameter, r"site.toml: \[site\] name: 'admin' cannot be a site's name"),
         ("site", {"name": "north\n"}, InvalidParameter, "is not a valid site name"),
@@ -217,12 +217,17 @@ def test_a_file_says_what_a_site_is(tmp_path):
             r"\[flower\] superlink: .* is not of the form HOST:PORT",
         ),
         ("flower", {"superlink": "fed.example.org"}, InvalidParameter, "HOST:PORT"),
-        ("peers", {"south": "ab" * 32}, FedsynthError, r"unknown entries \['peers'\]"),
-        ("source", {"data": "rows.csv"}, FedsynthError, r"lacks \['schema'\]"),
+        ("peers", {"south": "ab" * 32}, FedsynthError, "peers is unknown"),
+        ("source", {"data": "rows.csv"}, FedsynthError, r"\[source\] schema is missing"),
         ("source", {**CONTENT["source"], "data": "mysql://h/d"}, Unsupported, "no source for"),
         ("source", {**CONTENT["source"], "data": "postgresql://u:pass@h/d?table=t"}, FedsynthError, "password"),
         ("policy", {"budget": {"epsilon": 1.0, "delta": 1e-6}}, InvalidParameter, "trusts"),
-        ("policy", {**CONTENT["policy"], "exact": "yes"}, InvalidParameter, "exact must be true or false"),
+        (
+            "policy",
+            {**CONTENT["policy"], "exact": "yes"},
+            InvalidParameter,
+            r"\[policy\] exact: expected true",
+        ),
         ("policy", {**CONTENT["policy"], "trusts": {"nobody": {}}}, Unsupported, "nobody"),
         ("policy", {**CONTENT["policy"], "trusts": {"trusted": {"confidential": False}}}, InvalidParameter, "confid"),
         ("policy", {**CONTENT["policy"], "budget": {"epsilon": -1.0, "delta": 1e-6}}, InvalidParameter, "positive"),
@@ -991,7 +996,7 @@ def test_check_sends_and_charges_nothing(ready):
 def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tmp_path):
     config = load_site_config(ready)
     assert ask(config, "monday").code == ask(config, "tuesday").code == "answered"
-    shown = json.loads(fedsynth("site", "account", ready, "--json").stdout)
+    shown = json.loads(fedsynth("account", ready, "--json").stdout)
     assert [one["run"] for one in shown["open_runs"]] == ["monday", "tuesday"]
     assert shown["spent"]["rho"] == pytest.approx(0.002)
     (asked,) = shown["open_runs"][0]["questions"]
@@ -1000,29 +1005,27 @@ def test_the_account_is_shown_closed_verified_and_exported_by_commands(ready, tm
         "bytes": open_account(config).kept()[charge["key"]]
     }
     assert asked["bytes"] > 100
-    said = fedsynth("site", "account", ready).stdout
+    said = fedsynth("account", ready).stdout
     assert "run monday (method not told, local, sites: 1, agreement " in said
     assert f"{asked['key'][:12]}  step {asked['step']} (" in said
-    closed = fedsynth("site", "close", ready, "monday")
+    closed = fedsynth("account", ready, "--close", "monday")
     assert (closed.returncode, "1 questions" in closed.stdout) == (0, True)
-    assert fedsynth("site", "close", ready, "sunday").returncode == 2
+    assert fedsynth("account", ready, "--close", "sunday").returncode == 2
 
     export = tmp_path / "audit.jsonl"
-    whole = json.loads(
-        fedsynth("audit", "--site", ready, "--export", export, "--noted", shown["head"], "--json").stdout
-    )
-    assert (whole["whole"], whole["rows"], whole["noted_at"]) == (True, 3, 2)
+    whole = json.loads(fedsynth("account", ready, "--export", export, "--noted", shown["head"], "--json").stdout)
+    assert (whole["intact"], whole["rows"], whole["noted_at"]) == (True, 3, 2)
     assert export.stat().st_mode & 0o777 == 0o600
     lines = export.read_bytes().splitlines(keepends=True)
-    assert fedsynth("audit", export, "--noted", whole["head"]).returncode == 0
+    assert fedsynth("account", export, "--noted", whole["head"]).returncode == 0
     export.write_bytes(b"".join(lines[:2]))
-    cut = fedsynth("audit", export, "--noted", whole["head"])
+    cut = fedsynth("account", export, "--noted", whole["head"])
     assert (cut.returncode, "cut off the end" in cut.stdout) == (8, True)
     export.write_bytes(lines[0] + lines[2])
-    assert "row 2" in fedsynth("audit", export).stdout
-    assert fedsynth("audit", export, "--site", ready).returncode == 2
-    assert fedsynth("audit").returncode == 2
-    assert fedsynth("audit", tmp_path / "none.jsonl").returncode == 2
+    assert "row 2" in fedsynth("account", export).stdout
+    assert fedsynth("account", export, "--close", "monday").returncode == 2
+    assert fedsynth("account").returncode == 2
+    assert fedsynth("account", tmp_path / "none.jsonl").returncode == 2
 
 
 def test_a_restored_backup_is_written_off_by_command(ready):
@@ -1030,17 +1033,17 @@ def test_a_restored_backup_is_written_off_by_command(ready):
     assert ask(config, "known").code == "answered"
     account, seed = open_account(config), Keys(site_secret(config)).seed
     lost = str(AuditPosition.signed(seed, "north", 9, bytes(32)))
-    written = ("site", "account", ready, "--restored", lost, "--began", "unknown", "--json")
+    written = ("account", ready, "--restored", lost, "--began", "unknown", "--json")
     assert fedsynth(*written).returncode == 9
     done = json.loads(fedsynth(*written, "--yes").stdout)
-    assert done["row"] >= 10
+    assert done["rows"] >= 10
     spent, limit = account.spent(), config.policy.budget
     assert done["spent"]["rho"] == spent.rho
     assert limit.price(spent) >= 2 * limit.rho * (1 - 1e-9)
     assert ask(config, "known", step=1).code == "refused"
-    assert fedsynth("site", "account", ready, "--began", "unknown").returncode == 2
-    both = fedsynth("site", "account", ready, "--restored", lost, "--extract", "known")
-    assert (both.returncode, "give --restored first" in both.stderr) == (2, True)
+    assert fedsynth("account", ready, "--began", "unknown").returncode == 2
+    both = fedsynth("account", ready, "--restored", lost, "--extract", "known")
+    assert (both.returncode, "give one at a time" in both.stderr) == (2, True)
 
 
 def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
@@ -1061,7 +1064,7 @@ def test_only_a_row_that_the_site_signed_and_lost_is_written_off(ready):
         ),
         (str(held), "nothing is charged"),
     ):
-        done = fedsynth("site", "account", ready, "--restored", head)
+        done = fedsynth("account", ready, "--restored", head)
         assert (done.returncode != 0, says in done.stderr.replace("\n", " ")) == (True, True), (head, done.stderr)
     assert list(account.export()) == before
 
@@ -1076,20 +1079,20 @@ SITES = {"run": "r", "sites": ["a", "b"]}
         ({"deployment": {**SITES, "sites": ["server"]}}, "server"),
         ({"deployment": {**SITES, "sites": ["admin", "b"]}}, "role or file"),
         ({"deployment": {**SITES, "sites": ["a", "../b"]}}, "is not a valid site name"),
-        ({"deployment": {**SITES, "sites": ["a", 7]}}, "Expected `str`, got `int`"),
+        ({"deployment": {**SITES, "sites": ["a", 7]}}, r"\[deployment\] sites: expected text, not 7"),
         ({"deployment": {**SITES, "peers": {"a\nb": "ab" * 32}}}, "is not a valid site name"),
         ({"deployment": {**SITES, "run": "a/b"}}, "is not a valid run name"),
         ({"deployment": {**SITES, "min_sites": 3}}, "min_sites"),
         ({"deployment": {**SITES, "deadline": 0}}, "deadline"),
         ({"rows_per_person": 0}, "rows_per_person"),
-        ({"deployment": {**SITES, "site": "a"}}, r"\[deployment\]: unknown entries \['site'\]; did you mean 'sites'"),
-        ({"deployment": {"run": "r"}}, "missing required field `sites`"),
+        ({"deployment": {**SITES, "site": "a"}}, r"job.toml: \[deployment\] site is unknown; did you mean 'sites'"),
+        ({"deployment": {"run": "r"}}, r"\[deployment\] sites is missing"),
         ({"data": "rows.csv", "seed": 3}, "data, seed only apply to simulated runs"),
         ({"format": "xls"}, "csv, parquet"),
-        ({"epsilonn": 1}, "unknown entries"),
-        ({"attempts": 2}, r"unknown entries \['attempts'\]; known are"),
-        ({"method": None}, "missing required field `method`"),
-        ({"deployment": {**SITES, "sites": "north"}}, "Expected `array`"),
+        ({"epsilonn": 1}, "epsilonn is unknown; did you mean 'epsilon'"),
+        ({"attempts": 2}, "attempts is unknown; known are"),
+        ({"method": None}, "method is missing"),
+        ({"deployment": {**SITES, "sites": "north"}}, "expected a list of texts, not 'north'"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(tmp_path, change, says):

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-import typer
-from typer.testing import CliRunner
+from tests.command import invoke
 
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.local import LocalNoise
@@ -15,14 +14,12 @@ from fedsynth.federation.site import Site
 from fedsynth.federation.transport import InProcess
 from fedsynth.keys import Keys
 from fedsynth.privacy.cost import Budget
-from fedsynth.proof.commands import prove, prove_run
+from fedsynth.proof.commands import prove_run
 from fedsynth.proof.extract import extract
 from fedsynth.schema import Categorical, Schema
 from fedsynth.secure.site import SecureSum
 
 SCHEMA = Schema((Categorical("sex", ("f", "m")),))
-app = typer.Typer()
-app.command()(prove)
 
 
 def write_run(folder, trust):
@@ -59,14 +56,14 @@ def write_run(folder, trust):
 @pytest.mark.parametrize("trust", [LocalNoise(), SecureSum()], ids=lambda trust: trust.name)
 def test_a_run_is_proved_from_its_folder(tmp_path, trust):
     sites = write_run(tmp_path / "run", trust)
-    arguments = [str(tmp_path / "run")]
+    arguments = ["prove", str(tmp_path / "run")]
     for site in sites:
         arguments += ["--extract", str(tmp_path / f"{site.name}.json")]
         arguments += ["--identity", f"{site.name}={Keys(site.secret).identity.hex()}"]
-    result = CliRunner().invoke(app, arguments)
+    result = invoke(arguments)
     assert result.exit_code == 0, result.output
     assert "confirmed by the signed accounts of east, north, south" in result.output
-    result = CliRunner().invoke(app, [*arguments, "--json"])
+    result = invoke([*arguments, "--json"])
     assert json.loads(result.output)["proved"]
 
 
@@ -76,7 +73,7 @@ def test_what_does_not_agree_is_exit_code_8(tmp_path):
     content = json.loads(ledger.read_text())
     content["entries"][0]["cost"]["rho"] /= 2
     ledger.write_text(json.dumps(content))
-    result = CliRunner().invoke(app, [str(tmp_path / "run")])
+    result = invoke(["prove", tmp_path / "run"])
     assert result.exit_code == 8
     assert "PROBLEM: step 0 (sum counts): it costs" in result.output
 
@@ -92,5 +89,5 @@ def test_what_is_no_run_is_said_so(tmp_path):
 
 @pytest.mark.parametrize("text", ["north", "north=12", "north=zz", f"={'00' * 32}"])
 def test_an_identity_is_a_name_and_a_key(tmp_path, text):
-    result = CliRunner().invoke(app, [str(tmp_path), "--identity", text])
+    result = invoke(["prove", tmp_path, "--identity", text])
     assert result.exit_code == 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.attacks.world import COORDINATOR, ask_deployed, deployed, frame, question
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import (

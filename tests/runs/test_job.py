@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from tests.contract.world import SCHEMA, random_table
 
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
@@ -43,7 +43,7 @@ def test_each_kind_of_run_refuses_the_job_of_the_other(tmp_path):
 
 
 def test_a_negative_seed_is_refused():
-    with pytest.raises(InvalidParameter, match="seed must be a whole number of at least 0, not -1"):
+    with pytest.raises(InvalidParameter, match="seed: expected a whole number of at least 0, not -1"):
         replace(SIMULATED, seed=-1)
 
 

@@ -201,11 +201,11 @@ def test_an_older_copy_at_one_server_shows_at_the_next_question(tmp_path: Path):
 def test_the_command_lists_what_was_charged_and_its_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     _, vault = filled(tmp_path)
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["compute-server", "ledger", str(folder_of(tmp_path, 0))])
+        main(["account", str(folder_of(tmp_path, 0))])
     *listed, last = capsys.readouterr().out.splitlines()
     assert [line.split("vault ")[1] for line in listed] == [f"{vault[:12]}  question   {n}  0.1" for n in range(3)]
     assert last == "3 questions, 0.3 in all; the audit is intact"
     with pytest.raises(SystemExit, match=r"^0$"):
-        main(["compute-server", "ledger", str(folder_of(tmp_path, 1)), "--json"])
+        main(["account", str(folder_of(tmp_path, 1)), "--json"])
     audit = json.loads(capsys.readouterr().out)["audit"]
     assert [set(row) for row in audit] == [{"time", "vault", "number", "question", "price"}] * 3

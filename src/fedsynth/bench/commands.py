@@ -3,70 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-import click
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import (
-    ComparedHoldout,
-    CompareSeed,
-    CompareTarget,
-    ComparisonFile,
-    DataFile,
-    Delta,
-    ExactEpsilon,
-    FileKind,
-    Force,
-    Json,
-    MaybeSchema,
-    MethodName,
-    Set,
-    TablePartition,
-    TrustName,
-    TrustSet,
-    progress_bar,
-    say,
-)
+from fedsynth.cli.adapter import Fields
+from fedsynth.cli.options import progress_bar, say
 from fedsynth.files import read_text, write_whole
+from fedsynth.runs.job import DEMO_DATA, Job
+
+_COMPARED = ("epsilon", "delta", "records", "schema", "partition", "trust", "trust_options", "options")
 
 
 def compare(
-    data: DataFile,
-    epsilon: ExactEpsilon,
-    delta: Delta,
-    method: MethodName = "auto",
-    records: FileKind = None,
-    schema: MaybeSchema = None,
-    sites: Annotated[int, typer.Option("--sites", min=2, help="Number of sites over which the rows are split.")] = 5,
-    partition: TablePartition = "iid",
-    trust: TrustName = "trusted",
-    trust_set: TrustSet = None,
-    target: CompareTarget = "",
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats", min=2, help="How often everything is run, each time with another random split and other noise."
-        ),
-    ] = 5,
-    holdout: ComparedHoldout = 0.2,
-    test: Annotated[
-        str,
-        typer.Option(
-            "--test",
-            help="Significance test (two-sided t-test) of the differences: welch (unequal variances), student (equal "
-            "variances) or paired (by random split).",
-        ),
-    ] = "welch",
-    set_: Set = None,
-    seed: CompareSeed = 0,
-    out: ComparisonFile = None,
-    force: Force = False,
-    json_: Json = False,
+    *,
+    data: str,
+    job: Annotated[partial[Job], Fields(*_COMPARED, method="auto")],
+    sites: Annotated[int, Meta(ge=2)] = 5,
+    target: str = "",
+    repeats: Annotated[int, Meta(ge=2)] = 5,
+    holdout: float = 0.2,
+    test: Literal["welch", "student", "paired"] = "welch",
+    seed: Annotated[int, Meta(ge=0)] = 0,
+    out: Path | None = None,
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Compare federated, pooled and local runs of a method.
 
@@ -85,6 +51,28 @@ def compare(
       fedsynth compare --data patients.csv --target readmitted \
         --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
         --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
+
+    Parameters
+    ----------
+    data
+        Table to split over the sites: CSV or Parquet file.
+    sites
+        Number of sites over which the rows are split.
+    target
+        Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
+        usefulness. Without it, only the similarity of synthetic and real rows is compared.
+    repeats
+        How often everything is run, each time with another random split and other noise.
+    holdout
+        Share of the rows, above 0 and below 1, that no site gets and on which the result is scored, e.g. 0.1 for a
+        tenth.
+    test
+        Significance test (two-sided t-test) of the differences: welch (unequal variances), student (equal variances) or
+        paired (by random split).
+    seed
+        Whole number that fixes the random splits and the noise; the same one gives the same figures.
+    out
+        JSON file to write with the scores of every run. Without it, no file is written.
     """
     import msgspec
 
@@ -94,46 +82,45 @@ def compare(
     from fedsynth.evaluation.comparison import TESTS, compared
     from fedsynth.federation.names import TRUSTS
     from fedsynth.methods import find_method
-    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
 
-    if test not in TESTS:
-        raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
+    made = job()
     if not 0 < holdout < 1:
-        raise click.UsageError("a comparison needs held-out rows: give a --holdout above 0 and below 1.")
+        raise errors.InvalidParameter("a comparison needs held-out rows: give a --holdout above 0 and below 1")
     if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
-        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
+        raise errors.InvalidParameter(
+            f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}"
+        )
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
-    if partition.startswith("synthfs"):
+    if made.partition.startswith("synthfs"):
         raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
     # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
-    options = dict(parse_option(text) for text in set_ or ())
-    numbers = dict(parse_option(text) for text in trust_set or ())
-    job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
-    job.build_method()
-    job.build_trust()
-    budget_of(epsilon, delta)
-    declared = find_method(method)
-    if not declared.runs_under(trust):
+    made.build_method()
+    made.build_trust()
+    declared, cost = find_method(made.method), made.budget
+    if not declared.runs_under(made.trust):
         able = [name for name in TRUSTS if declared.runs_under(name)]
-        raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
-    if data == DEMO_DATA and records:
-        raise click.UsageError("--records is the kind of a CSV file, and the demo table is none; leave it out.")
-    local = Path(data) if data == DEMO_DATA else open_source(data, records=records).file
+        raise errors.Unsupported(
+            f"{made.method} cannot run with --trust {made.trust}; pass --trust {' or '.join(able)}"
+        )
+    if data == DEMO_DATA and made.records:
+        raise errors.InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
+    local = Path(data) if data == DEMO_DATA else open_source(data, records=made.records).file
     if local is None:
         raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
     file = data if data == DEMO_DATA else str(local.resolve(strict=True))
+    numbers = ",".join(f"{name}={number}" for name, number in made.trust_options.items())
     spec = specs.Spec(
         datasets={
             "data": specs.Dataset(
                 file=file,
-                records=records or msgspec.UNSET,
+                records=made.records or msgspec.UNSET,
                 target=target,
-                schema="" if schema is None else str(schema.resolve()),
+                schema=str(Path(made.schema).resolve()) if made.schema else "",
                 split=specs.SplitEntry(test_share=holdout),
             )
         },
-        methods={method: specs.MethodEntry(options=options)},
+        methods={made.method: specs.MethodEntry(options=dict(made.options))},
         metrics={
             "likeness": specs.MetricEntry(),
             **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
@@ -141,14 +128,14 @@ def compare(
         seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
         noise_seed=("seed", "arm"),
         defaults=specs.GridEntry(
-            epsilon="none" if epsilon == math.inf else epsilon,
-            delta=delta,
-            partition=partition,
-            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
+            epsilon="none" if cost.exact else made.epsilon,
+            delta=made.delta,
+            partition=made.partition,
+            trust=":".join([made.trust, *([numbers] if numbers else [])]),
             sites=sites,
         ),
         grid=(
-            specs.GridEntry(methods=method, arm=("federated", "pooled", "local")),
+            specs.GridEntry(methods=made.method, arm=("federated", "pooled", "local")),
             specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
             *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
         ),
@@ -162,8 +149,8 @@ def compare(
             found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
             progress("runs", number + 1, len(every))
     by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
-    cost = "NOT PRIVATE" if not declared.private or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
-    setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
+    said = f"epsilon {made.epsilon:g}, delta {made.delta:g}" if declared.private and not cost.exact else "NOT PRIVATE"
+    setting = f"{made.method}, {sites} sites, {said}, trust {made.trust}, {repeats} repeats"
     comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
     if out is not None:
         write_whole(out, json.dumps(comparison.to_json(), indent=1))
@@ -171,63 +158,18 @@ def compare(
 
 
 def bench(
-    spec: Annotated[
-        Path,
-        typer.Argument(help="File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of "
-            "each finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.",
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            envvar="FEDSYNTH_DATA",
-            help="Folder of the data files; default: the folder of the specification.",
-        ),
-    ] = None,
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            "--page",
-            help="Markdown page into which the tables are written too: in place of everything between its comments "
-            "<!-- begin NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in "
-            "the specification. Without --page, the tables are in --out only.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs",
-            min=0,
-            help="Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.",
-        ),
-    ] = 1,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            help="Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. "
-            "dataset=adult,method=flaim; repeat it to admit further values. Default: all runs.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds",
-            min=1,
-            help="Number of seeds to run each combination of the other settings with, the first ones of the "
-            "specification; default: all.",
-        ),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the runs that would be made, and make none.")] = False,
-    json_: Json = False,
-) -> None:
+    spec: Path,
+    /,
+    *,
+    out: Path | None = None,
+    data_dir: Path | None = None,
+    page: Path | None = None,
+    jobs: Annotated[int, Meta(ge=0)] = 1,
+    only: tuple[str, ...] = (),
+    seeds: Annotated[int, Meta(ge=1)] | None = None,
+    list_: bool = False,
+    json_: bool = False,
+) -> int:
     r"""Run a grid of experiments and write tables and plots.
 
     The specification lists data sets, methods, budgets, trust models, partitions, numbers of sites and seeds; each
@@ -245,6 +187,30 @@ def bench(
         --only dataset=magic,method=oneshot --seeds 2 --out trial
 
       fedsynth bench benchmarks/flaim_table2.toml --list
+
+    Parameters
+    ----------
+    spec
+        File (TOML) that specifies data sets, methods and settings; docs/cli.md describes it.
+    out
+        Folder for the results; default: bench-results/NAME for the specification NAME.toml. The figures of each
+        finished run are appended to results.csv; page.md, page.html and plots are written anew at the end.
+    data_dir
+        Folder of the data files; default: that in the variable FEDSYNTH_DATA, else the folder of the specification.
+    page
+        Markdown page into which the tables are written too: in place of everything between its comments <!-- begin
+        NAME --> and <!-- end NAME -->, or at its end if it has no such comments. NAME is `section` in the
+        specification. Without --page, the tables are in --out only.
+    jobs
+        Number of processes, of one thread each, that share the runs of the grid; 0: this process alone.
+    only
+        Make only the runs with these settings, as SETTING=VALUE with commas between, e.g. dataset=adult,method=flaim;
+        repeat it to admit further values. Default: all runs.
+    seeds
+        Number of seeds to run each combination of the other settings with, the first ones of the specification;
+        default: all.
+    list_
+        Print the runs that would be made, and make none.
     """
     from fedsynth.bench import grid as benches
     from fedsynth.bench import spec as specs
@@ -252,7 +218,7 @@ def bench(
 
     sys.path.insert(0, str(Path.cwd()))  # for package.module:function, as python -m has it
     described = specs.read_spec(read_text(spec))
-    every, wanted = specs.cases(described, seeds), specs.parse_only(only or ())
+    every, wanted = specs.cases(described, seeds), specs.parse_only(only)
     todo = [case for case in every if specs.admitted(case.cell, wanted)]
     if not todo:
         raise errors.InvalidParameter("--only matches no cell of the specification; --list prints all cells")
@@ -261,15 +227,15 @@ def bench(
     if list_:
         facts = {"cells": [str(case.cell) for case in todo]}
         say(json_, facts, "\n".join([*facts["cells"], f"{len(todo)} cells"]))
-        return
-    folder = (data_dir or spec.parent).resolve()
+        return 0
+    folder = Path(data_dir or os.environ.get("FEDSYNTH_DATA") or spec.parent).resolve()
     place = Path("bench-results") / spec.stem if out is None else out
     try:
         with progress_bar(json_) as progress:
             held, failed = benches.run_grid(todo, folder, place, jobs, progress)
     except KeyboardInterrupt:
         print(f"stopped; finished cells are in {place / benches.RESULTS}: the same command resumes", file=sys.stderr)
-        raise typer.Exit(130) from None
+        return 130
     text = write_pages(described, benches.read_results(every, folder, place), len(every), place)
     if page is not None:
         write_section(page, described.section, described.title, text)
@@ -281,9 +247,4 @@ def bench(
         )
     ran = {"out": str(place), "cells": len(todo), "run": len(todo) - held}
     say(json_, ran, f"{len(todo)} cells, {held} of them finished before. Open {place / 'page.html'}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this feature."""
-    app.command()(compare)
-    app.command()(bench)
+    return 0

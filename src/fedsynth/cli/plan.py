@@ -6,97 +6,45 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import click
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import (
-    AdvicePartition,
-    AdvisedMethods,
-    Delta,
-    Epsilon,
-    Force,
-    Json,
-    PlanDelta,
-    PlanFile,
-    PlanSchema,
-    PublicSizes,
-    RowsPerPerson,
-    SchemaFile,
-    Set,
-    SeveralEpsilons,
-    SeveralMethods,
-    SeveralSites,
-    Sites,
-    SitesPerPerson,
-    TrustName,
-    TrustSet,
-    Workload,
-    progress_bar,
-    say,
-)
+from fedsynth.cli.adapter import Fields
+from fedsynth.cli.options import progress_bar, say
+from fedsynth.runs.job import Job
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedsynth.federation.agreement import Agreement
     from fedsynth.federation.query import Extent
-    from fedsynth.methods import Method
     from fedsynth.privacy.release import SampledGaussian
     from fedsynth.runs.dry_run import Forecast, ForecastRange
     from fedsynth.runs.plan import AdviceTable, PlannedRun
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
-_ROWS_TEXT = (
-    "Number of real rows of all sites together: an estimate from public knowledge, since an exact count could itself "
-    "reveal something about a person."
-)
+_PROTECTED = ("trust_options", "public_sizes", "rows_per_person", "sites_per_person")
 
 
 def plan(
-    schema: PlanSchema = None,
-    rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help=f"{_ROWS_TEXT} Required, except with --show.")
-    ] = None,
-    sites: SeveralSites = "",
-    method: SeveralMethods = "auto",
-    epsilon: SeveralEpsilons = "",
-    delta: PlanDelta = None,
-    trust: TrustName = "local",
-    trust_set: TrustSet = None,
-    set_: Set = None,
-    workload: Workload = "",
-    public_sizes: PublicSizes = False,
-    rows_per_person: RowsPerPerson = 1,
-    sites_per_person: SitesPerPerson = 1,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats",
-            min=1,
-            help="Number of trial runs on each of five random tables: more make the predicted ranges more reliable.",
-        ),
-    ] = 3,
-    headroom: Annotated[
-        float,
-        typer.Option(
-            "--headroom",
-            help="Safety factor, at least 1. Where trial runs ask different questions, since these depend on the data "
-            "or on sampled sites, the plan allows this factor times the highest privacy cost of a question in them (at "
-            "most the whole budget) and, if their numbers of questions differ, times the largest one.",
-        ),
-    ] = 2.0,
-    out: PlanFile = None,
-    show: Annotated[
-        Path | None,
-        typer.Option("--show", help="Plan file (TOML) to print in words; all other options but --json are ignored."),
-    ] = None,
-    force: Force = False,
-    json_: Json = False,
+    *,
+    schema: Path | None = None,
+    rows: Annotated[int, Meta(ge=1)] | None = None,
+    sites: str = "",
+    method: str = "auto",
+    epsilon: str = "",
+    job: Annotated[partial[Job], Fields("delta", "options", "workload", *_PROTECTED, optional=True, trust="local")],
+    repeats: Annotated[int, Meta(ge=1)] = 3,
+    headroom: float = 2.0,
+    out: Path | None = None,
+    show: Path | None = None,
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Predict a run's traffic and noise before it spends budget.
 
@@ -117,57 +65,79 @@ def plan(
         --epsilon 1 --delta 1e-6 --out plan.toml
 
       fedsynth plan --show plan.toml
+
+    Parameters
+    ----------
+    schema
+        Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed.
+    rows
+        Number of real rows of all sites together: an estimate from public knowledge, since an exact count could itself
+        reveal something about a person.
+    sites
+        Number of sites that will take part; several, separated by commas, give a prediction for each.
+    method
+        Method to predict: a name listed by `fedsynth methods`, or package.module:Class for one of your own; several,
+        separated by commas, give a prediction for each.
+    epsilon
+        Epsilon of the guarantee: how much the result may reveal about one person. Smaller: more privacy and more noise;
+        usual values are 0.1 to 10. Several, separated by commas, give a prediction for each.
+    repeats
+        Number of trial runs on each of five random tables: more make the predicted ranges more reliable.
+    headroom
+        Safety factor, at least 1. Where trial runs ask different questions, since these depend on the data or on
+        sampled sites, the plan allows this factor times the highest privacy cost of a question in them (at most the
+        whole budget) and, if their numbers of questions differ, times the largest one.
+    out
+        Plan file (TOML) to write, for the sites to approve; needs a single --method, --sites and --epsilon. Without it,
+        the prediction is only printed.
+    show
+        Plan file (TOML) to print in words; all other options but --json are ignored.
     """
     import msgspec
 
     from fedsynth.federation.agreement import Agreement
-    from fedsynth.federation.policy_file import trust_named
-    from fedsynth.federation.trust import settings_of
     from fedsynth.methods import find_method
-    from fedsynth.privacy.cost import Unit
     from fedsynth.runs.dry_run import forecast
-    from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
-    from fedsynth.terms import Terms
 
     if show is not None:
         made = Agreement.load(show)
         say(json_, {"digest": made.digest, "plan": msgspec.to_builtins(made)}, _plan_text(made))
         return
-    if schema is None or rows is None or not sites or not epsilon or delta is None:
-        raise click.UsageError(
-            f"--schema, --rows, --sites, --epsilon and --delta are required, for example {_EXAMPLE}."
+    if schema is None or rows is None or not sites or not epsilon or "delta" not in job.keywords:
+        raise errors.InvalidParameter(
+            f"--schema, --rows, --sites, --epsilon and --delta are required, for example {_EXAMPLE}"
         )
     cases = list(itertools.product(method.split(","), _numbers("--sites", sites), _numbers("--epsilon", epsilon)))
     if out is not None and len(cases) > 1:
-        raise click.UsageError(
-            f"--out writes one plan, but there are {len(cases)} cases: give one --method, --sites and --epsilon."
+        raise errors.InvalidParameter(
+            f"--out writes one plan, but there are {len(cases)} cases: give one --method, --sites and --epsilon"
         )
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(
             f"{out} exists and may have been approved; choose another --out, or pass --force to replace it"
         )
     agreed = Schema.load(schema)
-    settings = settings_of(trust_named(trust, _settings(trust_set)))
-    unit = Unit(rows_per_person, sites_per_person)
     found = []
     with progress_bar(json_) as progress:
         for name, count, budget in cases:
-            declared, options = find_method(name), _method(name, set_, workload, agreed)
-            one = forecast(
-                name,
-                options,
-                Terms(agreed, budget_of(budget, delta), trust, settings, unit, public_sizes),
-                sites=_whole("--sites", count),
-                rows=rows,
-                queries=declared.queries,
-                repeats=repeats,
-                headroom=headroom,
-                limits=declared.limits(options, agreed),
-                apportions=declared.apportions,
-                progress=progress,
+            one = job(method=name, epsilon=budget, sites=_whole("--sites", count))
+            declared, options = find_method(name), one.build_method(agreed)
+            found.append(
+                forecast(
+                    name,
+                    options,
+                    one.terms(agreed),
+                    sites=one.sites,
+                    rows=rows,
+                    queries=declared.queries,
+                    repeats=repeats,
+                    headroom=headroom,
+                    limits=declared.limits(options, agreed),
+                    apportions=declared.apportions,
+                    progress=progress,
+                )
             )
-            found.append(one)
     if out is not None:
         found[0].plan.save(out)
     if json_:
@@ -179,42 +149,15 @@ def plan(
 
 
 def advise(
-    schema: SchemaFile,
-    rows: Annotated[int, typer.Option("--rows", min=1, help=_ROWS_TEXT)],
-    epsilon: Epsilon,
-    delta: Delta,
-    sites: Sites = 10,
-    method: AdvisedMethods = "",
-    trust: TrustName = "local",
-    trust_set: TrustSet = None,
-    partition: AdvicePartition = "iid",
-    public_sizes: PublicSizes = False,
-    rows_per_person: RowsPerPerson = 1,
-    sites_per_person: SitesPerPerson = 1,
-    wanted: Annotated[
-        float | None,
-        typer.Option(
-            "--wanted",
-            help="Error on pairs of columns to aim for (above 0 and below 2; at 0.1, 5 % of the rows have a wrong pair "
-            "of values): the epsilon that each method needs for it is searched as well. Without it, no epsilon is "
-            "searched.",
-        ),
-    ] = None,
-    tables: Annotated[
-        int,
-        typer.Option(
-            "--tables",
-            min=1,
-            help="Number of random tables of each of the three kinds: more make the figures more reliable.",
-        ),
-    ] = 3,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            "--seconds", help="Seconds after which no further run begins; each method runs on the first table anyway."
-        ),
-    ] = 120.0,
-    json_: Json = False,
+    *,
+    schema: Path,
+    rows: Annotated[int, Meta(ge=1)],
+    method: str = "",
+    job: Annotated[partial[Job], Fields("epsilon", "delta", "sites", "partition", *_PROTECTED, trust="local")],
+    wanted: float | None = None,
+    tables: Annotated[int, Meta(ge=1)] = 3,
+    seconds: float = 120.0,
+    json_: bool = False,
 ) -> None:
     r"""Predict each method's error, to choose method and epsilon.
 
@@ -233,22 +176,33 @@ def advise(
 
       fedsynth advise --schema agreed.toml --rows 30000 \
         --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
-    """
-    from fedsynth.federation.policy_file import trust_named
-    from fedsynth.federation.trust import settings_of
-    from fedsynth.methods import all_methods
-    from fedsynth.privacy.cost import Unit
-    from fedsynth.runs import plan as plans
-    from fedsynth.runs.job import budget_of
-    from fedsynth.schema import Schema
-    from fedsynth.terms import Terms
 
-    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
+    Parameters
+    ----------
+    rows
+        Number of real rows of all sites together: an estimate from public knowledge, since an exact count could itself
+        reveal something about a person.
+    method
+        Methods to try, separated by commas; each a name listed by `fedsynth methods`, or package.module:Class for one
+        of your own. Default: all differentially private ones that --trust admits and that train no neural networks.
+    wanted
+        Error on pairs of columns to aim for (above 0 and below 2; at 0.1, 5 % of the rows have a wrong pair of values):
+        the epsilon that each method needs for it is searched as well. Without it, no epsilon is searched.
+    tables
+        Number of random tables of each of the three kinds: more make the figures more reliable.
+    seconds
+        Seconds after which no further run begins; each method runs on the first table anyway.
+    """
+    from fedsynth.methods import all_methods
+    from fedsynth.runs import plan as plans
+    from fedsynth.schema import Schema
+
     agreed = Schema.load(schema)
-    settings, unit = settings_of(trust_named(trust, _settings(trust_set))), Unit(rows_per_person, sites_per_person)
-    terms = Terms(agreed, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
-    planned = plans.PlannedRun(terms, rows, sites, partition)
-    methods = {name: _method(name, None, "", agreed) for name in (method.split(",") if method else able)}
+    made = job(method="auto")
+    able = [one.name for one in all_methods() if one.private and not one.trains and one.runs_under(made.trust)]
+    planned = plans.PlannedRun(made.terms(agreed), rows, made.sites, made.partition)
+    names = method.split(",") if method else able
+    methods = {name: Job(name, made.epsilon, made.delta).build_method(agreed) for name in names}
     with progress_bar(json_) as progress:
         found = plans.advise(planned, methods, wanted=wanted, tables=tables, seconds=seconds, progress=progress)
     if json_:
@@ -257,29 +211,16 @@ def advise(
     _tell_advice(found, planned, wanted)
 
 
-def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
-    """Return the method with its options and, where it has one, its workload."""
-    from fedsynth.runs.job import Job
-
-    return Job(name, 1.0, 1e-6, options=_settings(set_), workload=workload).build_method(schema)
-
-
-def _settings(texts: Sequence[str] | None) -> dict[str, Any]:
-    from fedsynth.runs.job import parse_option
-
-    return dict(parse_option(text) for text in texts or ())
-
-
 def _numbers(option: str, text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise click.UsageError(f"{option} {text}: expected a number or a comma-separated list.") from error
+        raise errors.InvalidParameter(f"{option} {text}: expected a number or a comma-separated list") from error
 
 
 def _whole(option: str, number: float) -> int:
     if number != int(number) or number < 1:
-        raise click.UsageError(f"{option} {number:g}: expected a whole number of at least 1.")
+        raise errors.InvalidParameter(f"{option} {number:g}: expected a whole number of at least 1")
     return int(number)
 
 

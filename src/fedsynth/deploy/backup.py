@@ -81,6 +81,10 @@ class _Marked(msgspec.Struct):
     format: int
 
 
+class _Kind(msgspec.Struct):
+    kind: Literal["site", "server"]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A site
 
@@ -106,7 +110,7 @@ def back_up_site(config: SiteConfig, to: Path, *, with_rows: bool = False) -> tu
         if wrong := held.verify().wrong:
             raise FedsynthError(
                 f"{config.account} is not backed up, since it is damaged ({wrong}); put the last backup in its place "
-                "with `fedsynth site restore --replace`"
+                "with `fedsynth restore --replace`"
             )
         files[f"{_STATE}/{_ACCOUNT}"] = copy
         pinned = {held.pinned(run) for run, _ in held.open_runs()} if with_rows else set()
@@ -287,6 +291,17 @@ def _write(
     return contents
 
 
+def kind_of(archive: Path) -> Literal["site", "server"]:
+    """Return what a backup is of; raises :class:`FedsynthError` for another file, and ``OSError``."""
+    try:
+        with zipfile.ZipFile(archive) as opened:
+            return msgspec.json.decode(opened.read(_CONTENTS), type=_Kind).kind
+    except _DAMAGE as error:
+        raise FedsynthError(
+            f"{archive} is damaged or is not a fedsynth backup ({error}); use another copy of the backup"
+        ) from error
+
+
 @contextmanager
 def _unpacked(archive: Path, kind: str, beside: Path) -> Iterator[tuple[BackupContents, Path]]:
     """Return a context manager that yields a backup's contents, and the temporary folder with its files.
@@ -328,8 +343,7 @@ def _contents(archive: Path, opened: zipfile.ZipFile, kind: str) -> BackupConten
     refuse_format(msgspec.json.decode(text, type=_Marked).format, FORMAT, f"the backup {archive}", mend)
     contents = msgspec.json.decode(text, type=BackupContents)
     if contents.kind != kind:
-        command = "fedsynth site restore" if contents.kind == "site" else "fedsynth deploy restore"
-        raise FedsynthError(f"{archive} is the backup of a {contents.kind}; restore it with `{command}`")
+        raise FedsynthError(f"{archive} is the backup of a {contents.kind}, not of a {kind}; give another one")
     return contents
 
 

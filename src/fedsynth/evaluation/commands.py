@@ -9,25 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qs, urlsplit
 
-import click
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import (
-    EvaluateTarget,
-    FileKind,
-    Json,
-    SchemaFile,
-    ScoreSeed,
-    ScoreTarget,
-    StatedDelta,
-    StatedEpsilon,
-    StatedRowsPerPerson,
-    StatedSitesPerPerson,
-    progress_bar,
-    say,
-    score_table,
-)
+from fedsynth.cli.options import progress_bar, say, score_table
+from fedsynth.files import Records
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
@@ -38,138 +24,46 @@ if TYPE_CHECKING:
     from fedsynth.runs.run import SimulatedRun
     from fedsynth.runs.split import Split
 
-Sensitive = Annotated[
-    str,
-    typer.Option(
-        "--sensitive",
-        help="Column whose value an attacker tries to infer from the synthetic rows, for the attribute-disclosure "
-        "score. Default: --target, else the last categorical column.",
-    ),
-]
-Title = Annotated[
-    str, typer.Option("--title", help="Title of the report; default: one that names the data file.", show_default=False)
-]
-Owner = Annotated[
-    str, typer.Option("--owner", help="Person or office that answers for the data, named at the head of the report.")
-]
-KeptTitle = Annotated[
-    str,
-    typer.Option(
-        "--title",
-        help="Title of the report; default: the one given before, else one that names the data file.",
-        show_default=False,
-    ),
-]
-KeptOwner = Annotated[
-    str,
-    typer.Option(
-        "--owner",
-        help="Person or office that answers for the data, named at the head of the report; default: the one given "
-        "before.",
-        show_default=False,
-    ),
-]
-ForceScores = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Replace scores.json, scores.csv and report.html in --out. Without it, the command stops if --out holds a "
-        "scores.json.",
-    ),
-]
-Known = Annotated[
-    str,
-    typer.Option(
-        "--known",
-        help="Columns that the attacker of --sensitive knows about a person, separated by commas; default: the first "
-        "four columns that are neither the sensitive one nor the target.",
-    ),
-]
+_LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
 
 
-def _not_a_folder(table: Path) -> Path:
-    """Return a table of ``fedsynth evaluate``; raise for a folder, which most often is a run's."""
+def _refuse_folder(table: Path) -> None:
+    """Raise an error if a table of ``fedsynth evaluate`` is a folder, which most often is a run's."""
     from fedsynth.runs.folder import RunFolder
 
     if not table.is_dir():
-        return table
+        return
     way_out = f" To score the run in it: fedsynth report {table}" if RunFolder(table).is_run else ""
-    raise click.UsageError(
+    raise errors.InvalidParameter(
         f"{table} is a folder, and evaluate takes two files: give that of the real rows, then that of the synthetic "
         f"rows.{way_out}"
     )
 
 
 def evaluate(
-    real: Annotated[
-        Path,
-        typer.Argument(
-            help="Real rows from which the synthetic table was made: CSV or Parquet file.", callback=_not_a_folder
-        ),
-    ],
-    synthetic: Annotated[
-        Path,
-        typer.Argument(
-            help="Synthetic rows to score: CSV file (RFC 4180, as fedsynth and pandas write it) or Parquet file.",
-            callback=_not_a_folder,
-        ),
-    ],
-    schema: SchemaFile,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            help="Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are "
-            "left alone.",
-        ),
-    ],
-    holdout: Annotated[
-        Path | None,
-        typer.Option(
-            "--holdout",
-            help="Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left "
-            "out, and other scores use parts of the real rows in its place.",
-        ),
-    ] = None,
-    records: FileKind = None,
-    target: EvaluateTarget = "",
-    sensitive: Sensitive = "",
-    known: Known = "",
-    person: Annotated[
-        str,
-        typer.Option(
-            "--person",
-            help="Column of the real and the hold-out rows that tells which person a row is about; it need not be in "
-            "the schema. Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: "
-            "each row counts as a person's only one.",
-        ),
-    ] = "",
-    suites: Annotated[
-        str,
-        typer.Option(
-            "--suites",
-            help="Sets of classifiers (or regressors) that learn --target, separated by commas: default, or those of a "
-            "publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them.",
-        ),
-    ] = "default",
-    epsilon: StatedEpsilon = None,
-    delta: StatedDelta = None,
-    rows_per_person: StatedRowsPerPerson = 1,
-    sites_per_person: StatedSitesPerPerson = 1,
-    max_rows: Annotated[
-        int,
-        typer.Option(
-            "--max-rows",
-            min=100,
-            help="Largest number of rows of each table that a fidelity or utility score uses; more rows take longer "
-            "and give more exact scores.",
-        ),
-    ] = 20_000,
-    seed: ScoreSeed = 0,
-    title: Title = "",
-    owner: Owner = "",
-    force: ForceScores = False,
-    json_: Json = False,
+    real: Path,
+    synthetic: Path | None = None,
+    /,
+    *,
+    schema: Path | None = None,
+    out: Path | None = None,
+    holdout: Path | None = None,
+    records: Records | None = None,
+    target: str = "",
+    sensitive: str = "",
+    known: str = "",
+    person: str = "",
+    suites: str = "default",
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rows_per_person: Annotated[int, Meta(ge=1)] = 1,
+    sites_per_person: Annotated[int, Meta(ge=1)] = 1,
+    max_rows: Annotated[int, Meta(ge=100)] = 20_000,
+    seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0,
+    title: str = "",
+    owner: str = "",
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Score a synthetic table against the real rows.
 
@@ -191,6 +85,53 @@ def evaluate(
       fedsynth evaluate train.csv synthetic.csv --schema agreed.toml \
         --holdout test.csv --person patient --rows-per-person 3 \
         --epsilon 1 --delta 1e-6 --out scores
+
+    Parameters
+    ----------
+    real
+        Real rows from which the synthetic table was made: CSV or Parquet file.
+    synthetic
+        Synthetic rows to score: CSV file (RFC 4180, as fedsynth and pandas write it) or Parquet file.
+    schema
+        Schema file (TOML) of the tables: name, kind and public bounds or categories of each column. Required.
+    out
+        Folder for scores.json, scores.csv and report.html; it is made if needed, and other files in it are left alone.
+        Required.
+    holdout
+        Other real rows, which the method never saw: CSV or Parquet file. Without it, some attacks are left out, and
+        other scores use parts of the real rows in its place.
+    target
+        Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
+        usefulness. Without it, no such scores.
+    person
+        Column of the real and the hold-out rows that tells which person a row is about; it need not be in the schema.
+        Attacks are then on persons, and no person's rows are on both sides of a comparison. Default: each row counts as
+        a person's only one.
+    suites
+        Sets of classifiers (or regressors) that learn --target, separated by commas: default, or those of a
+        publication: flaim, thesis, fedtabdiff, heterofedsyn. docs/evaluation.md lists them.
+    epsilon
+        Epsilon of the guarantee under which the synthetic table was made; needs --delta. The success of the privacy
+        attacks is then compared with what this guarantee allows. Without it, the table counts as one without a
+        guarantee.
+    delta
+        Delta of the guarantee under which the synthetic table was made; needs --epsilon.
+    rows_per_person
+        Largest number of rows of one person at a site that the stated guarantee protects together.
+    sites_per_person
+        Largest number of sites of one person that the stated guarantee protects together.
+    max_rows
+        Largest number of rows of each table that a fidelity or utility score uses; more rows take longer and give more
+        exact scores.
+    seed
+        Whole number that fixes the random samples and splits from which scores are computed.
+    title
+        Title of the report; default: one that names the data file.
+    owner
+        Person or office that answers for the data, named at the head of the report.
+    force
+        Replace scores.json, scores.csv and report.html in --out. Without it, the command stops if --out holds a
+        scores.json.
     """
     from fedsynth.data.read import column_names
     from fedsynth.data.sources.files import is_csv
@@ -203,18 +144,25 @@ def evaluate(
     from fedsynth.runs.folder import RunFolder, read_whole, written_kind
     from fedsynth.schema import Schema
 
+    for table in filter(None, (real, synthetic)):
+        _refuse_folder(table)
+    if synthetic is None or schema is None or out is None:
+        raise errors.InvalidParameter(
+            "SYNTHETIC, --schema and --out are required, for example `fedsynth evaluate train.csv synthetic.csv "
+            "--schema agreed.toml --out scores`"
+        )
     for suite in _split(suites):
         if suite not in SUITES:
             raise errors.Unsupported(f"--suites {suite}: unknown suite; {errors.nearest(suite, SUITES)}")
     if (epsilon is None) != (delta is None):
-        raise click.UsageError("--epsilon and --delta state the guarantee together: pass both or neither.")
+        raise errors.InvalidParameter("--epsilon and --delta state the guarantee together: pass both or neither")
     folder = RunFolder(out)
     if folder.scores_file.exists() and not force:
         raise errors.FedsynthError(f"{folder.scores_file} exists; choose another --out, or pass --force to replace it")
     agreed = Schema.load(schema)
     if records and not any(is_csv(file) for file in (real, holdout) if file):
-        raise click.UsageError(
-            "--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out."
+        raise errors.InvalidParameter(
+            "--records is the kind of a CSV file, and neither REAL nor --holdout is one; leave it out"
         )
 
     def whole(file: Path) -> Table:
@@ -243,21 +191,16 @@ def evaluate(
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(help="Folder that `fedsynth simulate` or `fedsynth evaluate` wrote.")],
-    target: ScoreTarget = "",
-    sensitive: Sensitive = "",
-    known: Known = "",
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, "
-            "--sensitive or --known is given.",
-        ),
-    ] = False,
-    title: KeptTitle = "",
-    owner: KeptOwner = "",
-    json_: Json = False,
+    run: Path,
+    /,
+    *,
+    target: str = "",
+    sensitive: str = "",
+    known: str = "",
+    fresh: bool = False,
+    title: str = "",
+    owner: str = "",
+    json_: bool = False,
 ) -> None:
     r"""Write a report on a run's quality and privacy, as HTML.
 
@@ -274,33 +217,48 @@ def report(
 
       fedsynth report run --target readmitted --sensitive ward \
         --known age,sex,nights
+
+    Parameters
+    ----------
+    run
+        Folder that `fedsynth simulate` or `fedsynth evaluate` wrote.
+    target
+        Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their
+        usefulness. Default: the target of the run, if it had one; without any, no such scores.
+    fresh
+        Compute the scores again. Without it, those in scores.json are used if that exists, unless --target, --sensitive
+        or --known is given.
+    title
+        Title of the report; default: the one given before, else one that names the data file.
+    owner
+        Person or office that answers for the data, named at the head of the report; default: the one given before.
     """
     from fedsynth.evaluation.run_files import read_scores, write_report, write_scores
     from fedsynth.runs.folder import RunFolder
 
-    run = RunFolder(run_dir)
-    if run.scores_file.is_file() and not fresh and not (target or sensitive or known):
-        evaluation = read_scores(run)
+    folder = RunFolder(run)
+    if folder.scores_file.is_file() and not fresh and not (target or sensitive or known):
+        evaluation = read_scores(folder)
         if title or owner:
             evaluation = replace(evaluation, about=_headed(evaluation.about, title, owner))
-            write_scores(run, evaluation)
-    elif run.is_run:
+            write_scores(folder, evaluation)
+    elif folder.is_run:
         with progress_bar(json_) as progress:
-            evaluation = measure_run(run, progress, target, sensitive, _split(known))
-        before = _head_of(run)
+            evaluation = measure_run(folder, progress, target, sensitive, _split(known))
+        before = _head_of(folder)
         evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
-        write_scores(run, evaluation)
-    elif run.scores_file.is_file():
+        write_scores(folder, evaluation)
+    elif folder.scores_file.is_file():
         raise errors.Unsupported(
-            f"{run_dir} holds the scores of a table and not the run that made it, so nothing can be measured again "
-            f"from there; run `fedsynth evaluate REAL SYNTHETIC ... --out {run_dir} --force` on the two tables"
+            f"{run} holds the scores of a table and not the run that made it, so nothing can be measured again "
+            f"from there; run `fedsynth evaluate REAL SYNTHETIC ... --out {run} --force` on the two tables"
         )
     else:
         raise errors.FedsynthError(
-            f"{run_dir} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
+            f"{run} holds no run.toml and no scores.json; give the folder that `fedsynth simulate` or "
             "`fedsynth evaluate` wrote"
         )
-    _tell(evaluation, write_report(run, evaluation), json_)
+    _tell(evaluation, write_report(folder, evaluation), json_)
 
 
 def measure_run(
@@ -434,9 +392,3 @@ def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:
 
 def _split(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this feature."""
-    app.command()(evaluate)
-    app.command()(report)

@@ -685,7 +685,7 @@ class Federation:
             if reply.code == "refused":
                 raise Refused(
                     f"site {reply.site} refused step {head.step} ({head.verb} {head.kind}); its steward reads the "
-                    "reason in the site's audit log (fedsynth audit)"
+                    "reason in the site's audit log (fedsynth account)"
                 )
             if reply.code == "spent":
                 raise BudgetExceeded(

@@ -1,12 +1,13 @@
-"""Parser of the ``[policy]`` section of a site's file, which its data steward writes."""
+"""The ``[policy]`` section of a site's file, which its data steward writes."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.federation.agreement import Agreement
@@ -14,72 +15,118 @@ from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.policy import Policy
 from fedsynth.federation.trust import Trust, settable
 from fedsynth.plugins import named
-from fedsynth.privacy.cost import Budget, Unit
+from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
+from fedsynth.settings import Settings, as_toml, read_settings
 
-ANY = "any"
-_KEYS = (
-    *("budget", "per_run", "exact", "unit", "size_is_public", "trusts", "verbs", "kinds", "schemas"),
-    *("plans", "methods", "min_cohort", "largest_message", "largest_answer", "largest_stored"),
-    *("answer_every", "timed_rows", "keep_runs_days", "coordinator_sees_exact_counts"),
-)
-_SIZES = ("largest_message", "largest_answer", "largest_stored", "timed_rows")
-_DIGEST = re.compile("[0-9a-f]{64}")
-_PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a digest, all 64 hexadecimal digits")]
+_Place = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", description="a class, written as package.module:Class"
+    ),
+]
+_Size = Annotated[int, Meta(ge=1)]
+
+
+class BudgetLimit(Settings, frozen=True):
+    """A limit on the privacy cost to one person; ``delta = 0`` is pure differential privacy."""
+
+    epsilon: float
+    """Epsilon of the guarantee; ``inf`` only with ``exact = true``."""
+    delta: float
+    """Delta of the guarantee, at least 0 and below 1."""
+
+
+class PolicySection(Settings, frozen=True):
+    """The section ``[policy]`` of ``site.toml``: what a site answers (:class:`~fedsynth.federation.policy.Policy`)."""
+
+    budget: BudgetLimit
+    """Limit on everything that the site ever answers, for one person."""
+    trusts: dict[str, dict[str, Any]]
+    """The accepted trust models by name, each with this site's settings of it."""
+    per_run: BudgetLimit | None = None
+    """Limit on what the site answers to one run. Required with `plans = "any"`: after a restored backup each run that
+    was open is charged up to it."""
+    exact: bool = False
+    """Allow releases without noise, which gives up every guarantee."""
+    unit: Unit = ONE_ROW
+    """Smallest unit of protection that a request may state: how many rows at a site, and how many sites, one person may
+    have. A request that protects less is refused."""
+    size_is_public: bool = False
+    """Declare the number of rows public: the guarantee hides which rows there are, not how many."""
+    coordinator_sees_exact_counts: bool = False
+    """The yes that the trust trusted needs: the coordinator gets exact counts over any columns, and can rebuild single
+    rows from them."""
+    verbs: tuple[str, ...] = Policy.verbs
+    """The accepted verbs: sum, deposit, and those about this site alone, each, choose and average."""
+    kinds: Mapping[str, _Place] = {}
+    """Kinds of questions of other packages by name, each with its class; it is imported when such a question comes."""
+    schemas: frozenset[_Digest] = frozenset()
+    """Digests of schemas, among which that of the site's rows must be. Default: any."""
+    plans: Mapping[_Digest, str] | Literal["any"] = {}
+    """Files of the approved plans by digest, or "any". Without either, the site answers nothing."""
+    methods: frozenset[str] = frozenset()
+    """Methods of the runs that are accepted, of which any approved plan must be too. Default: any."""
+    min_cohort: int = Policy.min_cohort
+    """Runs, and approved plans, of fewer sites are not accepted."""
+    largest_message: _Size = Policy.largest_message
+    """Largest message that is read, in bytes; a larger one is refused unread."""
+    largest_answer: _Size = Policy.largest_answer
+    """Largest number of cells of an answer."""
+    largest_stored: _Size = Policy.largest_stored
+    """Most bytes that the questions of one run may make the site store; all open runs together may take 16 times as
+    much."""
+    answer_every: Annotated[float, Meta(ge=0, le=10**6)] = Policy.answer_every
+    """Replies leave at whole multiples of this time after the message came, in seconds; 0: at once."""
+    timed_rows: _Size = Policy.timed_rows
+    """Public bound on the number of rows, by which the time of replies to training is computed."""
+    keep_runs_days: Annotated[float, Meta(ge=1, le=10**6)] = Policy.keep_runs_days
+    """Days after which a run that asked nothing more is closed."""
+
+    def policy(self, folder: Path) -> Policy:
+        """Return the policy; relative paths of plan files start at ``folder``.
+
+        Raises :class:`InvalidParameter` for settings in contradiction to each other, such as ``plans = "any"`` without
+        ``per_run`` or a budget without limit without ``exact = true``; :class:`Unsupported` for an unknown trust model;
+        and the errors of :meth:`Agreement.load <fedsynth.federation.agreement.Agreement.load>`.
+        """
+        if not self.trusts:
+            raise InvalidParameter(f"[policy.trusts] is empty; name at least one of {', '.join(TRUSTS)}")
+        limits = [self.budget, *([self.per_run] if self.per_run else [])]
+        if not self.exact and any(math.isinf(limit.epsilon) for limit in limits):
+            raise InvalidParameter(
+                "[policy] has a budget without limit, which protects nobody; give epsilon a number, or, for rows that "
+                "need no protection at all, write exact = true beside it"
+            )
+        if self.plans == "any" and self.per_run is None and not self.exact:
+            limit = f"{{ epsilon = {self.budget.epsilon:g}, delta = {self.budget.delta:g} }}"
+            raise InvalidParameter(
+                f'[policy] has plans = "any", so it must limit what one run may cost: write per_run = {limit} into '
+                "[policy], or less. After a backup is restored, each run that was open is charged up to this limit"
+            )
+        same = {
+            name: getattr(self, name)
+            for name in self.__struct_fields__
+            if name not in ("budget", "per_run", "trusts", "plans")
+        }
+        budget, *per_run = (Budget(limit.epsilon, limit.delta) for limit in limits)
+        return Policy(
+            budget=budget,
+            per_run=per_run[0] if per_run else None,
+            trusts={name: trust_named(name, settings) for name, settings in self.trusts.items()},
+            plans={} if self.plans == "any" else dict(_approved(self.plans, folder)),
+            any_plan=self.plans == "any",
+            **same,
+        )
 
 
 def policy_from_toml(section: Mapping[str, Any], folder: Path = Path()) -> Policy:
-    """Return the policy that the ``[policy]`` section of a site's file describes; docs/policy.md lists its keys.
+    """Return the policy that the ``[policy]`` section of a site's file describes, as ``tomllib`` read it.
 
-    ``section`` is that section as ``tomllib`` read it. ``folder`` is where relative paths of plan files start: the
-    folder of the site's file. Raises :class:`InvalidParameter` for anything unknown, missing, of the wrong type or in
-    contradiction to the rest, and for ``plans = "any"`` without ``per_run``; :class:`Unsupported` for an unknown trust
-    model; and the errors of :meth:`Agreement.load <fedsynth.federation.agreement.Agreement.load>`. A budget without
-    limit (``epsilon = inf``) is refused unless ``exact = true`` is written beside it.
+    Raises :class:`InvalidParameter` for anything unknown, missing or of the wrong type, and the errors of
+    :meth:`PolicySection.policy`.
     """
-    _known("[policy]", section, _KEYS)
-    for required in ("budget", "trusts"):
-        if required not in section:
-            raise InvalidParameter(f"[policy] has no {required}; docs/policy.md shows one to start from")
-    trusts = _table("[policy.trusts]", section["trusts"])
-    if not trusts:
-        raise InvalidParameter(f"[policy.trusts] is empty; name at least one of {', '.join(TRUSTS)}")
-    exact = _boolean("exact", section.get("exact", False))
-    budget = _budget("[policy.budget]", section["budget"])
-    per_run = _budget("[policy.per_run]", section["per_run"]) if "per_run" in section else None
-    if not exact and any(math.isinf(limit.epsilon) for limit in (budget, per_run) if limit is not None):
-        raise InvalidParameter(
-            "[policy] has a budget without limit, which protects nobody; give epsilon a number, or, for rows that need "
-            "no protection at all, write exact = true beside it"
-        )
-    plans = section.get("plans", {})
-    if plans == ANY and per_run is None and not exact:
-        limit = f"{{ epsilon = {budget.epsilon:g}, delta = {budget.delta:g} }}"
-        raise InvalidParameter(
-            f'[policy] has plans = "any", so it must limit what one run may cost: write per_run = {limit} into '
-            "[policy], or less. After a backup is restored, each run that was open is charged up to this limit"
-        )
-    optional: dict[str, Any] = {
-        **{key: _list(key, section[key]) for key in ("verbs",) if key in section},
-        **{key: _whole(key, section[key]) for key in ("min_cohort", *_SIZES) if key in section},
-        **{key: _number(key, section[key]) for key in ("answer_every", "keep_runs_days") if key in section},
-    }
-    return Policy(
-        budget=budget,
-        trusts={name: trust_named(name, _table(f"[policy.trusts.{name}]", of)) for name, of in trusts.items()},
-        per_run=per_run,
-        schemas=frozenset(_digest("schemas", one) for one in _list("schemas", section.get("schemas", []))),
-        unit=_unit(section.get("unit", {})),
-        exact=exact,
-        kinds=_kinds(_table("[policy.kinds]", section.get("kinds", {}))),
-        size_is_public=_boolean("size_is_public", section.get("size_is_public", False)),
-        coordinator_sees_exact_counts=_boolean(
-            "coordinator_sees_exact_counts", section.get("coordinator_sees_exact_counts", False)
-        ),
-        plans={} if plans == ANY else _plans(_table("[policy.plans]", plans), folder),
-        any_plan=plans == ANY,
-        methods=frozenset(_list("methods", section.get("methods", []))),
-        **optional,
-    )
+    return read_settings(PolicySection, section, spelled=lambda path: as_toml(["policy", *path])).policy(folder)
 
 
 def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
@@ -92,7 +139,9 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
         raise Unsupported(f"no trust model named {name!r}; {nearest(name, TRUSTS)}")
     found = named(TRUSTS[name])
     known = settable(found)
-    _known(f"the trust {name!r}", numbers, known)
+    if unknown := sorted(set(numbers) - set(known)):
+        hint = nearest(unknown[0], known, "it has") if known else "it has none"
+        raise InvalidParameter(f"the trust {name!r} has no setting {', '.join(unknown)}; {hint}")
     for one, value in numbers.items():
         if type(value) not in (int, float):
             raise InvalidParameter(f"the trust {name!r} needs a number for {one}, not {value!r}")
@@ -100,88 +149,13 @@ def trust_named(name: str, numbers: Mapping[str, Any]) -> Trust:
     return trust
 
 
-def _plans(section: Mapping[str, Any], folder: Path) -> dict[str, Agreement]:
-    """Load the approved plans by digest; raise an error for a file whose digest is not the approved one."""
-    plans = {}
-    for digest, file in section.items():
-        plan = Agreement.load(folder / str(file))
-        if plan.digest != _digest("plans", digest):
+def _approved(files: Mapping[str, str], folder: Path) -> Iterator[tuple[str, Agreement]]:
+    """Yield the approved plans by digest; raise an error for a file whose digest is not the approved one."""
+    for digest, file in files.items():
+        plan = Agreement.load(folder / file)
+        if plan.digest != digest:
             raise InvalidParameter(
                 f"{file} is not the plan that was approved: its digest is {plan.digest}, the policy says {digest}; "
                 "put the approved file back, or read the new one (fedsynth plan --show) and approve its digest"
             )
-        plans[digest] = plan
-    return plans
-
-
-def _kinds(section: Mapping[str, Any]) -> dict[str, str]:
-    """Return the classes of other packages' kinds of questions, by name; they are imported only when needed."""
-    for kind, place in section.items():
-        if not isinstance(place, str) or not _PLACE.fullmatch(place):
-            raise InvalidParameter(
-                f"[policy.kinds] {kind} = {place!r} does not name a class; write package.module:Class"
-            )
-    return dict(section)
-
-
-def _budget(where: str, section: Any) -> Budget:
-    fields = _table(where, section)
-    _known(where, fields, ("epsilon", "delta"))
-    numbers = []
-    for name in ("epsilon", "delta"):
-        value = fields.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InvalidParameter(f"{where} needs the number {name}; for example epsilon = 1.0, delta = 1e-6")
-        numbers.append(float(value))
-    return Budget(*numbers)
-
-
-def _unit(section: Any) -> Unit:
-    fields = _table("[policy] unit", section)
-    _known("[policy] unit", fields, ("rows", "sites"))
-    for name, value in fields.items():
-        if _whole(f"unit {name}", value) < 1:
-            raise InvalidParameter(f"[policy] unit {name} must be at least 1, not {value}")
-    return Unit(**fields)
-
-
-def _known(where: str, section: Mapping[str, Any], known: Collection[str]) -> None:
-    if unknown := sorted(set(section) - set(known)):
-        hint = nearest(unknown[0], known, "it has") if known else "it has none"
-        raise InvalidParameter(f"{where} has no setting {', '.join(unknown)}; {hint}")
-
-
-def _table(where: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise InvalidParameter(f"{where} must be a table of entries, not {value!r}")
-    return value
-
-
-def _list(key: str, value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise InvalidParameter(f"[policy] {key} must be a list of texts, not {value!r}")
-    return tuple(value)
-
-
-def _boolean(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidParameter(f"[policy] {key} must be true or false, not {value!r}")
-    return value
-
-
-def _whole(key: str, value: Any) -> int:
-    if type(value) is not int:
-        raise InvalidParameter(f"[policy] {key} must be a whole number, not {value!r}")
-    return value
-
-
-def _number(key: str, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise InvalidParameter(f"[policy] {key} must be a number that is not negative, not {value!r}")
-    return float(value)
-
-
-def _digest(key: str, value: str) -> str:
-    if not _DIGEST.fullmatch(value):
-        raise InvalidParameter(f"[policy] {key}: {value!r} is not a digest; give all 64 hexadecimal digits")
-    return value
+        yield digest, plan

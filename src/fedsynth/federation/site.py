@@ -223,12 +223,12 @@ class Site:
         digest, seen = found.message, found.head.seen
         # Nobody but this site can make it refuse by what it once signed; any other position is as good as none.
         if seen.row and seen.verified(self.name, self._identity) and not self.account.holds(seen.row, seen.chain):
-            _log.warning("site %s: was a backup put back? fedsynth site account FOLDER --restored %s", self.name, seen)
+            _log.warning("site %s: was a backup put back? fedsynth account FOLDER --restored %s", self.name, seen)
             return self._turn_down(
                 "refused",
                 digest,
                 f"the coordinator has audit row {seen.row}, which this site signed and its account lacks: was a backup "
-                "put back? (fedsynth site account FOLDER --restored HEAD)",
+                "put back? (fedsynth account FOLDER --restored HEAD)",
                 lacking=str(seen),
             )
         try:

@@ -460,7 +460,7 @@ class Book:
         with self._file.transaction() as records:
             found = records.run(run)
             if found is None:
-                raise InvalidParameter(f"this account has no run {run!r}; `fedsynth site account` lists the runs")
+                raise InvalidParameter(f"this account has no run {run!r}; `fedsynth account` lists the runs")
             if found.closed:
                 return 0
             closed = self._close(records, found, by)
@@ -664,7 +664,7 @@ class Book:
         if others + stored > _RUNS_STORED * charge.most_stored:
             raise Refused(
                 f"all open runs together may make the site store {_RUNS_STORED} times largest_stored in [policy]; "
-                "close those that are finished (fedsynth site close)"
+                "close those that are finished (fedsynth account --close)"
             )
 
     def _slot(self, records: Records, charge: Charge) -> float | None:
@@ -775,14 +775,14 @@ def _cost_for(charge: Charge, change: ProtectedChange) -> Cost:
     steps = charge.change.steps_to(change)
     if steps > 1 and charge.slots is not None:
         raise Refused(
-            "plan again with --rows-per-person and --sites-per-person as in `fedsynth site account`, and have the plan "
+            "plan again with --rows-per-person and --sites-per-person as in `fedsynth account`, and have the plan "
             f"approved: it is for {charge.change}, and this account counts for {change}"
         )
     try:
         return charge.cost.grouped(steps)
     except Unsupported as error:
         raise Refused(
-            "run with --rows-per-person and --sites-per-person as in `fedsynth site account`, or a method that samples "
+            "run with --rows-per-person and --sites-per-person as in `fedsynth account`, or a method that samples "
             f"no rows: noise on samples is proved for {charge.change}, and this account counts for {change}"
         ) from error
 

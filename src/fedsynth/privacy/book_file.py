@@ -759,8 +759,8 @@ def damaged(path: str, fault: str) -> FedsynthError:
     ``path`` is the book's file, and ``fault`` a clause that says what is wrong.
     """
     return FedsynthError(
-        f"the account {path} is damaged ({fault}); restore the last backup (at a site with `fedsynth site restore "
-        "--replace`, which keeps the damaged file aside, and then run `fedsynth site account --restored`)"
+        f"the account {path} is damaged ({fault}); restore the last backup (at a site with `fedsynth restore "
+        "--replace`, which keeps the damaged file aside, and then run `fedsynth account --restored`)"
     )
 
 

@@ -5,49 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import click
-import typer
-
-from fedsynth.cli.options import Json
+from fedsynth.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from fedsynth.proof.sheet import ProofSheet
 
 
-def prove(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a finished run: that of `fedsynth simulate`, or runs/NAME in the folder of a federation."
-        ),
-    ],
-    extract: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--extract",
-            help="File with a site's own charges of this run, made there by `fedsynth site account --extract`; repeat "
-            "it for several sites. Without it, only the server's records are compared.",
-        ),
-    ] = None,
-    identity: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--identity",
-            help="Public identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its "
-            "--extract must be signed with it. Repeat it for several sites. Without it, the key is printed for you to "
-            "compare.",
-        ),
-    ] = None,
-    json_: Json = False,
-) -> None:
+def prove(run: Path, /, *, extract: tuple[Path, ...] = (), identity: tuple[str, ...] = (), json_: bool = False) -> int:
     r"""Recompute a run's privacy cost and check its records.
 
     Prints the proof sheet: for each noisy answer that was released, the question, its sensitivity, its noise and its
     privacy cost for one person, all recomputed from the questions asked and compared with the run's ledger, in which
     the server recorded them. With --extract, the sites' own records of their charges are compared too; a site makes its
-    extract with `fedsynth site account --extract RUN`. Without extracts, the sheet relies on the server's records
+    extract with `fedsynth account --extract RUN`. Without extracts, the sheet relies on the server's records
     alone.
 
     Exit codes: 0 everything agrees, 8 something does not.
@@ -57,11 +29,21 @@ def prove(
       fedsynth prove federation/runs/2026-11-21-a1b2c3
 
       fedsynth prove run --extract north.json --identity north=5f0c...
+
+    Parameters
+    ----------
+    run
+        Folder of a finished run: that of `fedsynth simulate`, or runs/NAME in the folder of a federation.
+    extract
+        File with a site's own charges of this run, made there by `fedsynth account --extract`; repeat it for
+        several sites. Without it, only the server's records are compared.
+    identity
+        Public identity key of a site as NAME=KEY (64 hex digits), obtained from the site itself: its --extract must be
+        signed with it. Repeat it for several sites. Without it, the key is printed for you to compare.
     """
-    sheet = prove_run(run, extract or (), dict(_identity(text) for text in identity or ()))
+    sheet = prove_run(run, extract, dict(map(_identity, identity)))
     print(json.dumps(sheet.to_json()) if json_ else sheet.text)
-    if sheet.problems:
-        raise typer.Exit(8)
+    return 8 if sheet.problems else 0
 
 
 def prove_run(folder: Path, extracts: Sequence[Path] = (), known: Mapping[str, bytes] | None = None) -> ProofSheet:
@@ -97,12 +79,7 @@ def _identity(text: str) -> tuple[str, bytes]:
     except ValueError:
         public = b""
     if not name or len(public) != 32:
-        raise click.UsageError(
-            f"--identity {text}: expected NAME=KEY, with the 64 hexadecimal digits of the site's key."
+        raise InvalidParameter(
+            f"--identity {text}: expected NAME=KEY, with the 64 hexadecimal digits of the site's key"
         )
     return name, public
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this feature."""
-    app.command()(prove)

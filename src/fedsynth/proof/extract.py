@@ -74,7 +74,7 @@ class AccountExtract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def load(cls, path: Path) -> AccountExtract:
         """Read an extract from a file, without verifying it; raises :class:`FedsynthError` for any other file."""
-        mend = "have the site print it with this version: fedsynth site account --extract"
+        mend = "have the site print it with this version: fedsynth account --extract"
         return load_json(path, cls, "an account extract", mend)
 
     @property

@@ -9,15 +9,16 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import tomli_w
+from msgspec import Meta
+from msgspec.structs import fields, replace
 
 from fedsynth.cliques import Workload, all_marginals, random_workload
-from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported, nearest
+from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.trust import Trust, settings_of
@@ -27,35 +28,39 @@ from fedsynth.methods import Method, find_method
 from fedsynth.methods.registry import options_of, read_options
 from fedsynth.privacy.cost import Budget, Unit
 from fedsynth.schema import Schema
+from fedsynth.settings import Settings, read_settings
 from fedsynth.terms import Terms
 
 DEMO_DATA = "demo:rand-hie"
-FORMATS = ("csv", "parquet")
 FORMAT = 1  # of job.toml and run.toml; files written by hand may omit it
 _MARK = "fedsynth_job"
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _SIMULATED = ("data", "records", "sites", "partition", "seed", "person", "holdout", "target")
 
 
-@dataclass(frozen=True)
-class Deployment:
+class Deployment(Settings, frozen=True):
     """The part of a job about a federation of real sites: the section ``[deployment]`` of ``job.toml``.
 
-    ``run`` names the run in every request; an interrupted run resumes under this name. ``sites`` are the names of all
-    sites, of which ``min_sites`` (``None``: all) must answer in every round; ``deadline`` limits a round, in seconds.
-    ``plan`` is the digest (hex) of the plan, the list of questions with their privacy costs that the sites approved;
-    empty without one. ``peers`` maps names of sites to their public identity keys (hexadecimal).
+    Raises :class:`~fedsynth.errors.FedsynthError` for settings that contradict each other.
     """
 
     run: str
+    """Name of the run in every request; an interrupted run resumes under this name."""
     sites: tuple[str, ...]
+    """Names of all sites."""
     min_sites: int | None = None
+    """Number of sites that must answer in every round. Default: all."""
     deadline: float = 600.0
+    """Limit on the duration of a round, in seconds."""
     plan: str = ""
-    peers: Mapping[str, str] = field(default_factory=dict)
+    """Digest (hex) of the plan that the sites approved: the list of questions with their privacy costs. Empty without
+    one."""
+    peers: Mapping[str, str] = {}
+    """Public identity key (hexadecimal) of each site by name; `fedsynth deploy admit` writes them."""
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before any site is asked."""
+        super().__post_init__()
         if not _RUN.fullmatch(self.run):
             raise FedsynthError(
                 f"{self.run!r} is not a valid run name; use up to 63 letters, digits, '.', '_' and '-', first a letter "
@@ -98,69 +103,105 @@ class Deployment:
         return keys
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Settings, frozen=True):
     """All settings of a run, as in ``run.toml`` and ``job.toml``; only rows and noise are not determined by them.
 
-    ``method`` names a method (or ``package.module:Class``), and ``options`` are its options. ``epsilon`` and ``delta``
-    limit the privacy cost of all releases together; ``epsilon = inf`` releases everything without noise: NOT PRIVATE.
-    ``trust`` names the trust model, which decides who adds the noise, and ``trust_options`` are its parameters. The
-    unit of protection is a person with at most ``rows_per_person`` rows at each of ``sites_per_person`` sites;
-    ``public_sizes`` treats the sites' numbers of rows as public. ``schema`` is a schema file. ``workload`` lists the
-    marginals to preserve (:func:`parse_workload`; empty: the method's own choice). ``rows`` is the number of synthetic
-    rows (``None``: the estimated number of real ones), and ``format`` that of their file, csv or parquet.
-    With ``spreadsheet_safe``, a run also writes a copy of them to open in a spreadsheet, where no cell runs as a
-    formula.
-
-    The other entries are for simulated runs. ``data`` is a file, a database's address, or ``demo:rand-hie`` for the
-    table of the demo extra, which has a schema of its own; from other data, a schema is drafted without ``schema``.
-    ``records`` is the kind of a CSV file: of ``lines`` (also if it is ``None``), or ``rfc4180``.
-    ``sites`` is the number of sites, and ``partition`` says how the rows are split over them, as on the command line.
-    ``seed`` (0 or more) fixes the partition, the sampling and the noise; with ``None`` the noise comes from the
-    operating system and a run cannot be repeated bit for bit. If ``person`` names a column, at most ``rows_per_person``
-    rows of each person are used, and none without a person. ``holdout`` is the share of rows that no site gets, kept
-    for the evaluation, and ``target`` the column that classifiers learn to predict there. If real sites hold the rows,
-    ``deployment`` takes the place of these entries.
-
+    Those in :data:`_SIMULATED` are for simulated runs; if real sites hold the rows, ``deployment`` takes their place.
     In a file, relative paths start at its folder.
+
+    Raises :class:`~fedsynth.errors.InvalidParameter` for settings out of bounds or that do not apply.
     """
 
     method: str
+    """Method that makes the synthetic table: a name listed by `fedsynth methods`, or package.module:Class for one of
+    your own. auto is one method, which suits most tables; it does not choose among the others."""
     epsilon: float
+    """Epsilon of the guarantee: how much the result may reveal about one person. Smaller: more privacy and more noise;
+    usual values are 0.1 to 10. inf: no noise at all, NOT PRIVATE."""
     delta: float
+    """Delta of the guarantee: roughly the probability that epsilon fails to hold. Choose well below 1 / number of
+    persons, such as 1e-6. 0: pure differential privacy, with Laplace noise."""
     data: str = ""
+    """Table to split over the sites: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME (without a password:
+    put that into ~/.pgpass). Required, except with --config or --partition synthfs:B."""
     records: Records | None = None
+    """Kind of a CSV file. lines: no cell holds a newline; each line is a record, or is left out by itself if it is
+    malformed. rfc4180: cells in quotes may hold newlines; the whole file must be valid RFC 4180, or none of it is read.
+    Default: lines."""
     schema: str = ""
-    sites: int = 10
+    """Schema file (TOML): name, kind and public bounds or categories of each column, as all sites agreed; `fedsynth
+    schema draft` makes a first one. Without it, `simulate` and `compare` draft one from the data, which the guarantee
+    does not cover."""
+    sites: Annotated[int, Meta(ge=1)] = 10
+    """Number of sites over which the rows are split."""
     partition: str = "iid"
+    """How the rows are split over the sites. iid: at random, in equal parts; quantity:A: at random, in unequal parts;
+    label-skew:A: each class of the label (the column --target, else the last one) in unequal shares;
+    capped-label-skew:A: the same, but a site that has its equal share of the rows gets no further classes; column:NAME:
+    all rows with the same value (or bin) of that column at one site; values:NAME: one site for each of the first values
+    of that column (in the schema, else the most common ones), without the rows of other values; cluster: similar rows
+    together; synthfs:B (simulate only): generated rows, without --data, whose columns are distributed differently at
+    each site. With capped-label-skew and cluster, one row more moves others, so that the result is not for publication.
+    A and B are each a positive number such as 0.5: the smaller, the more uneven. docs/cli.md explains each."""
     trust: str = "trusted"
-    seed: int | None = None
-    rows: int | None = None
+    """Trust model: who sees exact counts and who adds the noise. trusted: the server sees each site's counts and adds
+    the noise; local: each site adds all the noise to its own counts, so nobody else is trusted and results are
+    noisiest; secure: secure aggregation, each site adds a part of the noise and the server sees only the noisy sum;
+    three-servers: three servers hold secret shares of the counts, which none can read alone, and add the noise
+    together."""
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    """Whole number that fixes every random choice, the noise included, so that the run can be repeated. It is therefore
+    not private: never publish such a run. Default: no seed; noise from the operating system."""
+    rows: Annotated[int, Meta(ge=1)] | None = None
+    """Number of synthetic rows; default: the estimated number of rows of all sites together."""
     workload: str = ""
+    """Sets of columns whose joint counts matter most, as ORDER[:COUNT[:SEED]]: 2 is all pairs, 3:64 is 64 sets of three
+    columns, drawn at random by SEED (default 0). For auto, aim and the flaim family. Default: all pairs, with equal
+    weights; for auto no set in particular."""
     public_sizes: bool = False
-    rows_per_person: int = 1
-    sites_per_person: int = 1
+    """Treat each site's number of rows as public knowledge, which the guarantee does not hide. Without it, methods that
+    need the numbers pay for noisy ones with a part of the budget."""
+    rows_per_person: Annotated[int, Meta(ge=1)] = 1
+    """Largest number of rows that one person has at a site; all of them are protected together. A larger number means
+    more noise."""
+    sites_per_person: Annotated[int, Meta(ge=1)] = 1
+    """Largest number of sites at which one person has rows; all of these rows are protected together. A larger number
+    means more noise."""
     person: str = ""
+    """Column that tells which person a row is about; it need not be in the schema. At most --rows-per-person rows of
+    each person, counted over all sites, are used, and no rows without a person. Default: no rows are dropped; the
+    guarantee then presumes that nobody has more than --rows-per-person at a site."""
     holdout: float = 0.0
+    """Share of the rows, at least 0 and below 1, that no site gets and on which the result is scored, e.g. 0.1 for a
+    tenth."""
     target: str = ""
-    format: str = "csv"
+    """Column that classifiers (or regressors) learn to predict from the synthetic rows, for scores of their usefulness;
+    needs --holdout. The method auto then spends more of the budget on that column. Without it, no such scores."""
+    format: Literal["csv", "parquet"] = "csv"
+    """Format of the file with the synthetic table."""
     spreadsheet_safe: bool = False
-    options: Mapping[str, Any] = field(default_factory=dict)
-    trust_options: Mapping[str, Any] = field(default_factory=dict)
+    """Write synthetic-spreadsheet.csv as well: a copy of the synthetic table for people who open it in a spreadsheet,
+    with an apostrophe before each cell and column name that would run as a formula there (text that begins with =, +, -
+    or @). `fedsynth report` reads the table itself, which stays as it is."""
+    options: Mapping[str, Any] = {}
+    """Option of the method as NAME=VALUE, e.g. rounds=5; repeat it for several. Options that are not set keep their
+    defaults, which `fedsynth methods` lists."""
+    trust_options: Mapping[str, Any] = {}
+    """Parameter of the trust model as NAME=NUMBER; repeat it for several. Only secure has any: min_honest, the number
+    of sites assumed not to collude with the server (default: more than half of all), and dropouts, the number of sites
+    that may fail before a sum is complete: always fewer than half of min_honest (a larger number counts as that limit).
+    Default: that limit; with more than 64 sites, where sites share masks with some others only, it may be just a
+    twentieth of the sites: set dropouts if more may fail."""
     deployment: Deployment | None = None
 
     def __post_init__(self) -> None:
         """Refuse invalid settings before rows are read or a site is asked."""
-        if min(self.rows_per_person, self.sites_per_person) < 1:
-            raise InvalidParameter("rows_per_person and sites_per_person must be at least 1")
-        if self.seed is not None and self.seed < 0:
-            raise InvalidParameter(f"seed must be a whole number of at least 0, not {self.seed}")
-        if self.format not in FORMATS:
-            raise InvalidParameter(f"format = {self.format!r}: {nearest(self.format, FORMATS)}")
+        super().__post_init__()
         if self.deployment is None:
             return
         self._check_min_sites(self.deployment)
-        if simulated := [name for name in _SIMULATED if getattr(self, name) != getattr(Job, name)]:
+        ours = {one.name: one.default for one in fields(Job)}
+        if simulated := [name for name in _SIMULATED if getattr(self, name) != ours[name]]:
             raise InvalidParameter(
                 f"{', '.join(simulated)} only apply to simulated runs; delete them, since real sites hold the rows"
             )
@@ -217,7 +258,7 @@ class Job:
 
     def digest(self, schema: Schema) -> str:
         """Return the SHA-256 (hex) of job and schema, neither of which may change when a run is resumed."""
-        return hashlib.sha256(f"{dataclasses.replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
+        return hashlib.sha256(f"{replace(self, schema='').to_toml()} {schema.digest}".encode()).hexdigest()
 
     def build_method(self, schema: Schema | None = None) -> Method:
         """Return the job's method with its options and its workload set, ready for ``fit``.
@@ -256,14 +297,16 @@ class Job:
     def to_toml(self) -> str:
         """Return the job as TOML, without entries that are unset or do not apply to this kind of run."""
         left_out = () if self.deployment is None else _SIMULATED
-        return tomli_w.dumps({name: value for name, value in _said(asdict(self)).items() if name not in left_out})
+        return tomli_w.dumps(
+            {name: value for name, value in _said(msgspec.to_builtins(self)).items() if name not in left_out}
+        )
 
     def to_file(self) -> str:
         """Return the text of a job file: the number of the format, then the job as TOML."""
         return f"{_MARK} = {FORMAT}\n{self.to_toml()}"
 
     @classmethod
-    def from_toml(cls, text: str, what: str = "the run file") -> Job:
+    def from_toml(cls, text: str, what: str = "the run file") -> Self:
         """Return the job that a TOML text describes; its section ``[made]``, a record of a finished run, is ignored.
 
         ``what`` names the text in error messages. Raises :class:`~fedsynth.errors.FedsynthError` for text that is not
@@ -278,16 +321,10 @@ class Job:
             "use the fedsynth that wrote it, or write the job again with this one",
         )
         _refuse_misplaced(what, content)
-        deployment = content.get("deployment", {})
-        _refuse_unknown(what, content, cls)
-        _refuse_unknown(f"{what}, [deployment]", deployment if isinstance(deployment, dict) else {}, Deployment)
-        try:
-            return msgspec.convert(content, cls)
-        except msgspec.ValidationError as error:
-            raise FedsynthError(f"{what} does not describe a run: {error}") from error
+        return read_settings(cls, content, what)
 
     @classmethod
-    def load(cls, path: Path) -> Job:
+    def load(cls, path: Path) -> Self:
         """Read a job file; relative paths in it, which start at its folder, are made relative to the current directory.
 
         Raises :class:`~fedsynth.errors.FedsynthError` for a file that does not describe a job, and ``OSError``.
@@ -295,15 +332,15 @@ class Job:
         home = path.parent.resolve()
         return cls.from_toml(read_text(path), str(path))._with_paths(lambda name: os.path.relpath(home / name))
 
-    def relative_to(self, folder: Path) -> Job:
+    def relative_to(self, folder: Path) -> Self:
         """Return the job as it must be written into a file in ``folder``: with relative paths that start there."""
         return self._with_paths(lambda name: os.path.relpath(Path(name).resolve(), folder.resolve()))
 
-    def _with_paths(self, moved: Callable[[str], str]) -> Job:
+    def _with_paths(self, moved: Callable[[str], str]) -> Self:
         """Return the job with its relative paths ``moved``."""
         paths = {"schema": self.schema, "data": "" if _is_address(self.data) else self.data}
         found = {name: moved(path) for name, path in paths.items() if path and not os.path.isabs(path)}
-        return dataclasses.replace(self, **found)  # type: ignore[arg-type]
+        return replace(self, **found)
 
 
 def _is_address(data: str) -> bool:
@@ -318,8 +355,7 @@ def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
     """Raise an error for an entry in the wrong section, such as one appended to a file, where the last section is."""
-    head = {one.name for one in dataclasses.fields(Job)}
-    deployed = {one.name for one in dataclasses.fields(Deployment)}
+    head, deployed = set(Job.__struct_fields__), set(Deployment.__struct_fields__)
     tables = {name: of for name, of in content.items() if isinstance(of, dict)}
     deployment = tables.get("deployment", {})
     listed = deployment.get("sites", [])
@@ -343,12 +379,6 @@ def _refuse_misplaced(what: str, content: Mapping[str, Any]) -> None:
 def _no_options(method: object, names: set[str]) -> set[str]:
     """Return those of the ``names`` that are no options of the method."""
     return names - set(options_of(find_method(method).kind)) if names and isinstance(method, str) else set()
-
-
-def _refuse_unknown(what: str, content: Mapping[str, Any], kind: Any) -> None:
-    known = {one.name for one in dataclasses.fields(kind)}
-    if unknown := sorted(set(content) - known):
-        raise FedsynthError(f"{what}: unknown entries {unknown}; {nearest(unknown[0], sorted(known), 'known are')}")
 
 
 def budget_of(epsilon: float, delta: float) -> Budget:

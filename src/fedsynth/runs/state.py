@@ -70,7 +70,7 @@ class _Witnessed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of ``seen.json``: each site's last audit row that a reply showed, with the site's signature."""
 
     format: int
-    seen: dict[str, str]  # AuditPosition, as the text that `fedsynth site account --restored` takes
+    seen: dict[str, str]  # AuditPosition, as the text that `fedsynth account --restored` takes
 
 
 class _Begun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

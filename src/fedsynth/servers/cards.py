@@ -44,7 +44,7 @@ def card_fingerprint(card: ServerCard) -> str:
 
 def write_card(path: Path, card: ServerCard) -> None:
     """Write a server's own card (address, public keys, certificate) to the file ``path`` (TOML)."""
-    said = "# A compute server's address and public keys; fedsynth compute-server pin takes three of them\n"
+    said = "# A compute server's address and public keys; fedsynth compute-server agree takes three of them\n"
     write_whole(path, said + tomli_w.dumps(msgspec.to_builtins(card), multiline_strings=True))
 
 
@@ -62,7 +62,7 @@ def write_cards(path: Path, cards: Sequence[ServerCard]) -> None:
     ``cards`` are in the order of the servers' numbers. Raises :class:`FedsynthError` unless they belong to three
     different servers.
     """
-    said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server pin\n"
+    said = "# The three compute servers, as they were compared by phone; written by fedsynth compute-server agree\n"
     content = msgspec.to_builtins(ServerCards(tuple(cards)))
     write_whole(path, said + tomli_w.dumps(content, multiline_strings=True))
 
@@ -79,6 +79,6 @@ def _converted(path: Path, kind: type[_Kind], what: str) -> _Kind:
     try:
         return msgspec.convert(load_toml(path), kind)
     except OSError as error:
-        raise FedsynthError(f"{path} cannot be read ({error}); `fedsynth compute-server pin` writes it") from error
+        raise FedsynthError(f"{path} cannot be read ({error}); `fedsynth compute-server agree` writes it") from error
     except (msgspec.ValidationError, FedsynthError) as error:
         raise FedsynthError(f"{path} is not a {what} of this version ({error}); have it sent again") from error

@@ -1,50 +1,20 @@
-"""The commands of a compute server: ``compute-server init|pin|agree|serve|ledger``."""
+"""The commands of a compute server: ``compute-server init|agree|serve``."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.layout import CommandGroup
-from fedsynth.cli.options import Json, say
-from fedsynth.deploy.commands.enrol import Fingerprint, compare
+from fedsynth.cli.options import say
+from fedsynth.deploy.commands.enrol import compare
 
 
-class _ComputeCommands(CommandGroup):
-    panels: ClassVar = {"Commands": ("init", "pin", "agree", "serve", "ledger")}
-
-
-compute_app = typer.Typer(
-    cls=_ComputeCommands,
-    no_args_is_help=True,
-    suggest_commands=False,
-    help="""Run one of the compute servers of --trust three-servers.
-
-    Each of the three servers holds random shares of the sites' tables, from which it alone learns nothing. Together
-    they release noisy tables. docs/compute-servers.md lists the steps in order.
-    """,
-)
-ServerDir = Annotated[
-    Path, typer.Argument(help="Folder of the compute server, made by `fedsynth compute-server init`.")
-]
-
-
-@compute_app.command()
-def init(
-    folder: Annotated[Path, typer.Argument(help="Folder to make for this compute server, readable by its owner only.")],
-    address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            help="HOST:PORT at which this server will listen for the coordinator and the two other servers.",
-        ),
-    ],
-    json_: Json = False,
-) -> None:
+def init(folder: Path, /, *, address: str, json_: bool = False) -> None:
     r"""Make a compute server's folder, keys and card (a file to send).
 
     A run with --trust three-servers has three compute servers, at organisations that do not collude. Together they sum
@@ -52,12 +22,19 @@ def init(
 
     The card is the file card.toml in the folder, with the server's address, public keys and certificate, and no secret.
     Send it to the two other servers, to all sites and to the coordinator: each passes it to `fedsynth compute-server
-    pin`. An existing key is kept.
+    agree`. An existing key is kept.
 
     Example:
 
       fedsynth compute-server init /etc/fedsynth-compute \
         --address one.example.org:9500
+
+    Parameters
+    ----------
+    folder
+        Folder to make for this compute server, readable by its owner only.
+    address
+        HOST:PORT at which this server will listen for the coordinator and the two other servers.
     """
     from fedsynth.servers.cards import card_fingerprint
     from fedsynth.servers.host import CARD, make
@@ -72,33 +49,64 @@ def init(
     )
 
 
-@compute_app.command()
-def pin(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="Folder of your compute server or site, or of the federation if you are its coordinator."),
-    ],
-    cards: Annotated[
-        list[Path],
-        typer.Argument(
-            help="The three servers' cards: files card.toml made by `fedsynth compute-server init`, in the same order "
-            "everywhere."
-        ),
-    ],
-    fingerprint: Fingerprint = None,
-    json_: Json = False,
+def agree(
+    folder: Path,
+    files: tuple[Path, ...],
+    /,
+    *,
+    questions: Annotated[int, Meta(ge=1)] = 64,
+    public_sizes: bool = False,
+    fingerprint: tuple[str, ...] = (),
+    json_: bool = False,
 ) -> None:
-    """Trust the keys of the three compute servers, and no others.
+    r"""Agree to the three servers' cards, or to a federation's terms.
 
-    Stores their three cards (files with each server's address and public keys) in your folder. From then on, your site
-    or server accepts these three servers only. Each server, each site and the coordinator must do this. Asks you to
-    compare the fingerprint of each card with that server's operator by phone: an attacker who could replace the keys of
-    two servers would see the tables of all sites.
+    Given the three cards (files with each server's address and public keys), stores them in your folder: from then on,
+    your site or server accepts these three servers only. Each server, each site and the coordinator must do this. An
+    attacker who could replace the keys of two servers would see the tables of all sites: so you are asked to compare
+    the fingerprint of each card with that server's operator by phone.
 
-    Example:
+    Given any site's invitation and the coordinator's roster, makes a compute server agree to the terms of the
+    federation (the coordinator, the schema, the budget, and how many rows of one person are protected together) and to
+    its sites: it will answer this coordinator about these sites, within these terms, and nobody else. Compare the
+    fingerprint of the terms with the coordinator, and that of the roster with the sites. The first time, this makes the
+    server's ledger, the record of what it releases.
 
-      fedsynth compute-server pin /etc/fedsynth one.toml two.toml three.toml
+    Examples:
+
+      fedsynth compute-server agree /etc/fedsynth one.toml two.toml three.toml
+
+      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
+        roster.toml --questions 24
+
+    Parameters
+    ----------
+    folder
+        Folder of your compute server or site, or of the federation if you are its coordinator.
+    files
+        The three servers' cards, files card.toml made by `fedsynth compute-server init`, in the same order everywhere;
+        or the file of any site's invitation, which holds the terms, and the coordinator's file roster.toml, the list of
+        all sites with their keys.
+    questions
+        Largest number of questions that this server answers about one deposit of the sites' tables. The method aim
+        needs two for each of its rounds, and one more.
+    public_sizes
+        Accept that each site's number of rows is public. Give it if the coordinator's job.toml says public_sizes =
+        true, and only then: otherwise this server refuses all questions.
     """
+    if len(files) == 3:
+        _pin(folder, files, fingerprint, json_)
+    elif len(files) == 2:
+        _agree(folder, *files, questions, public_sizes, fingerprint, json_)
+    else:
+        raise errors.InvalidParameter(
+            "give the three servers' cards, or an invitation and the coordinator's roster.toml; there are "
+            f"{len(files)} files"
+        )
+
+
+def _pin(folder: Path, cards: Sequence[Path], fingerprint: Sequence[str], json_: bool) -> None:
+    """Store the cards of the three servers."""
     from fedsynth.servers.cards import SERVERS_FILE, ServerCards, card_fingerprint, load_card
     from fedsynth.servers.host import pin as pinned
 
@@ -109,55 +117,22 @@ def pin(
     found = ServerCards(tuple(load_card(path) for path in cards)).servers
     for number, card in enumerate(found, 1):
         shown = f"The card of server {number}, at {card.address}:"
-        compare(
-            shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint or (), json_
-        )
+        compare(shown, card_fingerprint(card), "Does its operator read out the same by phone?", fingerprint, json_)
     pinned(folder, found)
     addresses = [card.address for card in found]
     say(json_, {"servers": addresses}, f"Servers pinned in {folder / SERVERS_FILE}: {', '.join(addresses)}.")
 
 
-@compute_app.command()
-def agree(
-    folder: ServerDir,
-    invitation: Annotated[
-        Path, typer.Argument(help="File of any site's invitation: it holds the terms of the federation.")
-    ],
-    roster: Annotated[
-        Path, typer.Argument(help="The coordinator's file roster.toml: the list of all sites with their keys.")
-    ],
-    questions: Annotated[
-        int,
-        typer.Option(
-            "--questions",
-            min=1,
-            help="Largest number of questions that this server answers about one deposit of the sites' tables. The "
-            "method aim needs two for each of its rounds, and one more.",
-        ),
-    ] = 64,
-    public_sizes: Annotated[
-        bool,
-        typer.Option(
-            "--public-sizes",
-            help="Accept that each site's number of rows is public. Give it if the coordinator's job.toml says "
-            "public_sizes = true, and only then: otherwise this server refuses all questions.",
-        ),
-    ] = False,
-    fingerprint: Fingerprint = None,
-    json_: Json = False,
+def _agree(
+    folder: Path,
+    invitation: Path,
+    roster: Path,
+    questions: int,
+    public_sizes: bool,
+    fingerprint: Sequence[str],
+    json_: bool,
 ) -> None:
-    r"""Agree to the terms and the sites of a federation.
-
-    The terms are the coordinator, the schema, the budget, and how many rows of one person are protected together. The
-    server will answer this coordinator about these sites, within these terms, and nobody else. Asks you to compare two
-    fingerprints by phone: that of the terms with the coordinator, that of the roster (the list of all sites with their
-    keys) with the sites. The first time, makes the server's ledger, the record of what it releases.
-
-    Example:
-
-      fedsynth compute-server agree /etc/fedsynth-compute north.toml \
-        roster.toml --questions 24
-    """
+    """Store the terms and the sites of a federation."""
     from fedsynth.servers.host import LEDGER, AgreedTerms, read_terms
     from fedsynth.servers.host import agree as agreed
 
@@ -167,19 +142,17 @@ def agree(
         f"  protects a person with {terms.rows_per_person} rows at each of {terms.sites_per_person} sites\n"
         f"  answers  at most {questions} questions about one vault of shares"
     )
-    given = fingerprint or ()
-    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", given, json_)
+    compare(shown, terms.fingerprint, "Does the coordinator read out the same by phone?", fingerprint, json_)
     names = ", ".join(members.roster.identities)
     shown = f"The roster of the federation: {names}"
-    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", given, json_)
+    compare(shown, members.roster.fingerprint, "Do the sites read out the same by phone?", fingerprint, json_)
     agreed(folder, AgreedTerms(questions, public_sizes, terms, members))
     serve = shlex.join(["fedsynth", "compute-server", "serve", str(folder)])
     facts = {"folder": str(folder), "sites": list(members.roster.identities), "ledger": str(folder / LEDGER)}
     say(json_, facts, f"{folder / LEDGER} records everything that this server releases: back it up.\nNext: {serve}")
 
 
-@compute_app.command()
-def serve(folder: ServerDir) -> None:
+def serve(folder: Path, /) -> None:
     """Answer the coordinator and the two other servers until stopped.
 
     SIGTERM or Ctrl-C stops the server. The secret shares of the sites' tables are kept in memory only: a server that is
@@ -188,6 +161,11 @@ def serve(folder: ServerDir) -> None:
     Example:
 
       fedsynth compute-server serve /etc/fedsynth-compute
+
+    Parameters
+    ----------
+    folder
+        Folder of the compute server, made by `fedsynth compute-server init`.
     """
     import logging
     import signal
@@ -211,17 +189,13 @@ def serve(folder: ServerDir) -> None:
     answering.join()
 
 
-@compute_app.command()
-def ledger(folder: ServerDir, json_: Json = False) -> None:
-    """List the questions that a server charged, and their privacy cost.
+def show_ledger(folder: Path, noted: str, json_: bool) -> None:
+    """Print the questions that a compute server charged, for ``fedsynth account``, which verifies its ledger.
 
-    The cost is in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
-    Also verifies the ledger's hash chain: every entry must follow from the one before it.
-
-    Example:
-
-      fedsynth compute-server ledger /etc/fedsynth-compute
+    Costs are in rho of zero-concentrated differential privacy (zCDP), or in epsilon if the federation's delta is 0.
     """
+    if noted:
+        raise errors.InvalidParameter("--noted is for sites and exported rows; a compute server's ledger has no head")
     from fedsynth.servers.host import charged_questions
 
     rows = charged_questions(folder)
@@ -230,8 +204,3 @@ def ledger(folder: ServerDir, json_: Json = False) -> None:
     ]
     lines.append(f"{len(rows)} questions, {sum(row['price'] for row in rows):.6g} in all; the audit is intact")
     say(json_, {"audit": rows}, "\n".join(lines))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this feature."""
-    app.add_typer(compute_app, name="compute-server")

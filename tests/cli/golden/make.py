@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import os
@@ -14,41 +13,43 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 from unittest import mock
 
-import click
-import typer
+from cyclopts import App
 
 from fedsynth.cli.app import app, main
+from fedsynth.cli.layout import Commands, help_text
 
 FOLDER = Path(__file__).parent / "help"
 ERRORS = Path(__file__).parent / "errors.txt"
-WIDTH = 78
-"""Characters to a line of help on a terminal of 80 columns."""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Help
 
 
-def contexts() -> Iterator[click.Context]:
-    """Yield the context of every command and group, the outermost first."""
-    yield from _contexts(typer.main.get_command(app), "fedsynth", None)
+def commands() -> dict[str, Commands]:
+    """Return every command and group of commands by what users write, the outermost first."""
+    found: dict[str, Commands] = {}
 
+    def walk(path: str, one: App) -> None:
+        found[path] = cast(Commands, one)
+        for name in one:
+            if not name.startswith("-"):
+                walk(f"{path} {name}", one[name])
 
-def _contexts(command: click.Command, name: str, parent: click.Context | None) -> Iterator[click.Context]:
-    context = click.Context(command, parent, name, terminal_width=WIDTH, max_content_width=WIDTH)
-    yield context
-    if isinstance(command, click.Group):
-        for one, inner in command.commands.items():
-            yield from _contexts(inner, one, context)
+    walk("fedsynth", app)
+    return found
 
 
 def helps() -> dict[str, str]:
     """Return each command's help text by the name of its golden file."""
-    return {f"{one.command_path.replace(' ', '-')}.txt": one.get_help() + "\n" for one in contexts()}
+    with mock.patch.dict(os.environ, {"COLUMNS": "80"}):
+        found = {f"{path.replace(' ', '-')}.txt": help_text(path, one) + "\n" for path, one in commands().items()}
+        short = help_text("fedsynth simulate", app["simulate"], everything=False) + "\n"
+    return {**found, "fedsynth-simulate-help-all.txt": found["fedsynth-simulate.txt"], "fedsynth-simulate.txt": short}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ MISTAKES: dict[str, str] = {
     "a deployment that does not exist": "deploy status federation",
     "a site that does not exist": "site check /nowhere",
     "an invitation that is not one": "site join people.toml site",
-    "an audit of nothing": "audit",
+    "an account of nothing": "account",
 }
 """What each mistake is, and a command that makes it in the folder that :func:`world` fills."""
 
@@ -203,10 +204,10 @@ def answers() -> dict[str, str]:
 def examples() -> dict[str, list[str]]:
     """Return the examples in the help of each command, by the command's path."""
     found = {}
-    for context in contexts():
-        text = inspect.cleandoc(context.command.help or "").replace("\b\n", "").replace("\\\n", "")
+    for path, one in commands().items():
+        text = help_text(path, one).partition("\nOptions:\n")[0].replace("\\\n", "")
         lines = (" ".join(line.split()) for line in text.splitlines() if line.startswith("  "))
-        found[context.command_path] = [line for line in lines if line.startswith("fedsynth ")]
+        found[path] = [line for line in lines if line.startswith("fedsynth ")]
     return found
 
 

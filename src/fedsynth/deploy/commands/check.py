@@ -1,184 +1,315 @@
-"""The commands that check a machine and an account: ``fedsynth doctor`` and ``audit``."""
+"""The commands that check a site and what was charged: ``site check`` and ``account``."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import click
-import typer
-
-from fedsynth.cli.options import (
-    AuditedSite,
-    CheckedSite,
-    CheckedSuperLink,
-    Json,
-    check_text,
-    say,
-)
+from fedsynth import errors
+from fedsynth.cli.options import check_text, confirm, say
+from fedsynth.plugins import named
 
 if TYPE_CHECKING:
-    from fedsynth.privacy.book_file import AuditResult
+    from fedsynth.deploy.host.config import SiteConfig
+    from fedsynth.privacy.book import Book
+    from fedsynth.privacy.book_file import AuditResult, LostCharges
+
+_LISTED = 10  # questions of a run that `account` prints
+_SERVER = "ledger.sqlite"  # in the folder of a compute server, which has its own feature
 
 
-def doctor(
-    site: CheckedSite = None,
-    superlink: CheckedSuperLink = "",
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(
-            "--root-certificates",
-            help="Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate "
-            "of the server is verified. Default: that of --site, else the certificates of the system.",
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            "--state",
-            help="Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check "
-            "that it is writable, has space and is on a local disk. Default: that of --site; without either, not "
-            "checked.",
-        ),
-    ] = None,
-    private: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--private",
-            help="File, such as a key, to check that only its owner, you, can read it; repeat it for several files.",
-        ),
-    ] = None,
-    bind: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--bind",
-            help="HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is "
-            "free; repeat it for several.",
-        ),
-    ] = None,
-    flwr: Annotated[
-        str,
-        typer.Option(
-            "--flwr",
-            help="Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the "
-            "same on this machine. Default: the version that this fedsynth needs.",
-        ),
-    ] = "",
-    json_: Json = False,
-) -> None:
-    r"""Check that this machine can join a federation.
+def site_check(
+    folder: Path | None = None,
+    /,
+    *,
+    machine: bool = False,
+    superlink: str = "",
+    root_certificates: Path | None = None,
+    state: Path | None = None,
+    private: tuple[Path, ...] = (),
+    bind: tuple[str, ...] = (),
+    flwr: str = "",
+    json_: bool = False,
+) -> int:
+    r"""Check that a site, or a machine that is to be one, is ready.
 
-    Checks versions, clock, certificates, ports, proxies, files, disk space and random numbers; each failure comes with
-    its fix. Changes nothing and reads no secret. Exit codes: 0 no failure, 8 something would keep the machine from
-    taking part.
+    Of the site in FOLDER: its rows, account (record of privacy spending), policy (what the site may answer), keys and
+    certificates. Nothing is sent, and nothing is charged to the site's budget. Without FOLDER, or with --machine as
+    well, of this machine: versions, clock, certificates, ports, proxies, files, disk space and random numbers, and the
+    connection to the server; this changes nothing and reads no secret. Each failed check comes with its fix. Exit
+    codes: 0 ready; else that of the first failed check: 3 rows or schema do not fit, 4 no budget left, 8 anything else.
 
     Examples:
 
-      fedsynth doctor --superlink fed.example.org:443 \
+      fedsynth site check /etc/fedsynth
+
+      fedsynth site check --superlink fed.example.org:443 \
         --root-certificates ca.crt
 
-      fedsynth doctor --site hospital-a --bind 127.0.0.1:9094
+      fedsynth site check hospital-a --machine --bind 127.0.0.1:9094
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    machine
+        Check this machine too, and the server that site.toml names. So does each of the options below.
+    superlink
+        HOST:PORT at which sites reach the SuperLink, Flower's server program, to check connection, certificate and
+        clock. Default: that of site.toml; without either, these are not checked.
+    root_certificates
+        Certificate of the federation's certificate authority (PEM file, ca.crt), with which the certificate of the
+        server is verified. Default: that of site.toml, else the certificates of the system.
+    state
+        Folder where a site keeps its record of spent budget, its secret and its copies of rows, to check that it is
+        writable, has space and is on a local disk. Default: that of site.toml; without either, not checked.
+    private
+        File, such as a key, to check that only its owner, you, can read it; repeat it for several files.
+    bind
+        HOST:PORT of this machine that a program will listen at, such as 127.0.0.1:9094, to check that it is free;
+        repeat it for several.
+    flwr
+        Version of the package flwr (Flower) at the server, e.g. 1.41.0: the first two numbers must be the same on this
+        machine. Default: the version that this fedsynth needs.
     """
-    from fedsynth.deploy.host.checks import examine
+    from fedsynth.deploy.host.checks import check_site, examine
+    from fedsynth.deploy.host.config import load_site_config
 
-    guarded = {f"private file {one.name}": one for one in private or ()}
-    if site is not None:
-        from fedsynth.deploy.host.config import load_site_config
-
-        config = load_site_config(site)
-        superlink = superlink or config.superlink
-        root_certificates = root_certificates or config.root_certificates
-        state = state or config.state
-        guarded = {
-            "account and secret": config.account,
-            "node key": config.key,
-            "state folder": config.state,
-            **guarded,
-        }
-    checks = examine(
-        superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind or (), lockstep=flwr
-    )
-    bad = [one for one in checks if one.state == "failure"]
-    facts = {"fit": not bad, "checks": [one.to_json() for one in checks]}
-    say(json_, facts, f"{check_text(checks)}\n\n{len(checks)} checks, {len(bad)} failures")
-    if bad:
-        raise typer.Exit(8)
+    config = None if folder is None else load_site_config(folder)
+    checks = [] if config is None else list(check_site(config))
+    guarded = {f"private file {one.name}": one for one in private}
+    if config is None or machine or any((superlink, root_certificates, state, private, bind, flwr)):
+        if config is not None:
+            superlink = superlink or config.superlink
+            root_certificates, state = root_certificates or config.root_certificates, state or config.state
+            own = {"account and secret": config.account, "node key": config.key, "state folder": config.state}
+            guarded = {**own, **guarded}
+        checks += examine(
+            superlink=superlink, roots=root_certificates, state=state, private=guarded, bind=bind, lockstep=flwr
+        )
+    code = next((one.code for one in checks if one.state == "failure"), 0)
+    name = "this machine" if config is None else config.name
+    facts = {"name": config.name if config else "", "ready": not code, "checks": [one.to_json() for one in checks]}
+    say(json_, facts, f"{check_text(checks)}\n\n{name} is {'ready' if not code else 'NOT ready'}")
+    return code
 
 
-def audit(
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="File of audit rows that --export wrote (JSON lines); leave it out with --site."),
-    ] = None,
-    site: AuditedSite = None,
-    noted: Annotated[
-        str,
-        typer.Option(
-            "--noted",
-            help="Head (last hash, 64 hex digits) that this command or `fedsynth site account` printed earlier. If the "
-            "chain of audit rows no longer contains it, rows were removed or rewritten. Without it, that is not "
-            "checked.",
-        ),
-    ] = "",
-    export: Annotated[
-        Path | None,
-        typer.Option(
-            "--export",
-            help="File to write the audit rows of --site to (JSON lines), so that others can verify them; replaced if "
-            "it exists. Without it, nothing is written.",
-        ),
-    ] = None,
-    json_: Json = False,
-) -> None:
-    """Verify a site's record of its charges and refusals.
+def account(
+    place: Path,
+    /,
+    *,
+    noted: str = "",
+    export: Path | None = None,
+    close: str = "",
+    extract: str = "",
+    restored: str = "",
+    began: tuple[str, ...] = (),
+    yes: bool = False,
+    json_: bool = False,
+) -> int:
+    r"""Show and verify what a site or a compute server has charged.
 
-    The record, called the site's account, has an audit row for each question that was charged to the site's budget,
-    and rows for refused questions (many in one hour share a row), closed runs and restored backups. The rows form a
-    hash chain: every row must follow from the one before it. A chain alone cannot show that
-    its last rows were cut off or that all of it was rewritten. So write down the head (last hash) that this command
-    prints from time to time, and pass it as --noted later; the coordinator also remembers the last row that it saw of
-    each site. Exit codes: 0 intact, 8 something is wrong.
+    The record has an audit row for each question that was charged, and rows for refused questions (many in one hour
+    share a row), closed runs and restored backups. The rows form a hash chain: every row must follow from the one
+    before it. A chain alone cannot show that its last rows were cut off or that all of it was rewritten: so write down
+    the head (last hash) that this command prints from time to time, and pass it as --noted later.
+
+    Of a site, it shows what is spent, the cost to one person of the stated unit (the largest that the policy has
+    demanded so far), and its open runs, which are not closed yet. The last questions of each are listed with their keys
+    (a key is the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes
+    that the account holds for them, and all of them with --json. While `fedsynth site serve` runs, it closes the runs
+    that have asked nothing for keep_runs_days (in [policy] of site.toml, default 14).
+
+    A site that was restored from a backup refuses every request if the coordinator has seen later audit rows; its log
+    names the last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every
+    open run, and every run given by --began, is charged the rest of its limit and closed. The command first prints
+    these charges, their sum and the account after them, and asks; where nobody can be asked, it charges nothing and
+    ends with the exit code 9, unless --yes is given.
+
+    Exit codes: 0 intact, 8 something is wrong; docs/cli.md lists the others.
 
     Examples:
 
-      fedsynth audit --site /etc/fedsynth
+      fedsynth account /etc/fedsynth
 
-      fedsynth audit --site /etc/fedsynth --export audit.jsonl
+      fedsynth account audit.jsonl --noted 5f0c...
 
-      fedsynth audit audit.jsonl --noted 5f0c...
+      fedsynth account /etc/fedsynth \
+        --restored 4711:aIWf...:9kQ2... --began 2026-05-02-9f31c0
+
+      fedsynth account /etc/fedsynth \
+        --extract 2026-05-02-9f31c0 > north.json
+
+    Parameters
+    ----------
+    place
+        Folder of a site, which holds its site.toml, or of a compute server; or a file of audit rows that --export
+        wrote.
+    noted
+        Head (last hash, 64 hex digits) that this command printed earlier. If the chain of audit rows no longer contains
+        it, rows were removed or rewritten. Without it, that is not checked.
+    export
+        File to write the audit rows of a site to (JSON lines), so that others can verify them; replaced if it exists.
+        Without it, nothing is written.
+    close
+        Name of a run to close for good at this site. Deletes the site's replies to the run, the random values from
+        which its noise was drawn, and the run's copy of the rows, unless another open run uses the same copy. What the
+        run has spent stays spent. A closed run gets no more answers and cannot resume.
+    extract
+        Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth prove`, and
+        nothing else.
+    restored
+        After `fedsynth restore`: the last audit row that the coordinator has seen of this site, as the site signed it
+        (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open run up to its limit and
+        closes it. Without it, nothing is charged.
+    began
+        With --restored: name of a run that began after the backup was made, which is charged too: per_run in [policy]
+        of site.toml or, without that, the site's whole budget. Repeat it for several.
+    yes
+        With --restored: charge without asking, as a script needs.
     """
+    from fedsynth.deploy.host.config import load_site_config
+    from fedsynth.deploy.host.rows import close_run
+    from fedsynth.deploy.host.state import open_account, site_secret
+    from fedsynth.files import write_private
     from fedsynth.privacy.book_file import verify_export
+    from fedsynth.proof.extract import extract as extract_of
 
-    if (file is None) == (site is None) or (export is not None and site is None):
-        raise click.UsageError(
-            "pass either FILE, a file of exported audit rows, or --site FOLDER; --export is optional and needs --site."
-        )
-    if site is not None:
-        found = _audited(site, noted, export)
-    else:
-        assert file is not None
-        found = verify_export(file, noted)
+    if (began or yes) and not restored:
+        raise errors.InvalidParameter("--began and --yes need --restored: nothing else is charged or asked")
+    if sum(map(bool, (close, extract, restored))) > 1:
+        raise errors.InvalidParameter("--restored, --close and --extract do different things: give one at a time")
+    place.stat()  # an error that says so, if there is no such file or folder
+    server = not place.is_file() and (place / _SERVER).is_file()
+    if (place.is_file() and place.suffix != ".toml") or server:
+        if export or close or extract or restored:
+            raise errors.InvalidParameter(
+                f"{place} is no site: --export, --close, --extract and --restored are for one"
+            )
+        if server:
+            named("fedsynth.servers.commands:show_ledger")(place, noted, json_)
+            return 0
+        return _verdict(verify_export(place, noted), noted, json_, {}, [])
+    config = load_site_config(place)
+    book = open_account(config)
+    if extract:
+        secret = site_secret(config, book)
+        print(extract_of(book, secret, config.name, extract, config.coordinator).to_json().decode())
+        return 0
+    if close:
+        questions = close_run(config, book, close)
+        gone = f"closed {close}, which asked {questions} questions"
+        said = gone if questions else f"{close} was closed before this command"
+        say(json_, {"run": close, "questions": questions}, said)
+        return 0
+    if restored:
+        _charge_lost(config, book, restored, began, yes, json_)
+    facts, lines = _spending(config, book)
+    if export is not None:
+        write_private(export, "".join(f"{row}\n" for row in book.export()))
+        lines.append(f"exported to {export}")
+    return _verdict(book.verify(noted), noted, json_, facts, lines)
+
+
+def _verdict(found: AuditResult, noted: str, json_: bool, facts: dict[str, Any], lines: list[str]) -> int:
+    """Print what a record says and whether it is intact; return the exit code."""
     wrong = [found.fault] if found.fault else []
     if noted and not found.noted_at:
         wrong.append("the head given by --noted does not occur: rows were cut off the end, or the chain was rewritten")
-    facts = {"whole": not wrong, "problems": wrong, **dataclasses.asdict(found)}
-    said = wrong or [f"{found.rows} rows, each follows from the one before it"]
+    said = wrong or [f"{found.rows} audit rows, each follows from the one before it"]
     if noted and found.noted_at:
         said.append(f"the head given by --noted is row {found.noted_at}; {found.rows - found.noted_at} rows follow it")
-    said += [f"exported to {export}"] if export is not None else []
-    say(json_, facts, "\n".join([*said, f"head: {found.head}"]))
-    if wrong:
-        raise typer.Exit(8)
+    checked = {"intact": not wrong, "problems": wrong, "rows": found.rows, "noted_at": found.noted_at}
+    text = "\n".join([*lines, *said, f"head: {found.head}"])
+    say(json_, {**facts, **checked, "broken": found.broken, "head": found.head}, text)
+    return 8 if wrong else 0
 
 
-def _audited(site: Path, noted: str, export: Path | None) -> AuditResult:
-    """Verify a site's account, export its audit rows if ``export`` is a path, and return the findings."""
-    from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.host.state import open_account
-    from fedsynth.files import write_private
+def _charge_lost(config: SiteConfig, book: Book, restored: str, began: tuple[str, ...], yes: bool, json_: bool) -> None:
+    """Charge what a restored backup lacks, once it is confirmed."""
+    from fedsynth.deploy.backup import lost_row
+    from fedsynth.privacy.cost import Budget
 
-    account = open_account(load_site_config(site))
-    if export is not None:
-        write_private(export, "".join(f"{row}\n" for row in account.export()))
-    return account.verify(noted)
+    policy, row = config.policy, lost_row(config, book, restored)
+    begun = dict.fromkeys(began, Budget.none() if policy.exact else policy.per_run or policy.budget)
+    lost = book.lost(begun, sampled=policy.samples)
+    _announce(config, lost, json_, asks=not yes)
+    book.restored(row, begun, sampled=policy.samples, announced=lost)
+
+
+def _spending(config: SiteConfig, book: Book) -> tuple[dict[str, Any], list[str]]:
+    """Return what a site has spent, and its open runs, for programs and as lines of text."""
+    from fedsynth.deploy.host.checks import account_text
+    from fedsynth.federation.agreement import Agreement
+    from fedsynth.privacy.cost import to_json
+
+    delta = config.policy.budget.delta
+    runs, lines = [], [f"{config.name}: {account_text(config, book)}"]
+    charges, kept = book.charges(), book.kept()
+    for run, idle in book.open_runs():
+        spent, agreed = book.spent(run), Agreement.read(book.agreed(run))
+        asked = [
+            {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
+            | {"bytes": kept.get(charge["key"], 0)}
+            for charge in charges
+            if charge["run"] == run and "key" in charge
+        ]
+        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(book.change_of(run))}
+        terms = {"method": agreed.method, "trust": agreed.trust, "sites": agreed.sites, "agreement": agreed.digest}
+        runs.append({**facts, **terms, "questions": asked})
+        what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
+        lines.append(
+            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
+            f"of {config.policy.keep_runs_days:g} days, {len(asked)} questions"
+            + (", the last of them:" if len(asked) > _LISTED else "")
+        )
+        lines += [
+            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
+            f"{one['bytes']:,} bytes"
+            for one in asked[-_LISTED:]
+        ]
+    repriced = None
+    with contextlib.suppress(errors.Refused):
+        repriced = book.spent_under(config.policy.change)
+    facts = {
+        "name": config.name,
+        "spent": to_json(book.spent()),
+        **to_json(book.change),
+        "repriced": to_json(repriced),
+        "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
+        "exact_releases": book.exact,
+        "open_runs": runs,
+    }
+    return facts, lines
+
+
+def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
+    """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
+    from fedsynth.privacy.cost import ROUNDING, to_json
+
+    limit = config.policy.budget
+    unit = limit.measure
+    costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
+    before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
+    lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
+    for one, known, rest in costs:
+        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
+        lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
+    if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
+        lines.append(
+            "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
+            "this site's budget it counts for more than the limit (docs/policy.md)"
+        )
+    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
+    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
+    if asks and json_:
+        runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
+        facts = {"name": config.name, "charged": False, "runs": runs}
+        say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
+        raise SystemExit(9)
+    if not json_:
+        print("\n".join(lines))
+    if asks and not (sys.stdin.isatty() and confirm("Charge this?")):
+        raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")

@@ -1,113 +1,41 @@
-"""The commands that set up a deployment and run a site: ``deploy init``, ``site check|serve|account|close``."""
+"""The commands that set up a deployment and run a site: ``deploy init`` and ``site serve``."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import datetime
 import secrets
 import shlex
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
-
-import click
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from fedsynth import errors
-from fedsynth.cli.layout import CommandGroup
-from fedsynth.cli.options import (
-    EXCHANGE_TEXT,
-    ONCE_TEXT,
-    Delta,
-    Epsilon,
-    Json,
-    JsonLog,
-    MethodName,
-    RowsPerPerson,
-    SchemaFile,
-    Set,
-    SitesPerPerson,
-    SuperLink,
-    TrustName,
-    check_text,
-    log_to_stderr,
-    say,
-    serve_until_stopped,
-)
+from fedsynth.cli.adapter import Fields
+from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
+from fedsynth.runs.job import Deployment, Job
 
 if TYPE_CHECKING:
-    from fedsynth.deploy.host.config import SiteConfig
-    from fedsynth.privacy.book_file import LostCharges
-
-_LISTED = 10  # questions of a run that `site account` prints
-
-
-class _ServerCommands(CommandGroup):
-    panels: ClassVar = {
-        "Set up": ("init", "try", "admit"),
-        "Run": ("serve", "run", "status", "watch", "stop"),
-        "Maintain": ("backup", "restore", "purge"),
-    }
-
-
-class _SiteCommands(CommandGroup):
-    panels: ClassVar = {
-        "Join and answer": ("join", "check", "serve"),
-        "Privacy spending": ("account", "close"),
-        "Maintain": ("backup", "restore"),
-    }
-
-
-deploy_app = typer.Typer(
-    cls=_ServerCommands,
-    help="""Set up and run a real federation: commands of the server.
-
-    The coordinator, who runs the server, gives these commands; each site gives those of `fedsynth site`. docs/deploy.md
-    lists the steps in order.
-    """,
-    no_args_is_help=True,
-    suggest_commands=False,
-)
-site_app = typer.Typer(
-    cls=_SiteCommands,
-    help="""Join and answer a real federation: commands of a site.
-
-    Each site gives these commands; the coordinator, who runs the server, gives those of `fedsynth deploy`.
-    docs/deploy.md lists the steps in order.
-    """,
-    no_args_is_help=True,
-    suggest_commands=False,
-)
-SiteDir = Annotated[Path, typer.Argument(help="Folder of the site, made by `fedsynth site join`; it holds site.toml.")]
+    pass
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The server's side
 
 
-@deploy_app.command("init")
 def deploy_init(
-    folder: Annotated[Path, typer.Argument(help="Folder to write, on the server's machine; it must not exist yet.")],
-    schema: SchemaFile,
-    sites: Annotated[
-        str,
-        typer.Option(
-            "--sites",
-            help="Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, "
-            "digits and -. Names of roles and files of a deployment, such as server, admin or state, are refused.",
-        ),
+    folder: Path,
+    /,
+    *,
+    schema: Path,
+    sites: str,
+    job: Annotated[
+        partial[Job],
+        Fields("epsilon", "delta", "options", "rows_per_person", "sites_per_person", method="auto", trust="local"),
     ],
-    epsilon: Epsilon,
-    delta: Delta,
-    method: MethodName = "auto",
-    trust: TrustName = "local",
-    superlink: SuperLink = "fed.example.org:443",
-    set_: Set = None,
-    rows_per_person: RowsPerPerson = 1,
-    sites_per_person: SitesPerPerson = 1,
-    json_: Json = False,
+    superlink: str = "fed.example.org:443",
+    json_: bool = False,
 ) -> None:
     r"""Write the server's folder and an invitation for each site.
 
@@ -120,33 +48,32 @@ def deploy_init(
       fedsynth deploy init federation --schema agreed.toml \
         --sites north,south,east --method oneshot --trust local \
         --epsilon 1 --delta 1e-6 --superlink fed.example.org:443
+
+    Parameters
+    ----------
+    folder
+        Folder to write, on the server's machine; it must not exist yet.
+    sites
+        Names of the sites, separated by commas: each a lower-case letter, then up to 30 lower-case letters, digits and
+        -. Names of roles and files of a deployment, such as server, admin or state, are refused.
+    superlink
+        HOST:PORT at which the sites will reach the SuperLink, Flower's server program: put your own server's name in
+        place of the default.
     """
     from fedsynth.deploy.enrolment import AUTHORITY
     from fedsynth.deploy.flower.services import NO_UNITS
     from fedsynth.deploy.flower.setup import write_federation
-    from fedsynth.runs.job import Deployment, Job, parse_option
     from fedsynth.runs.state import COORDINATOR
     from fedsynth.schema import Schema
 
     if folder.exists():
         raise errors.FedsynthError(f"{folder} exists and may hold a federation; choose another folder")
     agreed = Schema.load(schema)
-    options = dict(parse_option(text) for text in set_ or ())
     names = tuple(name.strip(" ") for name in sites.split(",") if name.strip(" "))
     run = f"{datetime.date.today():%Y-%m-%d}-{secrets.token_hex(3)}"
-    job = Job(
-        method,
-        epsilon,
-        delta,
-        schema="schema.toml",
-        trust=trust,
-        rows_per_person=rows_per_person,
-        sites_per_person=sites_per_person,
-        options=options,
-        deployment=Deployment(run, names),
-    )
+    made = job(schema="schema.toml", deployment=Deployment(run, names))
     root = folder.resolve()
-    terms = write_federation(root, job, agreed, superlink)
+    terms = write_federation(root, made, agreed, superlink)
     facts = {
         "folder": str(root),
         "run": run,
@@ -175,48 +102,14 @@ def deploy_init(
 # A site's side
 
 
-@site_app.command("check")
-def site_check(folder: SiteDir, json_: Json = False) -> None:
-    """Check that a site is ready to answer; nothing is sent.
-
-    Checks the rows, the account (record of privacy spending), the policy (what the site may answer), keys and
-    certificates; each failed check comes with its fix. Nothing is charged to the site's budget. Exit codes: 0 ready;
-    else that of the first failed check: 3 rows or schema do not fit, 4 no budget left, 8 anything else.
-
-    Example:
-
-      fedsynth site check /etc/fedsynth
-    """
-    from fedsynth.deploy.host.checks import check_site
-    from fedsynth.deploy.host.config import load_site_config
-
-    config = load_site_config(folder)
-    found = list(check_site(config))
-    code = next((one.code for one in found if one.state == "failure"), 0)
-    verdict = f"{config.name} is {'ready' if not code else 'NOT ready'}"
-    facts = {"name": config.name, "ready": not code, "checks": [one.to_json() for one in found]}
-    say(json_, facts, f"{check_text(found)}\n\n{verdict}")
-    if code:
-        raise typer.Exit(code)
-
-
-@site_app.command("serve")
 def site_serve(
-    folder: SiteDir,
-    superlink: Annotated[
-        str | None,
-        typer.Option(
-            "--superlink",
-            help="HOST:PORT of Flower's server (SuperLink), or of a proxy in front of it. Default: the one that "
-            "site.toml names.",
-        ),
-    ] = None,
-    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
-    once: Annotated[
-        bool,
-        typer.Option("--once", help=ONCE_TEXT),
-    ] = False,
-    json_: JsonLog = False,
+    folder: Path,
+    /,
+    *,
+    superlink: str = "",
+    exchange: Path | None = None,
+    once: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Answer a federation's questions until stopped.
 
@@ -239,14 +132,25 @@ def site_serve(
       fedsynth site serve /etc/fedsynth --superlink 127.0.0.1:8443
 
       fedsynth site serve /etc/fedsynth --exchange /media/stick --once
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, made by `fedsynth site join`; it holds site.toml.
+    superlink
+        HOST:PORT of Flower's server (SuperLink), or of a proxy in front of it. Default: the one that site.toml names.
+    json_
+        Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
 
     from fedsynth.deploy.host.config import load_site_config
 
     if exchange is not None and superlink:
-        raise click.UsageError("--superlink belongs to Flower. Leave it out with --exchange.")
+        raise errors.InvalidParameter("--superlink belongs to Flower. Leave it out with --exchange")
     if once and exchange is None:
-        raise click.UsageError("--once needs --exchange FOLDER. Without it, the command answers until it is stopped.")
+        raise errors.InvalidParameter(
+            "--once needs --exchange FOLDER. Without it, the command answers until it is stopped"
+        )
     log_to_stderr(json_)
     if exchange is not None:
         _serve_files(folder, exchange, once=once, json_=json_)
@@ -279,188 +183,3 @@ def _serve_files(folder: Path, exchange: Path, *, once: bool, json_: bool) -> No
         tell(f"Answered {answered} request{'s'[: answered > 1]}. Carry {home / 'replies'} back to the server.")
     else:
         tell(f"There was nothing to answer in {home / 'requests'}.")
-
-
-@site_app.command("account")
-def site_account(
-    folder: SiteDir,
-    restored: Annotated[
-        str,
-        typer.Option(
-            "--restored",
-            metavar="HEAD",
-            help="After `fedsynth site restore`: the last audit row that the coordinator has seen of this site, as the "
-            "site signed it (ROW:CHAIN:SIGNATURE). Says what is lost and, once that is confirmed, charges every open "
-            "run up to its limit and closes it. Without it, nothing is charged.",
-        ),
-    ] = "",
-    began: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--began",
-            help="With --restored: name of a run that began after the backup was made, which is charged too: per_run "
-            "in [policy] of site.toml or, without that, the site's whole budget. Repeat it for several.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option("--yes", help="With --restored: charge without asking, as a script needs."),
-    ] = False,
-    extract: Annotated[
-        str,
-        typer.Option(
-            "--extract",
-            help="Name of a run: print its charges at this site, signed by the site (JSON), as a file for `fedsynth "
-            "prove`, and nothing else.",
-        ),
-    ] = "",
-    json_: Json = False,
-) -> None:
-    r"""Show a site's privacy spending and its open runs.
-
-    What is spent is the cost to one person of the stated unit: the largest that the policy has demanded so far. An open
-    run is one that is not closed yet (`fedsynth site close`); its last questions are listed with their keys (a key is
-    the SHA-256 of the coordinator's public keys and the question's digest, as in an extract) and the bytes that the
-    account holds for them, and all of them with --json. Also prints the head (last hash) of the audit,
-    the record of all questions; write it down elsewhere and check it later with `fedsynth audit --noted`. A site that
-    was restored from a backup refuses every request if the coordinator has seen later audit rows; its log names the
-    last of these rows, which the site signed. Pass it as --restored: the rows up to there are lost, so every open run,
-    and every run given by --began, is charged the rest of its limit and closed. The command first prints these charges,
-    their sum and the account after them, and asks; where nobody can be asked, it charges nothing and ends with the exit
-    code 9, unless --yes is given.
-
-    Examples:
-
-      fedsynth site account /etc/fedsynth
-
-      fedsynth site account /etc/fedsynth \
-        --restored 4711:aIWf...:9kQ2... --began 2026-05-02-9f31c0
-
-      fedsynth site account /etc/fedsynth \
-        --extract 2026-05-02-9f31c0 > north.json
-    """
-    from fedsynth.deploy.backup import lost_row
-    from fedsynth.deploy.host.checks import account_text
-    from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.host.state import open_account, site_secret
-    from fedsynth.federation.agreement import Agreement
-    from fedsynth.privacy.cost import Budget, to_json
-    from fedsynth.proof.extract import extract as extract_of
-
-    if began and not restored:
-        raise click.UsageError("--began needs --restored: it names runs that began after the backup was made.")
-    if yes and not restored:
-        raise click.UsageError("--yes needs --restored: nothing else is asked.")
-    if extract and restored:
-        raise click.UsageError("--extract charges nothing: give --restored first, in a command of its own.")
-    config = load_site_config(folder)
-    account = open_account(config)
-    if extract:
-        secret = site_secret(config, account)
-        print(extract_of(account, secret, config.name, extract, config.coordinator).to_json().decode())
-        return
-    if restored:
-        policy, row = config.policy, lost_row(config, account, restored)
-        most = Budget.none() if policy.exact else policy.per_run or policy.budget
-        begun = dict.fromkeys(began or (), most)
-        lost = account.lost(begun, sampled=policy.samples)
-        _announce(config, lost, json_, asks=not yes)
-        account.restored(row, begun, sampled=policy.samples, announced=lost)
-    row, chain = account.head()
-    delta = config.policy.budget.delta
-    runs, lines = [], [f"{config.name}: {account_text(config, account)}"]
-    charges, kept = account.charges(), account.kept()
-    for run, idle in account.open_runs():
-        spent, agreed = account.spent(run), Agreement.read(account.agreed(run))
-        asked = [
-            {name: charge[name] for name in ("key", "step", "verb", "kind", "cost", "row")}
-            | {"bytes": kept.get(charge["key"], 0)}
-            for charge in charges
-            if charge["run"] == run and "key" in charge
-        ]
-        facts = {"run": run, "idle_days": round(idle, 3), "spent": to_json(spent), **to_json(account.change_of(run))}
-        terms = {"method": agreed.method, "trust": agreed.trust, "sites": agreed.sites, "agreement": agreed.digest}
-        runs.append({**facts, **terms, "questions": asked})
-        what = f"{agreed.method or 'method not told'}, {agreed.trust}, sites: {agreed.sites}"
-        lines.append(
-            f"  run {run} ({what}, agreement {agreed.digest[:12]}): epsilon {spent.at(delta):.4g}, idle for {idle:.1f} "
-            f"of {config.policy.keep_runs_days:g} days, {len(asked)} questions"
-            + (", the last of them:" if len(asked) > _LISTED else "")
-        )
-        lines += [
-            f"    {one['key'][:12]}  step {one['step']} ({one['verb']} {one['kind']}), audit row {one['row']}, "
-            f"{one['bytes']:,} bytes"
-            for one in asked[-_LISTED:]
-        ]
-    repriced = None
-    with contextlib.suppress(errors.Refused):
-        repriced = account.spent_under(config.policy.change)
-    facts = {
-        "name": config.name,
-        "spent": to_json(account.spent()),
-        **to_json(account.change),
-        "repriced": to_json(repriced),
-        "limit": {"epsilon": config.policy.budget.epsilon, "delta": delta},
-        "exact_releases": account.exact,
-        "open_runs": runs,
-        "row": row,
-        "head": chain.hex(),
-    }
-    say(json_, facts, "\n".join([*lines, f"head: {chain.hex()}"]))
-
-
-def _announce(config: SiteConfig, lost: LostCharges, json_: bool, *, asks: bool) -> None:
-    """Print what a restored backup lacks, and what that is charged; ask, unless ``asks`` is false."""
-    from fedsynth.privacy.cost import ROUNDING, to_json
-
-    limit = config.policy.budget
-    unit = limit.measure
-    costs = [(one, limit.price(one.spent), limit.price(one.rest)) for one in lost.runs]
-    before, after = (total.at(limit.delta) for total in (lost.before, lost.after))
-    lines = [f"{config.name}: the backup lacks charges. Charged is each run that was open then, or given by --began:"]
-    for one, known, rest in costs:
-        said = f"epsilon {one.limit.epsilon:g}" + (f" at delta {one.limit.delta:g}" if one.limit.delta else "")
-        lines.append(f"  run {one.run}: up to its limit, {said}: {unit} {rest:.6g} more than the known {known:.6g}")
-    if not limit.exact and any(rest > limit.price(one.limit.rest(one.spent)) * ROUNDING for one, _, rest in costs):
-        lines.append(
-            "  what is lost may be training, whose cost is known at the order of a run's limit alone: at the order of "
-            "this site's budget it counts for more than the limit (docs/policy.md)"
-        )
-    lines.append(f"  in all {unit} {sum(rest for *_, rest in costs):.6g}; these {len(costs)} runs are closed")
-    lines.append(f"  account: epsilon {before:.4g} of {limit.epsilon:g} now, {after:.4g} afterwards")
-    if asks and json_:
-        runs = [{**to_json(one._asdict()), "price": rest} for one, _, rest in costs]
-        facts = {"name": config.name, "charged": False, "runs": runs}
-        say(True, {**facts, "before": to_json(lost.before), "after": to_json(lost.after)}, "")
-        raise typer.Exit(9)
-    if not json_:
-        print("\n".join(lines))
-    if asks and not (sys.stdin.isatty() and click.confirm("Charge this?")):
-        raise errors.Incomplete("nothing is charged yet; give the same command with --yes to charge it")
-
-
-@site_app.command("close")
-def site_close(
-    folder: SiteDir,
-    run: Annotated[str, typer.Argument(help="Name of the run, as `fedsynth site account` lists it.")],
-    json_: Json = False,
-) -> None:
-    """Close a run for good at this site, and delete its data here.
-
-    Deletes the site's replies to the run, the random values from which its noise was drawn, and the run's copy of the
-    rows, unless another open run uses the same copy. What the run has spent of the privacy budget stays spent. A closed
-    run gets no more answers and cannot resume. While `fedsynth site serve` runs, it closes the runs that have asked
-    nothing for keep_runs_days (in [policy] of site.toml, default 14).
-
-    Example:
-
-      fedsynth site close /etc/fedsynth 2026-05-02-9f31c0
-    """
-    from fedsynth.deploy.host.config import load_site_config
-    from fedsynth.deploy.host.rows import close_run
-    from fedsynth.deploy.host.state import open_account
-
-    config = load_site_config(folder)
-    questions = close_run(config, open_account(config), run)
-    asked = f"closed {run}, which asked {questions} questions" if questions else f"{run} was closed before this command"
-    say(json_, {"run": run, "questions": questions}, asked)

@@ -9,66 +9,25 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import click
-import typer
+from typing import TYPE_CHECKING
 
 from fedsynth import errors
-from fedsynth.cli.options import FileKind, Force, Json, LabelTarget, OutFolder, TablePartition, TestData, say
+from fedsynth.cli.options import confirm, say
+from fedsynth.files import Records
 
 if TYPE_CHECKING:
     from fedsynth.deploy.roster import Admission, Invitation
 
-Fingerprint = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fingerprint",
-        help="Fingerprint of a received file (30 digits in groups, hence in quotes), as it was read out to you by "
-        "phone: a file with another fingerprint is refused. Repeat it for several files. Without it, you are shown "
-        "each fingerprint and asked to compare it.",
-    ),
-]
-NewKeys = Annotated[
-    bool,
-    typer.Option(
-        "--replace",
-        help="Accept new keys from a site that was admitted before, for example because its machine was lost. Whoever "
-        "has the new keys can then read what is meant for the site: phone it first. Without it, such a request is "
-        "refused.",
-    ),
-]
-NewRoster = Annotated[
-    bool,
-    typer.Option(
-        "--replace",
-        help="Accept a roster (list of all sites with their keys) that differs from the one accepted before. You then "
-        "rely on other sites or keys than before: phone the changed sites first. Without it, an admission with such a "
-        "roster is refused.",
-    ),
-]
-SeesExactCounts = Annotated[
-    bool,
-    typer.Option(
-        "--coordinator-sees-exact-counts",
-        help="Agree that the coordinator gets this site's exact counts, over any columns, and can rebuild single rows "
-        "from them. Required for an invitation to the trust trusted; written into [policy] of site.toml.",
-    ),
-]
-
 
 def site_join(
-    file: Annotated[Path, typer.Argument(help="File from the coordinator: first the invitation, later the admission.")],
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of the site: a new or empty one for the invitation, which fills it; later the same one."
-        ),
-    ],
-    fingerprint: Fingerprint = None,
-    replace: NewRoster = False,
-    coordinator_sees_exact_counts: SeesExactCounts = False,
-    json_: Json = False,
+    file: Path,
+    folder: Path,
+    /,
+    *,
+    fingerprint: tuple[str, ...] = (),
+    replace: bool = False,
+    coordinator_sees_exact_counts: bool = False,
+    json_: bool = False,
 ) -> None:
     """Join a federation, in two steps, by files from the coordinator.
 
@@ -84,14 +43,28 @@ def site_join(
       fedsynth site join north.toml /etc/fedsynth
 
       fedsynth site join admission-of-north.toml /etc/fedsynth
+
+    Parameters
+    ----------
+    file
+        File from the coordinator: first the invitation, later the admission.
+    folder
+        Folder of the site: a new or empty one for the invitation, which fills it; later the same one.
+    replace
+        Accept a roster (list of all sites with their keys) that differs from the one accepted before. You then rely on
+        other sites or keys than before: phone the changed sites first. Without it, an admission with such a roster is
+        refused.
+    coordinator_sees_exact_counts
+        Agree that the coordinator gets this site's exact counts, over any columns, and can rebuild single rows from
+        them. Required for an invitation to the trust trusted; written into [policy] of site.toml.
     """
     from fedsynth.deploy.roster import Admission, Invitation, load_either
 
     found = load_either(file, Invitation, Admission)
     if isinstance(found, Invitation):
-        _join(found, folder, fingerprint or (), coordinator_sees_exact_counts, json_)
+        _join(found, folder, fingerprint, coordinator_sees_exact_counts, json_)
     else:
-        _accept(found, folder, fingerprint or (), replace, json_)
+        _accept(found, folder, fingerprint, replace, json_)
 
 
 def _join(invitation: Invitation, folder: Path, given: Sequence[str], sees_counts: bool, json_: bool) -> None:
@@ -165,25 +138,14 @@ def _accept(admission: Admission, folder: Path, given: Sequence[str], replace: b
 
 
 def deploy_admit(
-    folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
-    received: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            help="Files that sites have sent: first SITE.request (to join), later SITE.signed (the site's signature "
-            "under the roster). Without any: show who has joined."
-        ),
-    ] = None,
-    fingerprint: Fingerprint = None,
-    replace: NewKeys = False,
-    ca_key: Annotated[
-        Path | None,
-        typer.Option(
-            "--ca-key",
-            help="File of the private key that signs the sites' certificates, if you keep it elsewhere (offline); "
-            "default: FOLDER/authority/ca.key.",
-        ),
-    ] = None,
-    json_: Json = False,
+    folder: Path,
+    received: tuple[Path, ...] = (),
+    /,
+    *,
+    fingerprint: tuple[str, ...] = (),
+    replace: bool = False,
+    ca_key: Path | None = None,
+    json_: bool = False,
 ) -> None:
     r"""Admit sites: sign their certificates and list their keys.
 
@@ -199,13 +161,27 @@ def deploy_admit(
 
       fedsynth deploy admit federation \
         north.signed south.signed east.signed
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    received
+        Files that sites have sent: first SITE.request (to join), later SITE.signed (the site's signature under the
+        roster). Without any: show who has joined.
+    replace
+        Accept new keys from a site that was admitted before, for example because its machine was lost. Whoever has the
+        new keys can then read what is meant for the site: phone it first. Without it, such a request is refused.
+    ca_key
+        File of the private key that signs the sites' certificates, if you keep it elsewhere (offline); default:
+        FOLDER/authority/ca.key.
     """
     from fedsynth.deploy.certificates import Authority
     from fedsynth.deploy.enrolment import AUTHORITY, Enrolment
     from fedsynth.deploy.roster import Acceptance, JoinRequest, load_either
 
     enrolment = Enrolment.load(folder)
-    found = [load_either(path, JoinRequest, Acceptance) for path in received or ()]
+    found = [load_either(path, JoinRequest, Acceptance) for path in received]
     requests = [one for one in found if isinstance(one, JoinRequest)]
     acceptances = {one.site: one for one in found if isinstance(one, Acceptance)}
     authority = Authority.load(ca_key or folder / AUTHORITY, folder / "server" / "ca.crt") if requests else None
@@ -220,7 +196,7 @@ def deploy_admit(
         if new:
             shown = f"The request of {request.site}:"
             question = f"Does {request.site} read out the same by phone?"
-            compare(shown, request.fingerprint, question, fingerprint or (), json_)
+            compare(shown, request.fingerprint, question, fingerprint, json_)
     for request in requests:
         enrolment.check(request, replace=replace)  # again: two of them may have one key
         assert authority is not None
@@ -267,14 +243,16 @@ def deploy_admit(
 
 
 def deploy_try(
-    folder: Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")],
-    data: TestData,
-    records: FileKind = None,
-    partition: TablePartition = "iid",
-    target: LabelTarget = "",
-    out: OutFolder = Path("fedsynth-rehearsal"),
-    force: Force = False,
-    json_: Json = False,
+    folder: Path,
+    /,
+    *,
+    data: str,
+    records: Records | None = None,
+    partition: str = "iid",
+    target: str = "",
+    out: Path = Path("fedsynth-rehearsal"),
+    force: bool = False,
+    json_: bool = False,
 ) -> None:
     r"""Rehearse the run on this machine with a test table.
 
@@ -288,6 +266,16 @@ def deploy_try(
 
       fedsynth deploy try federation --data test.csv \
         --partition label-skew:0.5 --out rehearsal
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    data
+        Test table to split over the sites of job.toml: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME
+        (without a password: put that into ~/.pgpass).
+    target
+        Label column of --partition label-skew or capped-label-skew; default: the last column.
     """
     import signal
     import tempfile
@@ -342,7 +330,7 @@ def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], j
     ``fingerprint`` is the file's, as groups of digits, and ``shown`` describes the file. Both are printed, and
     ``question`` is asked of the person at the terminal. If ``given`` holds the fingerprints from the command line
     (``--fingerprint``), nobody is asked: it must be one of them. Raises :class:`~fedsynth.errors.FedsynthError` if it
-    is not, or the person says no, and ``click.UsageError`` if nobody can be asked, since ``json_`` asks for JSON
+    is not, or the person says no, and ``InvalidParameter`` if nobody can be asked, since ``json_`` asks for JSON
     output.
     """
     plain = fingerprint.replace(" ", "")
@@ -355,9 +343,11 @@ def compare(shown: str, fingerprint: str, question: str, given: Sequence[str], j
             )
         return
     if json_:
-        raise click.UsageError("--json cannot ask you to compare: pass --fingerprint, as it was read out by phone.")
+        raise errors.InvalidParameter(
+            "--json cannot ask you to compare: pass --fingerprint, as it was read out by phone"
+        )
     print(f"{shown}\n\n    {fingerprint}\n")
-    if not typer.confirm(question):
+    if not confirm(question):
         raise errors.FedsynthError(
             "the fingerprints differ or were not compared, so nothing was written; have the file sent again by "
             "another channel"

@@ -1,46 +1,50 @@
-"""The commands that back up a deployment: ``site backup|restore`` and ``deploy backup|restore``."""
+"""The commands ``backup`` and ``restore``, for the folder of a site and for that of the server."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from fedsynth.cli.options import Json, say
-from fedsynth.deploy.commands.deploy import SiteDir
-
-To = Annotated[
-    Path, typer.Argument(help="Backup file to write; it must not exist yet. Use a different disk from the folder's.")
-]
-ServerDir = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
+from fedsynth.cli.options import say
+from fedsynth.errors import InvalidParameter
 
 
-def site_backup(
-    folder: SiteDir,
-    to: To,
-    with_rows: Annotated[
-        bool,
-        typer.Option(
-            "--with-rows",
-            help="Include the copies of the site's rows from which runs that are not closed yet are answered: rows of "
-            "real people. Without it, the site cannot go on with these runs after a restore.",
-        ),
-    ] = False,
-    json_: Json = False,
-) -> None:
-    r"""Back up a site: its record of spent budget, settings and keys.
+def backup(folder: Path, to: Path, /, *, with_rows: bool = False, json_: bool = False) -> None:
+    r"""Back up a site, or the server of a federation, to one file.
 
-    The site may go on answering meanwhile. The file holds the site's secret, with which the noise can be removed from
-    everything that the site answered: protect it like the rows themselves. It is not encrypted; only its owner can read
-    it. Make a backup after every run.
+    A site may go on answering meanwhile, and a run go on. Of a site, the file holds the record of spent budget,
+    settings and keys, its secret among them, with which the noise can be removed from everything that it answered. Of a
+    server, it holds the whole folder, with the coordinator's secret and, in superlink.db (Flower's database), every
+    message: with --trust trusted, each site's encrypted tables and the key that decrypts them. Protect it like the rows
+    themselves. It is not encrypted; only its owner can read it. Make a backup of a site after every run.
 
-    Example:
+    Examples:
 
-      fedsynth site backup /etc/fedsynth \
-        /mnt/backup/north-2026-05-02.backup
+      fedsynth backup /etc/fedsynth /mnt/backup/north-2026-05-02.backup
+
+      fedsynth backup federation /mnt/backup/server-2026-05-02.backup
+
+    Parameters
+    ----------
+    folder
+        Folder of the site, which holds its site.toml, or of the federation, written by `fedsynth deploy init`.
+    to
+        Backup file to write; it must not exist yet. Use a different disk from the folder's.
+    with_rows
+        Include the copies of a site's rows from which runs that are not closed yet are answered: rows of real people.
+        Without it, the site cannot go on with these runs after a restore.
     """
+    from fedsynth.deploy.host.config import FILE
+
+    if (folder / FILE).is_file():
+        _back_up_site(folder, to, with_rows, json_)
+    elif with_rows:
+        raise InvalidParameter(f"--with-rows is for a site, and {folder} has no {FILE}; leave it out")
+    else:
+        _back_up_server(folder, to, json_)
+
+
+def _back_up_site(folder: Path, to: Path, with_rows: bool, json_: bool) -> None:
     from fedsynth.deploy.backup import back_up_site
     from fedsynth.deploy.host.config import load_site_config
 
@@ -66,33 +70,52 @@ def site_backup(
     say(json_, facts, "\n".join(lines))
 
 
-def site_restore(
-    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth site backup`.")],
-    folder: Annotated[
-        Path, typer.Argument(help="Folder for the site: new or empty, or the damaged one with --replace.")
-    ],
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace",
-            help="Replace files that exist already; they are kept beside the restored ones, as NAME.before-restore-... "
-            "Without it, FOLDER must be new or empty.",
-        ),
-    ] = False,
-    json_: Json = False,
-) -> None:
-    r"""Restore a site from a backup, which is checked first.
+def _back_up_server(folder: Path, to: Path, json_: bool) -> None:
+    from fedsynth.deploy.backup import back_up_server
 
-    Stop `fedsynth site serve` first. Answers given after the backup was made are missing from its record of spent
-    budget, so the site refuses the coordinator until `fedsynth site account --restored` has charged for them.
+    contents = back_up_server(folder, to)
+    facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
+    say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
+
+
+def restore(archive: Path, folder: Path, /, *, replace: bool = False, json_: bool = False) -> None:
+    r"""Restore a site or a server from a backup (checked first).
+
+    A site: stop `fedsynth site serve` first. Answers given after the backup was made are missing from its record of
+    spent budget, so the site refuses the coordinator until `fedsynth account --restored` has charged for them. A
+    server: an unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise
+    start another one: write a new name as `run` into the section [deployment] of FOLDER/job.toml.
 
     Examples:
 
-      fedsynth site restore /mnt/backup/north-2026-05-02.backup /etc/fedsynth
+      fedsynth restore /mnt/backup/north-2026-05-02.backup /etc/fedsynth
 
-      fedsynth site restore /mnt/backup/north-2026-05-02.backup \
+      fedsynth restore /mnt/backup/north-2026-05-02.backup \
         /etc/fedsynth --replace
+
+      fedsynth restore /mnt/backup/server-2026-05-02.backup federation
+
+    Parameters
+    ----------
+    archive
+        Backup file to restore, made by `fedsynth backup`.
+    folder
+        Folder to restore into: new or empty, or a site's damaged one with --replace.
+    replace
+        Replace files of a site that exist already; they are kept beside the restored ones, as NAME.before-restore-...
+        Without it, FOLDER must be new or empty.
     """
+    from fedsynth.deploy.backup import kind_of
+
+    if kind_of(archive) == "site":
+        _restore_site(archive, folder, replace, json_)
+    elif replace:
+        raise InvalidParameter(f"{archive} is the backup of a server, and --replace is for a site; leave it out")
+    else:
+        _restore_server(archive, folder, json_)
+
+
+def _restore_site(archive: Path, folder: Path, replace: bool, json_: bool) -> None:
     from fedsynth.deploy.backup import restore_site
 
     contents, aside = restore_site(archive, folder, replace=replace)
@@ -112,46 +135,13 @@ def site_restore(
         f"begins with is not above {contents.row}, nothing is missing.",
         "If it is larger, charges are missing. Add them, with --began for each run that began after the backup;",
         "the command says first what that costs, and asks:",
-        f"  fedsynth site account {where} --restored ENTRY --began RUN",
+        f"  fedsynth account {where} --restored ENTRY --began RUN",
         f"  fedsynth site check {where}",
     ]
     say(json_, facts, "\n".join(lines))
 
 
-def deploy_backup(folder: ServerDir, to: To, json_: Json = False) -> None:
-    r"""Back up the server: write its whole folder to one file.
-
-    A run may go on meanwhile. The file holds the coordinator's secret and, in superlink.db (Flower's database), every
-    message: with --trust trusted, each site's encrypted tables and the key that decrypts them. Protect it like the rows
-    themselves. It is not encrypted; only its owner can read it.
-
-    Example:
-
-      fedsynth deploy backup federation \
-        /mnt/backup/server-2026-05-02.backup
-    """
-    from fedsynth.deploy.backup import back_up_server
-
-    contents = back_up_server(folder, to)
-    facts = {"backup": str(to), "made": contents.made, "files": sorted(contents.files)}
-    say(json_, facts, f"{to}: {folder}, {len(contents.files)} files, the coordinator's secret among them")
-
-
-def deploy_restore(
-    archive: Annotated[Path, typer.Argument(help="Backup file to restore, made by `fedsynth deploy backup`.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to restore the server's folder into: new or empty.")],
-    json_: Json = False,
-) -> None:
-    r"""Restore the server's folder from a backup (checked first).
-
-    An unfinished run can be resumed afterwards if it has asked nothing since the backup was made; otherwise start
-    another one: write a new name as `run` into the section [deployment] of FOLDER/job.toml.
-
-    Example:
-
-      fedsynth deploy restore /mnt/backup/server-2026-05-02.backup \
-        federation
-    """
+def _restore_server(archive: Path, folder: Path, json_: bool) -> None:
     from fedsynth.deploy.backup import restore_server
 
     contents = restore_server(archive, folder)

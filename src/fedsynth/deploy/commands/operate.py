@@ -1,4 +1,4 @@
-"""The coordinator's commands during a run: ``deploy run|status|watch|stop|purge``, on top of the run's event log."""
+"""The coordinator's commands during a run: ``deploy serve|run|status|stop``, on top of the run's event log."""
 
 from __future__ import annotations
 
@@ -15,20 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-import typer
+from msgspec import Meta
 
 from fedsynth import errors
-from fedsynth.cli.options import (
-    EXCHANGE_TEXT,
-    ONCE_TEXT,
-    Json,
-    JsonLog,
-    JsonStream,
-    log_to_stderr,
-    say,
-    serve_until_stopped,
-)
+from fedsynth.cli.options import log_to_stderr, say, serve_until_stopped
 
 if TYPE_CHECKING:
     from fedsynth.deploy.flower.control import FlowerControl
@@ -43,47 +33,16 @@ MOST_SITES = 20  # a federation of more sites lists only those that have not ans
 SETTLED = 90.0  # s that Flower has to record the end of a run
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
-Federation = Annotated[Path, typer.Argument(help="Folder of the federation, written by `fedsynth deploy init`.")]
-Connection = Annotated[
-    str,
-    typer.Option(
-        "--connection",
-        help="Name under which Flower's config.toml (in the folder FLWR_HOME, else FOLDER/server) lists the SuperLink, "
-        "Flower's server program.",
-    ),
-]
-Database = Annotated[
-    Path | None,
-    typer.Option(
-        "--database",
-        help="Database file of the SuperLink, Flower's server program, from which this command deletes the messages: "
-        "the one that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.",
-    ),
-]
 
 
 def deploy_serve(
-    folder: Federation,
-    superlink: Annotated[
-        str, typer.Option("--superlink", help="HOST:PORT of Flower's server (SuperLink) on this machine.")
-    ] = "127.0.0.1:9443",
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret",
-            help="File with the secret by which the SuperLink recognises this command: the one that it was started "
-            "with as --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.",
-        ),
-    ] = None,
-    root_certificates: Annotated[
-        Path | None,
-        typer.Option(
-            "--root-certificates",
-            help="Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: "
-            "FOLDER/server/ca.crt.",
-        ),
-    ] = None,
-    json_: JsonLog = False,
+    folder: Path,
+    /,
+    *,
+    superlink: str = "127.0.0.1:9443",
+    secret: Path | None = None,
+    root_certificates: Path | None = None,
+    json_: bool = False,
 ) -> None:
     """Make the run whenever `deploy run` starts it.
 
@@ -97,6 +56,20 @@ def deploy_serve(
     Example:
 
       fedsynth deploy serve federation
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    superlink
+        HOST:PORT of Flower's server (SuperLink) on this machine.
+    secret
+        File with the secret by which the SuperLink recognises this command: the one that it was started with as
+        --superexec-auth-secret-file. Default: FOLDER/server/superexec.secret.
+    root_certificates
+        Certificate (PEM file) of the authority that vouches for the SuperLink's. Default: FOLDER/server/ca.crt.
+    json_
+        Write the log, which goes to standard error, as JSON, one object to a line. Without it: text for people.
     """
     from fedsynth.deploy.flower.executor import FlowerExecutor, server_secret
 
@@ -110,30 +83,21 @@ def deploy_serve(
 
 
 def deploy_run(
-    folder: Federation,
-    connection: Connection = "federation",
-    database: Database = None,
-    exchange: Annotated[Path | None, typer.Option("--exchange", help=EXCHANGE_TEXT)] = None,
-    once: Annotated[
-        bool,
-        typer.Option("--once", help=ONCE_TEXT),
-    ] = False,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--without",
-            help="With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in "
-            "job.toml) sites are left; repeat it for several. Default: all sites are waited for, without --once up to "
-            "the deadline in job.toml.",
-        ),
-    ] = None,
-    json_: JsonStream = False,
-) -> None:
+    folder: Path,
+    /,
+    *,
+    connection: str = "federation",
+    database: Path | None = None,
+    exchange: Path | None = None,
+    once: bool = False,
+    without: tuple[str, ...] = (),
+    json_: bool = False,
+) -> int:
     """Start or resume the run, and show its progress.
 
     The run is the one that job.toml describes. By default, Flower (a separate program) carries the messages, and the
-    run goes on at the server: Ctrl-C ends only the view. `deploy status` and `deploy watch` show the run again, and
-    `deploy stop` stops it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's
+    run goes on at the server: Ctrl-C ends only the view. `deploy status` shows the run again, and `deploy stop`
+    stops it. When it has ended, its messages are deleted from the database of the SuperLink, Flower's
     server program. With --exchange, the run goes on in this process: Ctrl-C interrupts it, and the same command resumes
     it.
 
@@ -147,24 +111,38 @@ def deploy_run(
       fedsynth deploy run federation --json > run.jsonl
 
       fedsynth deploy run federation --exchange /media/stick --once
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    database
+        Database file of the SuperLink, Flower's server program, from which this command deletes the messages: the one
+        that the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
+    without
+        With --exchange: name of a site that cannot answer, to go on without it, as long as min_sites (in job.toml)
+        sites are left; repeat it for several. Default: all sites are waited for, without --once up to the deadline in
+        job.toml.
+    json_
+        Report each event as a JSON object on a line of its own. Without it: text for people.
     """
     from fedsynth.deploy.progress import EventReader, attempts, events_file
 
     if exchange is None and (once or without):
-        raise click.UsageError("--once and --without need --exchange FOLDER.")
+        raise errors.InvalidParameter("--once and --without need --exchange FOLDER")
     job, schema = _ready(folder)
     file = events_file(folder, job.deployed.run)
     reader = EventReader(file)
     if any(view.ended is None for view in attempts(reader.new()).values()) and reader.alive():
         raise errors.FedsynthError(
-            f"the run {job.deployed.run!r} is going on; `fedsynth deploy watch {folder}` shows it, `fedsynth deploy "
+            f"the run {job.deployed.run!r} is going on; `fedsynth deploy status {folder}` shows it, `fedsynth deploy "
             f"stop {folder}` stops it"
         )
     if exchange is not None:
-        view = _over_files(job, folder, exchange, reader, wait=not once, without=without or (), json_=json_)
+        view = _over_files(job, folder, exchange, reader, wait=not once, without=without, json_=json_)
     else:
         view = _over_flower(folder, connection, database, job, schema, reader, json_=json_)
-    _report(view, json_)
+    return _report(view, json_)
 
 
 def _over_flower(
@@ -194,11 +172,11 @@ def _over_flower(
         view = _follow(reader, attempt, json_, lambda: _unheard(control, attempt))
     except KeyboardInterrupt:
         print(
-            f"\nthe run goes on at the server if it was taken on; `fedsynth deploy watch {folder}` shows it again, "
+            f"\nthe run goes on at the server if it was taken on; `fedsynth deploy status {folder}` shows it again, "
             f"`fedsynth deploy stop {folder}` stops it",
             file=sys.stderr,
         )
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
     _clear(control, attempt, database or folder / "server" / "superlink.db", json_)
     return view
 
@@ -231,7 +209,7 @@ def _over_files(
         return _follow(reader, attempt, json_, unheard)
     except KeyboardInterrupt:
         print("\ninterrupted; the same command resumes the run", file=sys.stderr)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
 
 
 def _ready(folder: Path) -> tuple[Job, Schema]:
@@ -313,7 +291,7 @@ def _follow(reader: EventReader, attempt: str, json_: bool, unheard: Callable[[]
                 if (complete := reader.file.parents[2] / "runs" / reader.file.parent.name).is_dir():
                     raise errors.FedsynthError(
                         f"the run is complete, in {complete}; its process at the server ended before it could say so. "
-                        "Messages that are left there are deleted by `fedsynth deploy purge`"
+                        "Messages that are left there are deleted by `fedsynth deploy stop --purge`"
                     )
                 raise errors.FedsynthError(
                     "the run's process at the server has disappeared: the SuperLink or `fedsynth deploy serve` ended, "
@@ -472,8 +450,8 @@ def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) ->
         print(f"the run's messages have been deleted from {database}")
 
 
-def _report(view: RunView, json_: bool) -> None:
-    """Print how a run ended, and exit with its exit code."""
+def _report(view: RunView, json_: bool) -> int:
+    """Print how a run ended, and return its exit code."""
     import msgspec
 
     from fedsynth.runs.folder import RunFolder
@@ -484,31 +462,51 @@ def _report(view: RunView, json_: bool) -> None:
         print("\n".join([*_end_lines(msgspec.to_builtins(view.ended)), *(hidden.lines if hidden else [])]))
     elif not json_:
         print(f"fedsynth: {view.ended.message}", file=sys.stderr)
-    if view.ended.exit_code:
-        raise typer.Exit(view.ended.exit_code)
+    return view.ended.exit_code
 
 
 def deploy_status(
-    folder: Federation,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Show all runs of the federation. Without it: only the last one.")
-    ] = False,
-    json_: Json = False,
+    folder: Path,
+    /,
+    *,
+    all_: bool = False,
+    watch: bool = False,
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0,
+    json_: bool = False,
 ) -> None:
-    """Show the state of the last run or, with --all, of all runs.
+    """Show the state of the last run, of all runs, or live on a web page.
 
     The state is the current round and its question, each site's answer, bytes sent and received, elapsed time and, once
     the run has ended, its result. Sites that have not acknowledged the end of a complete run are named; they are told
-    again when a run starts.
+    again when a run starts. With --watch, a page shows it live: this machine serves it at 127.0.0.1 until Ctrl-C, under
+    a random path, so that only who knows the printed address can open it.
 
     Examples:
 
       fedsynth deploy status federation
 
       fedsynth deploy status federation --all --json
+
+      fedsynth deploy status federation --watch
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    all_
+        Show all runs of the federation. Without it: only the last one.
+    watch
+        Serve a live web page of the last run. Without it: the state is printed once.
+    port
+        With --watch: port of this machine at which the page is served; 0: any free port.
     """
     from fedsynth.runs.ending import unacknowledged
 
+    if watch and (all_ or json_):
+        raise errors.InvalidParameter("--watch serves a page of the last run; leave --all and --json out")
+    if watch:
+        _watch(folder, port)
+        return
     runs = _runs(folder)
     if not runs:
         raise errors.FedsynthError(f"no run of {folder} has begun; `fedsynth deploy run {folder}` starts one")
@@ -517,6 +515,16 @@ def deploy_status(
     said = ["\n".join(lines_of(facts)) for facts in shown]
     said += [f"not told yet that {run} has ended: {', '.join(sites)}" for run, sites in untold.items()]
     say(json_, {"runs": shown, "not_told": untold}, "\n\n".join(said))
+
+
+def _watch(folder: Path, port: int) -> None:
+    from fedsynth.deploy.watch import WatchPage
+
+    _require_federation(folder)
+    with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
+        print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            page.serve_forever()
 
 
 def _runs(folder: Path) -> list[dict[str, Any]]:
@@ -532,85 +540,77 @@ def _runs(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def deploy_watch(
-    folder: Federation,
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65535, help="Port of this machine at which the page is served; 0: any free port."
-        ),
-    ] = 0,
+def deploy_stop(
+    folder: Path,
+    /,
+    *,
+    purge: bool = False,
+    connection: str = "federation",
+    database: Path | None = None,
+    json_: bool = False,
 ) -> None:
-    """Show the latest run on a live web page, served by this machine.
-
-    The page is served at 127.0.0.1 until Ctrl-C, under a random path: only who knows the printed address can open it.
-
-    Example:
-
-      fedsynth deploy watch federation
-    """
-    from fedsynth.deploy.watch import WatchPage
-
-    _require_federation(folder)
-    with WatchPage(lambda: (_runs(folder) or [{"run": ""}])[-1], port) as page:
-        print(f"open {page.url}  (Ctrl-C ends the page, not the run)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            page.serve_forever()
-
-
-def deploy_stop(folder: Federation, connection: Connection = "federation", json_: Json = False) -> None:
     """Stop the run; `fedsynth deploy run` resumes it.
 
     The run is stopped at the server. When it resumes, the sites' budgets are charged only for rounds that were not
-    answered yet.
+    answered yet. With --purge, all messages are then deleted from the database of Flower's server, whose registrations
+    of sites and list of runs stay. `deploy run` does this at the end of a run; use --purge after runs that were started
+    by `flwr run`, that are not to be resumed, or whose `deploy run` was interrupted.
 
-    Example:
+    Examples:
 
       fedsynth deploy stop federation
+
+      fedsynth deploy stop federation --purge
+
+    Parameters
+    ----------
+    folder
+        Folder of the federation, written by `fedsynth deploy init`.
+    purge
+        Delete all messages from the database of Flower's server (SuperLink), also where no run goes on.
+    database
+        Database file of the SuperLink, Flower's server program, from which --purge deletes the messages: the one that
+        the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
     """
+    from fedsynth.deploy.flower.control import purge as delete_messages
+    from fedsynth.deploy.flower.control import unfinished
+
+    stopped = _stop(folder, connection)
+    if stopped is None and not purge:
+        raise errors.FedsynthError(
+            f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them"
+        )
+    facts: dict[str, Any] = {} if stopped is None else dict(zip(("run", "attempt"), stopped, strict=True))
+    lines = [] if stopped is None else [f"stopped {stopped[0]}; `fedsynth deploy run {folder}` resumes it"]
+    if purge:
+        file = database or folder / "server" / "superlink.db"
+        end = time.monotonic() + SETTLED
+        while stopped is not None and unfinished(file) and time.monotonic() < end:
+            time.sleep(2)
+        deleted = delete_messages(file)
+        facts |= {"database": str(file), "deleted": dict(deleted)}
+        lines.append(f"{sum(deleted.values())} entries deleted from {file}")
+    say(json_, facts, "\n".join(lines))
+
+
+def _stop(folder: Path, connection: str) -> tuple[str, str] | None:
+    """Stop the run that is going on, and return its name and attempt; ``None`` if none is."""
     from fedsynth.deploy.flower.control import FlowerControl
     from fedsynth.deploy.progress import AttemptEnded, EventLog, EventReader, all_runs, last_attempt
 
     for file in reversed(all_runs(folder)):
         view = last_attempt(file)
-        if view is not None and view.ended is None and EventReader(file).alive():
-            if view.attempt.startswith(_FILES):
-                raise errors.FedsynthError(
-                    f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press "
-                    "Ctrl-C there"
-                )
-            control = FlowerControl(folder, connection)
-            with EventLog(
-                file, view.attempt
-            ) as log:  # open already: a run that has vanished without an end is an error
-                control.stop(view.attempt)
-                message = "stopped by the operator; run the same command again to resume"
-                log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
-            run = file.parent.name
-            say(
-                json_,
-                {"run": run, "attempt": view.attempt},
-                f"stopped {run}; `fedsynth deploy run {folder}` resumes it",
+        if view is None or view.ended is not None or not EventReader(file).alive():
+            continue
+        if view.attempt.startswith(_FILES):
+            raise errors.FedsynthError(
+                f"the run {file.parent.name} goes on over files, in the process of `fedsynth deploy run`; press Ctrl-C "
+                "there"
             )
-            return
-    raise errors.FedsynthError(f"no run of {folder} is going on; `fedsynth deploy status {folder} --all` lists them")
-
-
-def deploy_purge(folder: Federation, database: Database = None, json_: Json = False) -> None:
-    """Delete all messages from the database of Flower's server.
-
-    Flower's server program is called SuperLink. Its registrations of sites and its list of runs stay. `deploy run` does
-    this at the end of a run; use this command after runs that were started by `flwr run` or whose `deploy run` was
-    interrupted. The SuperLink may be up or down, but no run may be going on.
-
-    Example:
-
-      fedsynth deploy purge federation
-    """
-    from fedsynth.deploy.flower.control import purge
-
-    file = database or folder / "server" / "superlink.db"
-    deleted = purge(file)
-    say(
-        json_, {"database": str(file), "deleted": dict(deleted)}, f"{sum(deleted.values())} entries deleted from {file}"
-    )
+        control = FlowerControl(folder, connection)
+        with EventLog(file, view.attempt) as log:  # open already: a run that has vanished without an end is an error
+            control.stop(view.attempt)
+            message = "stopped by the operator; run the same command again to resume"
+            log.add(AttemptEnded, exit_code=130, error="Stopped", message=message)
+        return file.parent.name, view.attempt
+    return None

@@ -160,7 +160,7 @@ def purge(database: Path) -> Mapping[str, int]:
             _cut_log(link)
     except sqlite3.Error as error:
         raise FedsynthError(
-            f"{database} could not be purged ({error}); stop the SuperLink and run `fedsynth deploy purge` again"
+            f"{database} could not be purged ({error}); stop the SuperLink and run `fedsynth deploy stop --purge` again"
         ) from error
     return deleted
 

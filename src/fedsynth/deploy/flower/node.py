@@ -287,14 +287,14 @@ def _reason(error: Exception, superlink: str) -> str:
     if fault := _certificate_fault(error):
         return (
             f"the certificate of the SuperLink at {superlink} is not accepted ({fault}): ca.crt is not that server's, "
-            "or the clock of this host or of the server is wrong (`fedsynth doctor` compares them)"
+            "or the clock of this host or of the server is wrong (`fedsynth site check` compares them)"
         )
     if isinstance(error, httpx.HTTPStatusError):
         status, known = error.response.status_code, FlowerError.from_json(error.response.text)
         if status == httpx.codes.UNAUTHORIZED:
             return (
                 f"the SuperLink at {superlink} does not accept this node: its key is not registered, or the clock of "
-                "this host or of the server is wrong (`fedsynth doctor` compares them)"
+                "this host or of the server is wrong (`fedsynth site check` compares them)"
             )
         if known is not None and known.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
             return (

@@ -6,11 +6,12 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tomli_w
+from msgspec.structs import replace
 
 from fedsynth import errors
 from fedsynth.data.read import write_frame

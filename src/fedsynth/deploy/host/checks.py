@@ -60,7 +60,7 @@ _MESSAGES = {  # OpenSSL's X509_V_ERR codes
 
 @dataclass(frozen=True)
 class PreflightCheck:
-    """Result of one preflight check of a host, as ``fedsynth doctor`` and ``fedsynth site check`` print it.
+    """Result of one preflight check of a host, as ``fedsynth site check`` prints it.
 
     ``name`` says what was checked ("disk", "clock"), ``found`` is the finding in words. ``state`` is ``failure`` if the
     host cannot take part like this, ``warning`` if something needs a look or the check could not run. ``mend`` says how
@@ -375,7 +375,7 @@ def examine(
     bind: Sequence[str] = (),
     lockstep: str = "",
 ) -> list[PreflightCheck]:
-    """Run the preflight checks of ``fedsynth doctor`` that its arguments ask for; a failure does not stop the others.
+    """Run the preflight checks of a machine that the arguments ask for; a failure does not stop the others.
 
     ``superlink`` is HOST:PORT of the SuperLink, Flower's server process; without it, its certificate is not checked,
     nor this host's clock compared with its own. ``roots`` is a file (PEM) of certificate authorities, by default the

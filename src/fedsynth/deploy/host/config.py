@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
 
 from fedsynth.deploy.roster import SignedRoster, load
 from fedsynth.errors import FedsynthError, InvalidParameter
 from fedsynth.federation.names import check_site_name, parse_address
 from fedsynth.federation.policy import Policy
-from fedsynth.federation.policy_file import policy_from_toml
-from fedsynth.files import load_toml, refuse_format
+from fedsynth.federation.policy_file import PolicySection
+from fedsynth.files import Records, load_toml, refuse_format
 from fedsynth.keys import PUBLIC_BYTES
+from fedsynth.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from fedsynth.rows import Source
@@ -26,14 +29,70 @@ FORMAT = 1  # of the file; a file without a number has this format
 _MARK = "fedsynth_site"
 _log = logging.getLogger(__name__)
 
-_WAYS = ("counted", "streamed")
-_CHOICES = (*_WAYS, "rows_are_persons")  # entries of [source] that are true or false
-_SECTIONS = {  # required and optional entries
-    "site": (("name",), ("state",)),
-    "source": (("data", "schema"), ("counted", "streamed", "person", "rows_are_persons", "records")),
-    "flower": (("superlink",), ("root_certificates", "key")),
-    "coordinator": (("key",), ()),
-}
+_Key = Annotated[
+    str,
+    Meta(
+        pattern=rf"^[0-9a-fA-F]{{{2 * PUBLIC_BYTES}}}\Z",
+        description=f"the coordinator's public key, {2 * PUBLIC_BYTES} hexadecimal digits, which `fedsynth site join` "
+        "writes there",
+    ),
+]
+
+
+class SiteSection(Settings, frozen=True):
+    """The section ``[site]`` of ``site.toml``."""
+
+    name: str
+    """Name of the site, as in the coordinator's job."""
+    state: str = "state"
+    """Folder of the site's account (its record of spent budget) and its copies of rows."""
+
+
+class SourceSection(Settings, frozen=True):
+    """The section ``[source]`` of ``site.toml``: where the rows are, and which of them are about one person."""
+
+    data: str
+    """CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME."""
+    schema: str
+    """Schema file (TOML) of the federation."""
+    counted: bool = False
+    """The database counts the rows for every question; no copy is made."""
+    streamed: bool = False
+    """Every question reads all rows batch by batch, and none is kept."""
+    person: str = ""
+    """Column that tells persons apart: no more rows of each are used than `unit` of [policy] says."""
+    rows_are_persons: bool = False
+    """No person has more rows here than `unit` of [policy] says."""
+    records: Records | None = None
+    """Kind of a CSV file: lines (default) or rfc4180."""
+
+
+class FlowerSection(Settings, frozen=True):
+    """The section ``[flower]`` of ``site.toml``."""
+
+    superlink: str
+    """HOST:PORT of Flower's server (SuperLink)."""
+    root_certificates: str = "ca.crt"
+    """Certificate (PEM file) of the authorities to trust there."""
+    key: str = "node-key"
+    """File of the private key of the site's Flower node."""
+
+
+class CoordinatorSection(Settings, frozen=True):
+    """The section ``[coordinator]`` of ``site.toml``."""
+
+    key: _Key
+    """The two public keys of the only server that is answered, as `fedsynth site join` wrote them."""
+
+
+class SiteFile(Settings, frozen=True):
+    """A file ``site.toml``, which a site's data steward writes."""
+
+    site: SiteSection
+    source: SourceSection
+    flower: FlowerSection
+    coordinator: CoordinatorSection
+    policy: PolicySection
 
 
 @dataclass(frozen=True)
@@ -125,67 +184,56 @@ def load_site_config(path: Path) -> SiteConfig:
     entry that is unknown, missing or of the wrong type (the message names it), and for a roster that the coordinator
     did not sign or that lacks this site.
     """
+    from fedsynth.data.sources import open_source
+
     file = path / FILE if path.is_dir() else path
     if not file.is_file():
         raise FedsynthError(f"{file} is missing; `fedsynth site join` creates it from the coordinator's invitation")
     content = load_toml(file)
     mend = "use the fedsynth that it was written for, or write it again from the template of `fedsynth site join`"
     refuse_format(content.pop(_MARK, FORMAT), FORMAT, str(file), mend)
-    _check(f"{file}:", content, dict, (*_SECTIONS, "policy"), ())
-    for section, (needed, others) in _SECTIONS.items():
-        texts = {name: entry for name, entry in content[section].items() if name not in _CHOICES}
-        _check(f"{file}: [{section}]", texts, str, needed, [one for one in others if one not in _CHOICES])
-    site, source, flower = content["site"], content["source"], content["flower"]
-    chosen = [name for name in _WAYS if _choice(file, source, name)]
-    declared = _choice(file, source, "rows_are_persons")
-    if declared and "person" in source:
+    said = read_settings(SiteFile, content, str(file))
+    site, source, flower, policy = said.site, said.source, said.flower, said.policy
+    if source.rows_are_persons and source.person:
         raise FedsynthError(f"{file}: [source] names a person column and says rows_are_persons = true; delete one")
     folder = file.parent.resolve()
     with _entry(f"{file}: [site] name"):
-        check_site_name(site["name"])
+        check_site_name(site.name)
     with _entry(f"{file}: [flower] superlink"):
-        parse_address(flower["superlink"])
-    if len(chosen) > 1:
+        parse_address(flower.superlink)
+    if source.counted and source.streamed:
         raise FedsynthError(f"{file}: [source] is counted or streamed, not both; delete one of the entries")
-    if "person" in source and chosen:
+    if source.person and (source.counted or source.streamed):
+        way = "counted" if source.counted else "streamed"
         raise FedsynthError(
             f"{file}: [source] person limits the rows of a person while a run's copy of them is made; rows that are "
-            f"{chosen[0]} have none: delete {chosen[0]}, or name a view with at most that many rows a person"
+            f"{way} have none: delete {way}, or name a view with at most that many rows a person"
         )
-    data = _source(file, folder, source)
-    if "counted" in chosen and data.file is not None:
+    with _entry(f"{file}: [source]"):
+        data = open_source(source.data, folder, source.records)
+    if source.counted and data.file is not None:
         raise FedsynthError(
             f"{file}: [source] counted = true is for a database, which counts its own rows; for a file, write "
             "streamed = true: it is read batch by batch, and no copy is kept"
         )
-    coordinator = _coordinator(file, content["coordinator"]["key"])
+    coordinator = bytes.fromhex(said.coordinator.key)
     return SiteConfig(
         folder,
-        site["name"],
-        folder / site.get("state", "state"),
+        site.name,
+        folder / site.state,
         data,
-        folder / source["schema"],
-        policy_from_toml(content["policy"], folder),
+        folder / source.schema,
+        policy.policy(folder),
         coordinator,
-        flower["superlink"],
-        folder / flower.get("root_certificates", "ca.crt"),
-        folder / flower.get("key", "node-key"),
-        _roster(folder / ROSTER, site["name"], coordinator),
-        "counted" in chosen,
-        "streamed" in chosen,
-        source.get("person", ""),
-        declared,
+        flower.superlink,
+        folder / flower.root_certificates,
+        folder / flower.key,
+        _roster(folder / ROSTER, site.name, coordinator),
+        source.counted,
+        source.streamed,
+        source.person,
+        source.rows_are_persons,
     )
-
-
-def _check(where: str, content: Mapping[str, Any], kind: type, needed: Sequence[str], others: Sequence[str]) -> None:
-    """Raise :class:`FedsynthError` unless all entries are known and of type ``kind``, and no needed one is missing."""
-    if unknown := sorted({*content} - {*needed, *others}):
-        raise FedsynthError(f"{where} has unknown entries {unknown}; known are {sorted([*needed, *others])}")
-    if lacking := sorted({*needed} - {*content}):
-        raise FedsynthError(f"{where} lacks {lacking}; add them")
-    if wrong := [name for name, value in content.items() if not isinstance(value, kind)]:
-        raise FedsynthError(f"{where} {wrong} must be {'text in quotes' if kind is str else 'sections'}")
 
 
 @contextlib.contextmanager
@@ -195,33 +243,6 @@ def _entry(where: str) -> Iterator[None]:
         yield
     except InvalidParameter as error:
         raise InvalidParameter(f"{where}: {error}") from error
-
-
-def _choice(file: Path, section: Mapping[str, Any], name: str) -> bool:
-    chosen = section.get(name, False)
-    if not isinstance(chosen, bool):
-        raise FedsynthError(f"{file}: [source] {name} must be true or false; name the table or file in data")
-    return chosen
-
-
-def _source(file: Path, folder: Path, section: Mapping[str, Any]) -> Source:
-    from fedsynth.data.sources import open_source
-
-    with _entry(f"{file}: [source]"):
-        return open_source(section["data"], folder, section.get("records"))
-
-
-def _coordinator(file: Path, text: str) -> bytes:
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != PUBLIC_BYTES:
-        raise FedsynthError(
-            f"{file}: [coordinator] key must be the coordinator's public key, {2 * PUBLIC_BYTES} hexadecimal digits; "
-            "`fedsynth site join` writes it there"
-        )
-    return key
 
 
 def _roster(file: Path, name: str, coordinator: bytes) -> SignedRoster | None:

@@ -133,12 +133,13 @@ class RunRows:
             if _of_another_version(_copy(self.config, name)):
                 raise FedsynthError(
                     f"the rows of run {run} were written by another version of fedsynth: {_copy(self.config, name)}; "
-                    "finish the run with that version, or close it (fedsynth site close) and have another one started"
+                    "finish the run with that version, or close it (fedsynth account --close) and have another "
+                    "one started"
                 )
             raise FedsynthError(
                 f"the rows of run {run} are missing, damaged, not private or of another schema: "
-                f"{_copy(self.config, name)}; restore them, or close the run (fedsynth site close) and have another "
-                "one started"
+                f"{_copy(self.config, name)}; restore them, or close the run (fedsynth account --close) and have "
+                "another one started"
             )
         return found[1]
 

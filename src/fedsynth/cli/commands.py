@@ -1,0 +1,428 @@
+"""The commands ``simulate``, ``demo``, ``example``, ``sample``, ``methods`` and ``schema draft|check``."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from fedsynth import errors
+from fedsynth.cli.adapter import Fields, spelled
+from fedsynth.cli.options import harmless, progress_bar, say, score_table
+from fedsynth.files import Records, load_object, write_whole
+from fedsynth.plugins import named
+from fedsynth.privacy.device import Device, computing_on
+from fedsynth.runs.job import DEMO_DATA, Job
+
+if TYPE_CHECKING:
+    from fedsynth.evaluation.evaluate import Evaluation
+
+_RARE = (
+    *("records", "seed", "rows", "workload", "public_sizes", "sites_per_person", "person", "format"),
+    *("spreadsheet_safe", "options", "trust_options", "device", "json_"),
+)  # options of `simulate` that --help-all shows
+
+
+def simulate(
+    job: Annotated[partial[Job], Fields(optional=True, method="auto", rare=_RARE)],
+    *,
+    out: Path = Path("fedsynth-run"),
+    config: Path | None = None,
+    device: Device = "auto",
+    force: bool = False,
+    json_: bool = False,
+) -> None:
+    r"""Split one table over simulated sites and synthesize it.
+
+    Writes a folder with the synthetic table, the fitted model, and a ledger: every answer that was released, with its
+    privacy cost. Without --config, --epsilon and --delta are required. Without --schema, a schema is drafted from the
+    data, which the guarantee does not cover.
+
+    Examples:
+
+      fedsynth simulate --data patients.csv --epsilon 1 --delta 1e-6 --out run
+
+      fedsynth simulate --data patients.csv --schema agreed.toml \
+        --method augflaim --set rounds=10 --set cap=3 --workload 3:64 \
+        --sites 100 --partition label-skew:0.5 --trust local \
+        --epsilon 1 --delta 1e-6 --out run-of-100-sites
+
+      fedsynth simulate --data patients.csv --method fedprivsyn --sites 5 \
+        --trust secure --trust-set min_honest=4 \
+        --epsilon 1 --delta 1e-6 --out secure-run
+
+      fedsynth simulate --config run/run.toml --out again
+
+    Parameters
+    ----------
+    config
+        The run.toml of an earlier run, to run the same job again: all settings come from it. Only --out, --force,
+        --device and --json may stand beside it.
+    """
+    from fedsynth.runs.run import run_simulated
+
+    if config is not None:
+        if given := ", ".join(map(spelled, job.keywords)):  # privacy parameters above all: a run is repeated as it was
+            raise errors.InvalidParameter(
+                f"--config repeats a run unchanged, but {given} would change it. Leave {given} out, or edit a copy of "
+                "run.toml and pass the copy to --config"
+            )
+        made = Job.load(config)
+    elif "epsilon" not in job.keywords or ("delta" not in job.keywords and job.keywords["epsilon"] != math.inf):
+        raise errors.InvalidParameter("--epsilon and --delta are required, for example --epsilon 1 --delta 1e-6")
+    else:
+        made = job(**{"delta": 0.0, **job.keywords})
+    with computing_on(device), progress_bar(json_) as progress:
+        outcome = run_simulated(made, out, force=force, progress=progress)
+        evaluation, unmeasured = None, ""
+        try:
+            evaluation = named("fedsynth.evaluation.commands:first_look")(outcome, made.target, progress)
+        except errors.Unsupported as error:  # the run is complete, only its scores are missing
+            unmeasured = str(error)
+    _report(made, outcome, out, json_, evaluation, unmeasured=unmeasured)
+
+
+def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool = False) -> None:
+    """Run `simulate` and `report` on a built-in real table.
+
+    Writes a folder like that of `fedsynth simulate`, with a report of the fidelity, utility and privacy of the result.
+    The table comes from a health-insurance study and is split over 10 unequal sites; epsilon is 1, delta 1e-6. No file
+    and no network are needed: the table comes with statsmodels (pip install 'fedsynth[demo]').
+
+    Example:
+
+      fedsynth demo --out demo-run
+    """
+    from fedsynth.runs.run import run_simulated
+
+    target = "physical_limitation"
+    job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
+    with progress_bar(json_) as progress:
+        outcome = run_simulated(job, out, force=force, progress=progress)
+        page, evaluation = named("fedsynth.evaluation.commands:report_run")(out, progress)
+    _report(job, outcome, out, json_, evaluation, page)
+
+
+def example(
+    files: tuple[Path, ...] = (),
+    /,
+    *,
+    rows: Annotated[int, Meta(ge=1)] = 6000,
+    schema: Path | None = None,
+    json_: bool = False,
+) -> None:
+    """Write a table of made-up patients, to try commands with.
+
+    No row is a real person, and the same command writes the same rows. Files that exist are not replaced.
+
+    Examples:
+
+      fedsynth example patients.csv
+
+      fedsynth example north.csv south.csv east.csv --schema agreed.toml
+
+    Parameters
+    ----------
+    files
+        File to write, .csv or .parquet; several get the patients of one hospital each. None is needed with --schema.
+    rows
+        Number of rows in each file.
+    schema
+        Schema file (TOML) to write: the columns that all the tables have.
+    """
+    from fedsynth.data.read import write_frame
+    from fedsynth.data.sources.files import check_suffix
+    from fedsynth.datasets import patients, patients_toml
+
+    written = [*files, *([] if schema is None else [schema])]
+    if not written:
+        raise errors.InvalidParameter("name a file to write, such as patients.csv, or pass --schema FILE.toml")
+    for file in files:
+        check_suffix(file)
+    for file in written:
+        if file.exists() or written.count(file) > 1:
+            raise errors.FedsynthError(f"{file} exists or is named twice; choose another name")
+    for hospital, file in enumerate(files):
+        write_frame(patients(rows, hospital), file)
+    if schema is not None:
+        write_whole(schema, patients_toml())
+    lines = [f"{rows} made-up patients in {file}" for file in files]
+    lines += [] if schema is None else [f"their schema in {schema}"]
+    say(json_, {"rows": rows, "files": [str(file) for file in written]}, "\n".join(lines))
+
+
+def sample(
+    model: Path,
+    /,
+    *,
+    rows: Annotated[int, Meta(ge=1)],
+    out: Path,
+    where: tuple[str, ...] = (),
+    seed: Annotated[int, Meta(ge=0)] | None = None,
+    spreadsheet_safe: bool = False,
+    device: Device = "auto",
+    json_: bool = False,
+) -> None:
+    r"""Draw more rows from a fitted model, at no privacy cost.
+
+    The model is the file model.fedsynth that a run wrote. The privacy cost was paid when the model was fitted: the
+    run's guarantee, if it has one, covers any number of further rows.
+
+    Examples:
+
+      fedsynth sample run/model.fedsynth --rows 100000 --out more.parquet
+
+      fedsynth sample run/model.fedsynth --rows 5000 --out some.csv \
+        --where sex=f --where age=30..40
+
+    Parameters
+    ----------
+    model
+        Fitted model: the file model.fedsynth in the folder of a run.
+    rows
+        Number of rows to draw.
+    out
+        File to write, .csv or .parquet; an existing one is replaced once the new one is complete.
+    where
+        Condition that all drawn rows meet: COLUMN=VALUE or COLUMN=LOW..HIGH, both ends included; repeat it for several
+        columns. Default: no condition.
+    seed
+        Whole number that fixes which rows are drawn; default: no seed, other rows each time.
+    spreadsheet_safe
+        Put an apostrophe before each cell and column name that a spreadsheet would run as a formula (text that begins
+        with =, +, - or @). Such a file is a copy to look at: `fedsynth evaluate` and other programs would read other
+        values in it.
+    """
+    from fedsynth.data import spreadsheet
+    from fedsynth.data.read import write_frame
+    from fedsynth.data.sources.files import is_csv
+    from fedsynth.models.conditions import parse_conditions
+    from fedsynth.models.synthesizer import load
+
+    if spreadsheet_safe and not is_csv(out):
+        raise errors.InvalidParameter(
+            "--spreadsheet-safe is for CSV files; name an --out that ends in .csv, or leave it out"
+        )
+    synthesizer = load(model)
+    with computing_on(device):
+        drawn = synthesizer.sample(rows, seed, parse_conditions(synthesizer.schema, where))
+    write_frame(spreadsheet.spreadsheet_safe(drawn) if spreadsheet_safe else drawn, out)
+    redrawn = drawn.attrs.get("redrawn", 0.0)
+    facts = {"rows": rows, "file": str(out), "redrawn": redrawn}
+    say(json_, facts, "\n".join(filter(None, [_redrawn(redrawn), f"{rows} rows in {out}"])))
+
+
+def _redrawn(share: float) -> str:
+    return f"{share:.1%} of the rows broke a rule and were drawn again" if share else ""
+
+
+def methods(*, json_: bool = False) -> None:
+    """List the methods that make the table, and their options.
+
+    For each method: how it makes the synthetic table, the trust models under which it runs (--trust: who sees exact
+    counts and who adds the noise), and its options (--set) with their defaults.
+
+    Examples:
+
+      fedsynth methods
+
+      fedsynth methods --json
+    """
+    from fedsynth.federation.names import TRUSTS
+    from fedsynth.methods.registry import all_methods, options_of
+
+    listing: list[dict[str, Any]] = []
+    for declared in all_methods():
+        listing.append(
+            {
+                "name": declared.name,
+                "summary": declared.summary,
+                "trusts": [name for name in TRUSTS if declared.runs_under(name)],
+                "private": declared.private,
+                "adaptive": declared.adaptive,
+                "trains": declared.trains,
+                "options": options_of(declared.kind),
+            }
+        )
+    if json_:
+        print(json.dumps(listing))
+        return
+    for one in listing:
+        named = " ".join(f"{option}={value}" for option, value in one["options"].items())
+        needs = f"trusts: {', '.join(one['trusts'])}" + ("; needs fedsynth[deep]" if one["trains"] else "")
+        print(f"{one['name']:16} {one['summary']}\n{'':16} {needs}; options: {named}")
+
+
+def schema_draft(
+    file: str,
+    /,
+    *,
+    records: Records | None = None,
+    out: Path | None = None,
+    sdv: Path | None = None,
+    json_: bool = False,
+) -> None:
+    """Draft a schema from one site's table, for editing.
+
+    A schema says which columns the sites have, with bounds or categories of each. A draft is derived from the data, and
+    no guarantee covers it: its comments list what publishing it would reveal. Replace bounds and categories by public
+    facts before sharing it.
+
+    Examples:
+
+      fedsynth schema draft patients.csv --out draft.toml
+
+      fedsynth schema draft patients.csv --sdv metadata.json --out draft.toml
+
+    Parameters
+    ----------
+    file
+        One site's table: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.
+    out
+        Schema file (TOML) to write; it must not exist yet. Without it, the draft is printed.
+    sdv
+        Metadata file (JSON) of the package SDV, from which the kinds of columns are taken. Without it, they are guessed
+        from the values.
+    """
+    from fedsynth.data.draft import draft_from_sdv, draft_schema
+    from fedsynth.data.read import read_frame
+    from fedsynth.data.sources import open_source
+
+    metadata = None if sdv is None else load_object(sdv, "SDV metadata")
+    frame = read_frame(open_source(file, records=records))
+    draft = draft_schema(frame) if metadata is None else draft_from_sdv(frame, metadata)
+    text = draft.to_toml()
+    if out is not None:
+        if out.exists():
+            raise errors.FedsynthError(f"{out} exists and may have been edited by hand; choose another --out")
+        write_whole(out, text)
+    if json_:
+        left_out = list(draft.left_out)
+        print(json.dumps({"schema": text, "digest": draft.schema.digest, "notes": draft.notes, "left_out": left_out}))
+    elif out is None:
+        print(text)
+    else:
+        for column, notes in draft.notes.items():
+            for note in notes:
+                print(f"{'left out: ' if column in draft.left_out else ''}{column}: {note}")
+        rest = f", {len(draft.left_out)} left out: {', '.join(draft.left_out)}" if draft.left_out else ""
+        print(f"\n{len(draft.schema.names)} columns in {out}{rest}.", end=" ")
+        print("This DRAFT is derived from rows: edit it before sharing.")
+
+
+def schema_check(file: str, /, *, schema: Path, records: Records | None = None, json_: bool = False) -> int | None:
+    """Validate a table against a schema and list bad values.
+
+    Each bad value is listed by column and row, with how a run would handle it and how to fix it. Missing columns,
+    broken rules and malformed lines are listed too, and so are column names and categories that would run as formulas
+    where a spreadsheet opens the synthetic table. Exit codes: 0 the table fits, 3 a column is missing or cannot be
+    read, rows would be left out, or a CSV file seems to be of another kind than --records says.
+
+    Example:
+
+      fedsynth schema check north.csv --schema agreed.toml
+
+    Parameters
+    ----------
+    file
+        Table to check: CSV or Parquet file, or postgresql://USER@HOST/DB?table=NAME.
+    """
+    from fedsynth.data.read import check_table
+    from fedsynth.data.sources import open_source
+    from fedsynth.data.spreadsheet import formula_warnings
+    from fedsynth.schema import Schema
+
+    agreed = Schema.load(schema)
+    report = check_table(open_source(file, records=records), agreed)
+    if json_:
+        print(
+            json.dumps(
+                {
+                    "fits": report.ok,
+                    "rows": report.rows,
+                    "left_out": report.left_out,
+                    "readable": report.readable,
+                    "digest": agreed.digest,
+                    "problems": report.problems,
+                    "warnings": formula_warnings(agreed),
+                }
+            )
+        )
+    else:
+        for problem in report.problems:
+            print(f"- {problem}")
+        for warning in formula_warnings(agreed):
+            print(f"- WARNING: {harmless(warning)}")
+        if report.readable:
+            left_out = f", {report.left_out} of them left out; the file {'fits' if report.ok else 'does not fit'}"
+        else:
+            left_out = ", none of which can be used: a column is missing or cannot be read; the file does not fit"
+        print(f"{report.rows} rows{left_out} {schema} (schema digest {agreed.digest[:12]})")
+    return None if report.ok else 3
+
+
+def _report(
+    job: Any,
+    outcome: Any,
+    out: Path,
+    json_: bool,
+    evaluation: Evaluation | None,
+    page: Path | None = None,
+    unmeasured: str = "",
+) -> None:
+    """Print the result of a simulation: files, privacy cost, statement and scores."""
+    scores = []
+    if evaluation is not None:
+        first = named("fedsynth.evaluation.commands:FIRST")
+        scores = [one for one in evaluation.scores if one.metric in first]
+    warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
+    if json_:
+        facts = {
+            "out": str(out),
+            "rows": len(outcome.synthetic),
+            "columns": list(outcome.synthetic.columns),
+            "schema_drafted_from_data": outcome.rows.schema.draft,
+            "rows_left_out": outcome.rows.left_out,
+            "rows_redrawn": outcome.synthetic.attrs.get("redrawn", 0.0),
+            "scores": [score.to_json() for score in scores],
+            "not_measured": unmeasured,
+            "lost_sites": outcome.lost,
+            "ledger": outcome.ledger.to_json(),
+            "statement": outcome.statement.to_json(),
+            "warnings": warnings,
+            "resolution": outcome.synthesizer.info["resolution"],
+            "report": None if page is None else str(page),
+        }
+        print(json.dumps(facts))
+        return
+    if outcome.rows.schema.draft:
+        print(
+            "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and\n"
+            "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema.\n"
+        )
+    if outcome.rows.left_out:
+        print(f"{outcome.rows.left_out} rows do not fit the schema and were left out; see `fedsynth schema check`\n")
+    print(f"{len(outcome.synthetic)} synthetic rows of {outcome.synthetic.shape[1]} columns")
+    if redrawn := _redrawn(outcome.synthetic.attrs.get("redrawn", 0.0)):
+        print(redrawn)
+    print(f"by {job.method} over {job.sites} sites ({job.partition}), trust: {job.trust}\n")
+    print(outcome.ledger)
+    print()
+    print(outcome.statement.text)
+    for warning in warnings:
+        print(f"WARNING: {warning}")
+    if outcome.hidden.lines:
+        print("\n" + "\n".join(outcome.hidden.lines))
+    if outcome.lost:
+        print(f"sites that dropped out: {', '.join(outcome.lost)}")
+    if scores:
+        print("\n" + score_table(scores))
+        print("(computed on real rows, which only a simulation has: these scores are not private, do not publish them)")
+    else:
+        print(f"\nNo scores were computed: {unmeasured}")
+    print(f"\nIn {out}/: " + ", ".join(sorted(path.name for path in out.iterdir())))
+    print(f"Open {page}" if page is not None else f"Next: fedsynth report {out}")
