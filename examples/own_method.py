@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsynth import Budget, LocalNoise, Synthesizer, federate
+from fedsynth import Budget, Synthesizer, federate
 from fedsynth.datasets import patients, patients_schema
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.methods import COLUMN, method
 

@@ -6,8 +6,10 @@ without the network.
 
 from __future__ import annotations
 
-from fedsynth import Auto, Budget, SecureSum, federate
+from fedsynth import Budget, federate
 from fedsynth.datasets import patients, patients_schema
+from fedsynth.methods.auto import Auto
+from fedsynth.secure.site import SecureSum
 
 schema = patients_schema()
 names = ["north", "south", "east"]

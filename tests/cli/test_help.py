@@ -224,7 +224,6 @@ SLIPS: list[tuple[list[str], str]] = [
     ([*SIMULATE, "--seed", "-1"], "-1 is not in the range x>=0"),
     ([*SIMULATE, "--method", "aim", "--workload", "1:1:-1"], "is not of the form ORDER"),
     (["compare", "--data", "nowhere.csv", *BUDGET], "nowhere.csv: no such file or directory"),
-    (["compare", "--data", "postgresql://u@h/d?table=t", *BUDGET], "write the database's table to a .parquet file"),
     (["compare", "--data", "DATA", "--epsilon", "0", "--delta", "0"], "epsilon must be"),
     ([*EVALUATE, "--suites", "thesiss"], "did you mean 'thesis'?"),
     ([*EVALUATE, "--target", "incme"], "did you mean 'income'?"),

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.federation.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, counts, table, tables
 
-from fedsynth import MST, Auto, FedVAE, OneShot
 from fedsynth.data.partition import parse_partition, split
+from fedsynth.deep.fedvae import FedVAE
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.resolution import (
@@ -32,6 +32,9 @@ from fedsynth.federation.resolution import (
 )
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.auto import Auto
+from fedsynth.methods.mst import MST
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.dry_run import dealt, dry_run, even_rows, steep_rows

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import fedsynth
-from fedsynth import FLAIM, Auto, InvalidParameter, OneShot, Unsupported
-from fedsynth.errors import SchemaError
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
+from fedsynth.methods.auto import Auto
+from fedsynth.methods.flaim import FLAIM
 from fedsynth.methods.generators import GUM, PGM
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import declared, options_of, read_options
 from fedsynth.methods.tda import FedTDA
 from fedsynth.schema import Categorical, Schema

@@ -23,7 +23,6 @@ from tests.methods.tda_world import (
 from tests.public_data import public_data
 from tests.tables import warned_of_empty
 
-from fedsynth import FedTDA
 from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
 from fedsynth.errors import InvalidParameter, Refused
 from fedsynth.evaluation.dependence import association_matrix
@@ -33,7 +32,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
-from fedsynth.methods.tda import encoding, nominal_pairs
+from fedsynth.methods.tda import FedTDA, encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
 from fedsynth.models.copula import Copula, OneAxis, fitted_correlation
 from fedsynth.models.synthesizer import Synthesizer

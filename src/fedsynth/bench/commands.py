@@ -86,85 +86,42 @@ def compare(
         --method fedchowliu --sites 10 --partition capped-label-skew:0.5 \
         --trust secure --trust-set min_honest=9 --epsilon 1.6 --delta 1e-6
     """
-    import msgspec
-
-    from fedsynth.bench import grid as benches
-    from fedsynth.bench import spec as specs
-    from fedsynth.data.sources import open_source
-    from fedsynth.evaluation.comparison import TESTS, compared
-    from fedsynth.federation.names import TRUSTS
+    from fedsynth.bench.compare import compare as compare_methods
+    from fedsynth.bench.compare import values_by_arm
+    from fedsynth.evaluation.comparison import ARMS, TESTS, compared
     from fedsynth.methods import find_method
-    from fedsynth.runs.job import DEMO_DATA, Job, budget_of, parse_option
+    from fedsynth.runs.job import parse_option
+    from fedsynth.runs.split import read_rows
 
     if test not in TESTS:
         raise click.UsageError(f"--test {test}: unknown test; {errors.nearest(test, TESTS)}")
-    if not 0 < holdout < 1:
-        raise click.UsageError("a comparison needs held-out rows: give a --holdout above 0 and below 1.")
-    if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
-        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
     if out is not None and out.exists() and not force:
         raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
-    if partition.startswith("synthfs"):
-        raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
-    # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
-    options = dict(parse_option(text) for text in set_ or ())
-    numbers = dict(parse_option(text) for text in trust_set or ())
-    job = Job(method, epsilon, delta, trust=trust, options=options, trust_options=numbers)
-    job.build_method()
-    job.build_trust()
-    budget_of(epsilon, delta)
-    declared = find_method(method)
-    if not declared.runs_under(trust):
-        able = [name for name in TRUSTS if declared.runs_under(name)]
-        raise errors.Unsupported(f"{method} cannot run with --trust {trust}; pass --trust {' or '.join(able)}")
-    if data == DEMO_DATA and records:
-        raise click.UsageError("--records is the kind of a CSV file, and the demo table is none; leave it out.")
-    local = Path(data) if data == DEMO_DATA else open_source(data, records=records).file
-    if local is None:
-        raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
-    file = data if data == DEMO_DATA else str(local.resolve(strict=True))
-    spec = specs.Spec(
-        datasets={
-            "data": specs.Dataset(
-                file=file,
-                records=records or msgspec.UNSET,
-                target=target,
-                schema="" if schema is None else str(schema.resolve()),
-                split=specs.SplitEntry(test_share=holdout),
-            )
-        },
-        methods={method: specs.MethodEntry(options=options)},
-        metrics={
-            "likeness": specs.MetricEntry(),
-            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
-        },
-        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
-        noise_seed=("seed", "arm"),
-        defaults=specs.GridEntry(
-            epsilon="none" if epsilon == math.inf else epsilon,
-            delta=delta,
-            partition=partition,
-            trust=":".join([trust, *([",".join(trust_set)] if trust_set else [])]),
-            sites=sites,
-        ),
-        grid=(
-            specs.GridEntry(methods=method, arm=("federated", "pooled", "local")),
-            specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
-            *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
-        ),
-    )
-    found: dict[str, dict[int, dict[str, float]]] = {}
-    every = specs.cases(spec)
+    if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
+        raise click.UsageError(f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}.")
+    rows = read_rows(data, schema, records)
     with progress_bar(json_) as progress:
-        for number, case in enumerate(every):
-            figures = benches.measure(case, Path())
-            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
-            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
-            progress("runs", number + 1, len(every))
-    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
-    cost = "NOT PRIVATE" if not declared.private or epsilon == math.inf else f"epsilon {epsilon:g}, delta {delta:g}"
+        found = compare_methods(
+            rows,
+            rows.schema,
+            methods={method: dict(parse_option(text) for text in set_ or ())},
+            epsilon=epsilon,
+            delta=delta,
+            seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
+            target=target,
+            holdout=holdout,
+            sites=sites,
+            partition=partition,
+            trust=trust,
+            trust_options=dict(parse_option(text) for text in trust_set or ()),
+            arms=ARMS,
+            progress=progress,
+        )
+    private = find_method(method).private and epsilon != math.inf
+    cost = f"epsilon {epsilon:g}, delta {delta:g}" if private else "NOT PRIVATE"
     setting = f"{method}, {sites} sites, {cost}, trust {trust}, {repeats} repeats"
-    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
+    by_arm = values_by_arm(found)
+    comparison = compared(setting, by_arm, by_arm[""], TESTS[test])
     if out is not None:
         write_whole(out, json.dumps(comparison.to_json(), indent=1))
     say(json_, comparison.to_json(), str(comparison))

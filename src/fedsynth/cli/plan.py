@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.query import Extent
     from fedsynth.methods import Method
     from fedsynth.runs.dry_run import Forecast, ForecastRange
-    from fedsynth.runs.plan import AdviceTable, PlannedRun
+    from fedsynth.runs.plan import AdviceTable
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -231,27 +231,32 @@ def advise(
       fedsynth advise --schema agreed.toml --rows 30000 \
         --epsilon 1 --delta 1e-6 --method oneshot,tda --wanted 0.1
     """
-    from fedsynth.federation.policy_file import trust_named
-    from fedsynth.federation.trust import settings_of
-    from fedsynth.methods import all_methods
+    from fedsynth import api
     from fedsynth.privacy.cost import Unit
-    from fedsynth.runs import plan as plans
-    from fedsynth.runs.job import budget_of
     from fedsynth.schema import Schema
-    from fedsynth.terms import Terms
 
-    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
-    agreed = Schema.load(schema)
-    settings, unit = settings_of(trust_named(trust, _settings(trust_set))), Unit(rows_per_person, sites_per_person)
-    terms = Terms(agreed, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
-    planned = plans.PlannedRun(terms, rows, sites, partition)
-    methods = {name: _method(name, None, "", agreed) for name in (method.split(",") if method else able)}
     with progress_bar(json_) as progress:
-        found = plans.advise(planned, methods, wanted=wanted, tables=tables, seconds=seconds, progress=progress)
+        found = api.advise(
+            Schema.load(schema),
+            rows=rows,
+            sites=sites,
+            epsilon=epsilon,
+            delta=delta,
+            methods=method.split(",") if method else (),
+            trust=trust,
+            trust_options=_settings(trust_set),
+            unit=Unit(rows_per_person, sites_per_person),
+            public_sizes=public_sizes,
+            partition=partition,
+            wanted=wanted,
+            tables=tables,
+            seconds=seconds,
+            progress=progress,
+        )
     if json_:
         print(json.dumps(found.to_json()))
         return
-    _tell_advice(found, planned, wanted)
+    _tell_advice(found, f"{sites} sites, epsilon {epsilon:g}, trust {trust}", wanted)
 
 
 def _method(name: str, set_: Sequence[str] | None, workload: str, schema: Schema) -> Method:
@@ -364,13 +369,12 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             )
 
 
-def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) -> None:
+def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None:
     """Print the expected errors of each method, and how they were obtained."""
     from rich.table import Table
 
     console = _console()
-    budget = f"epsilon {planned.terms.budget.epsilon:g}, trust {planned.terms.trust}"
-    errors_ = Table(title=f"{found.rows:,} rows, {planned.sites} sites, {budget}", box=None)
+    errors_ = Table(title=f"{found.rows:,} rows, {setting}", box=None)
     errors_.add_column("method", no_wrap=True)
     for heading in ("1-way error", "2-way error"):
         errors_.add_column(heading, justify="right", min_width=len("(0.000-0.000)"))

@@ -13,7 +13,7 @@ import dataclasses
 import pkgutil
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
@@ -138,7 +138,8 @@ def method(
 ) -> Callable[[type[_Kind]], type[_Kind]]:
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
-    The class is returned unchanged. A class outside fedsynth also needs an entry point of the group
+    The class is returned; the synthesizers that its ``fit`` makes get the run's privacy statement and the summary of
+    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group
     ``fedsynth.methods`` to be found by its name; without one it is named as ``package.module:Class``.
 
     Parameters
@@ -174,12 +175,24 @@ def method(
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
+        fit = kind.fit
+
+        @wraps(fit)
+        def fit_and_state(self: _Kind, federation: Federation) -> Synthesizer:
+            return stated(fit(self, federation), federation)
+
+        kind.fit = fit_and_state  # type: ignore[method-assign, assignment]
         _DECLARED[kind] = Registration(
             name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}, order, apportions
         )
         return kind
 
     return declare
+
+
+def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
+    """Return a fitted synthesizer with the privacy statement of its federation's run and the summary of its ledger."""
+    return dataclasses.replace(synthesizer, statement=federation.statement, releases=federation.ledger.summary())
 
 
 @cache

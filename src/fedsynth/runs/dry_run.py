@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
-from fedsynth.federation.federation import Federation, Progress, ignore_progress
+from fedsynth.federation.federation import Federation
 from fedsynth.federation.plan import Plan, PlannedQuestion, options_of
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
@@ -35,6 +35,7 @@ from fedsynth.federation.trust import Traffic
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import kind_of
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms
