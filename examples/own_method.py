@@ -23,7 +23,7 @@ from fedsynth.methods import COLUMN, method
 class Star:
     """Counts every column together with the target; columns are modelled as independent given the target."""
 
-    target: int = field(default=-1, metadata=COLUMN)  # a column's position; --set target=NAME on the command line
+    target: str = field(default="", metadata=COLUMN)  # a column; --set target=NAME on the command line
     iterations: int = 300
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -33,7 +33,7 @@ class Star:
         from fedsynth.schema.derive import forbidden_cells
 
         schema = federation.schema
-        centre = self.target % len(schema.stored)
+        centre = schema.index(self.target or schema.names[-1])
         pairs = [(min(centre, at), max(centre, at)) for at in range(len(schema.stored)) if at != centre]
         released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one query
         measured = measurements(pairs, released.tables, released.stds)
@@ -46,6 +46,6 @@ if __name__ == "__main__":
     schema = patients_schema()
     tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
     federation = federate(tables, schema, Budget(epsilon=1, delta=1e-6), trust=LocalNoise())
-    table = Star(target=schema.index("readmitted")).fit(federation).sample(10_000)
+    table = Star(target="readmitted").fit(federation).sample(10_000)
     print(table.groupby("readmitted")["age"].mean())
     print(federation.ledger)

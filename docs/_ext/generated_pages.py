@@ -202,7 +202,7 @@ def api() -> dict[str, str]:
         _summary(
             f"fedsynth.errors.{name}"
             for name, one in vars(errors).items()
-            if inspect.isclass(one) and issubclass(one, Exception)
+            if inspect.isclass(one) and issubclass(one, Exception) and name not in fedsynth.__all__
         ),
         _title("Example tables", "-"),
         "In the module ``fedsynth.datasets``; :doc:`fedsynth example <commands/example>` writes the patients to files.",

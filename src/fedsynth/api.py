@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsynth.errors import InvalidParameter, SchemaError
-from fedsynth.methods import Method, all_methods
-from fedsynth.methods.registry import declared
+from fedsynth.methods import Method, all_methods, find_method
+from fedsynth.methods.registry import declared, options_of
 from fedsynth.privacy.cost import ONE_ROW, Unit
 from fedsynth.progress import Progress, shown
 from fedsynth.rows import Table
@@ -131,6 +131,9 @@ def fit(
     from fedsynth.federation.simulate import federate
     from fedsynth.runs.run import with_hidden_groups
 
+    given = dict(options or {})
+    if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
+        given.setdefault("target", target)
     job = Job(
         method if isinstance(method, str) else type(method).__name__,
         epsilon,
@@ -140,7 +143,7 @@ def fit(
         rows_per_person=rows_per_person,
         sites_per_person=sites_per_person,
         target=target,
-        options=options or {},
+        options=given,
         trust_options=trust_options or {},
     )
     if target:

@@ -260,9 +260,9 @@ def test_options_of_a_method_are_written_by_name():
     def built(method: str, *texts: str) -> Any:
         return Job(method, 1.0, 1e-6, options=dict(parse_option(text) for text in texts)).build_method(SCHEMA)
 
-    assert built("tda", "target=income").target == 1
-    assert built("tda", 'target="2020"').target == 2
-    assert built("tda", "target=-1").target == -1
+    assert built("tda", "target=income").target == "income"
+    assert built("tda", 'target="2020"').target == "2020"
+    assert built("tda").target == ""
     assert built("fedprivsyn", "generator=pgm").generator == PGM()
     assert built("fedprivsyn", "generator=gum", "width=5").generator == GUM()
     assert built("aim", "rounds=none").rounds is None

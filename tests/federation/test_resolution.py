@@ -251,7 +251,7 @@ def test_the_groups_of_a_run_are_below_the_noise_and_large_ones_are_not_listed()
     run = federate(
         split(rows, 5, parse_partition("iid", MANY), rng), MANY, Budget(0.3, 1e-6), trust=SecureSum(), seed=3
     )
-    synthesizer = Auto(target=1).fit(run)
+    synthesizer = Auto(target=MANY.names[1]).fit(run)
     found = small_groups(run, synthesizer.sample_table(12_000, rng), synthesizer.model.total, "sick")
     listed = {group.column: group for group in found.groups if group.kind == "count"}
     real = np.sort(np.bincount(code, minlength=40))

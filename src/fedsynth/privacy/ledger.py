@@ -286,8 +286,9 @@ class Ledger:
     def _together(self, query: str, release: str, paid_by: str, entries: Sequence[Entry]) -> Releases:
         shares: dict[str, float] = {}
         for entry in entries:
+            share = self.budget.share_of(entry.cost)
             for site in entry.sites:
-                shares[site] = shares.get(site, 0.0) + self.budget.share_of(entry.cost)
+                shares[site] = shares.get(site, 0.0) + share
         stds = [entry.std for entry in entries if not math.isnan(entry.std)]
         counted = not (paid_by or entries[0].exact or self.budget.exact)
         return Releases(
