@@ -40,7 +40,7 @@ from fedsynth.terms import Terms
 REPEATS = 9  # fresh processes for each import
 IMPORTS = {
     "numpy": "import numpy",
-    "all that a run starts with": "from fedsynth import federate, OneShot",
+    "all that a run starts with": "from fedsynth import federate; from fedsynth.methods.oneshot import OneShot",
     "what a site answers with": "import fedsynth.federation.site; from fedsynth.federation.query import Counts",
 }
 TARGET = 2.5  # multiples of the import time of numpy

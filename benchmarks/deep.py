@@ -262,8 +262,7 @@ def samplers(fresh: int = 20_000) -> list[str]:
         parts = split_rows(train, SITES, partition, np.random.default_rng(0))
         sites = {f"site-{at}": part for at, part in enumerate(parts)}
         federation = federate(sites, train.schema, Budget.none(), trust=TrustedServer(), seed=0)
-        at = [column.name for column in train.schema.stored].index(target)
-        fitted = FedTabDiff(target=at, rounds=200, updates=20, batch=512).fit(federation)
+        fitted = FedTabDiff(target=target, rounds=200, updates=20, batch=512).fit(federation)
         assert isinstance(fitted.model, TabularDiffusion)
         scores = []
         for number, steps in enumerate((500, *SAMPLED, 500)):

@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pandas as pd
 
-from fedsynth import Auto, Budget, Synthesizer, TrustedServer, federate
+from fedsynth import Budget, Synthesizer, federate
 from fedsynth.datasets import patients, patients_schema
+from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.auto import Auto
 
 RUNS, REPEATS, DRAWN = 25, 12, 12_000
 WIDTH = 2.2  # half-width in standard errors: Student's t with 11 degrees of freedom, 95 %

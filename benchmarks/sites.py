@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import DATA, PAGE, ROOT
-from fedsynth import AugFLAIM
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.page import write_section
 from fedsynth.bench.spec import read_spec
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
+from fedsynth.methods.flaim import AugFLAIM
 from fedsynth.privacy.cost import Budget
 
 

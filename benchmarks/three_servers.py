@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 from tests.servers.compute_world import Processes, deployed, ideal, servers_of
 
 from benchmarks import DATA, PAGE
-from fedsynth import AIM, Budget, Categorical, Schema
+from fedsynth import Budget, Categorical, Schema
 from fedsynth.bench.page import write_section
 from fedsynth.cliques import Workload, all_marginals, maximal, random_workload
 from fedsynth.data.partition import parse_partition, split
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import encode
+from fedsynth.methods.aim import AIM
 from fedsynth.rows import Table
 from fedsynth.servers.server import deal
 from fedsynth.servers.trust import ThreeServers

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsynth import Budget, LocalNoise, Synthesizer, federate
+from fedsynth import Budget, Synthesizer, federate
 from fedsynth.datasets import patients, patients_schema
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.methods import COLUMN, method
 
@@ -22,7 +23,7 @@ from fedsynth.methods import COLUMN, method
 class Star:
     """Counts every column together with the target; columns are modelled as independent given the target."""
 
-    target: int = field(default=-1, metadata=COLUMN)  # a column's position; --set target=NAME on the command line
+    target: str = field(default="", metadata=COLUMN)  # a column; --set target=NAME on the command line
     iterations: int = 300
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -32,7 +33,7 @@ class Star:
         from fedsynth.schema.derive import forbidden_cells
 
         schema = federation.schema
-        centre = self.target % len(schema.stored)
+        centre = schema.index(self.target or schema.names[-1])
         pairs = [(min(centre, at), max(centre, at)) for at in range(len(schema.stored)) if at != centre]
         released = federation.sum(Counts.of(len(schema.stored), pairs), share=1.0)  # the whole budget, in one query
         measured = measurements(pairs, released.tables, released.stds)
@@ -45,6 +46,6 @@ if __name__ == "__main__":
     schema = patients_schema()
     tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
     federation = federate(tables, schema, Budget(epsilon=1, delta=1e-6), trust=LocalNoise())
-    table = Star(target=schema.index("readmitted")).fit(federation).sample(10_000)
+    table = Star(target="readmitted").fit(federation).sample(10_000)
     print(table.groupby("readmitted")["age"].mean())
     print(federation.ledger)

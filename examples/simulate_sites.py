@@ -6,18 +6,11 @@ without the network.
 
 from __future__ import annotations
 
-from fedsynth import Auto, Budget, SecureSum, federate
+import fedsynth as fs
 from fedsynth.datasets import patients, patients_schema
 
-schema = patients_schema()
-names = ["north", "south", "east"]
-tables = {name: patients(4000, number) for number, name in enumerate(names)}
+tables = {name: patients(4000, number) for number, name in enumerate(["north", "south", "east"])}
+synth = fs.fit(tables, patients_schema(), epsilon=1, delta=1e-6, trust="secure", trust_options={"min_honest": 2})
 
-budget = Budget(epsilon=1, delta=1e-6)
-federation = federate(tables, schema, budget, trust=SecureSum(min_honest=2))
-synthesizer = Auto().fit(federation)
-table = synthesizer.sample(10_000)
-
-print(table.head())
-print(federation.ledger)  # the queries, their noise and their cost
-print(federation.statement.text)  # the guarantee: who is protected, and against whom
+print(synth.sample(10_000).head())
+print(synth)  # the guarantee, who is protected and against whom, and the queries with their noise and cost

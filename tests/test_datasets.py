@@ -8,8 +8,9 @@ import pandas as pd
 import pytest
 from tests.cli.golden.make import call
 
-from fedsynth import InvalidParameter, Schema, datasets
+from fedsynth import Schema, datasets
 from fedsynth.data.read import read_frame
+from fedsynth.errors import InvalidParameter
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ from fedsynth.cli.adapter import Option, help_of
 from fedsynth.cli.app import app
 from fedsynth.cli.layout import Command, help_text
 from fedsynth.deploy.host.config import CoordinatorSection, FlowerSection, SiteSection, SourceSection
+from fedsynth.federation.names import TRUSTS
 from fedsynth.federation.policy_file import PolicySection
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, Query, Selection, Training, query_class
+from fedsynth.methods import all_methods
 from fedsynth.privacy import release
 from fedsynth.runs.job import Deployment, Job
 from fedsynth.settings import texts
@@ -200,11 +202,9 @@ def _with_code(text: str) -> str:
 # The public names
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Running a federation": ("federation", "secure", "servers", "privacy", "models.synthesizer"),
-    "The schema": ("schema", "rows"),
-    "Methods": ("methods", "deep"),
-    "Scores": ("evaluation",),
-    "Errors": ("errors",),
+    "The front door": ("api", "bench", "deploy", "evaluation"),
+    "Running a federation": ("federation", "privacy", "models.synthesizer", "errors"),
+    "The schema": ("schema",),
 }
 HANDED: tuple[str, ...] = (
     "fedsynth.federation.federation.Federation",
@@ -221,8 +221,8 @@ def api() -> dict[str, str]:
     """Return the page of the public names, each below the group that its home belongs to; none may be left out."""
     parts = [
         _title("Python", "="),
-        "Everything that ``import fedsynth`` gives, with the text of its docstring. A name that is not here may "
-        "change without notice.",
+        "Everything that ``import fedsynth`` gives, then methods, trusts and errors in their modules. A name that is "
+        "not here may change without notice.",
     ]
     left = set(fedsynth.__all__) - {"__version__"}
     for title, homes in GROUPS.items():
@@ -231,7 +231,18 @@ def api() -> dict[str, str]:
         parts += [_title(title, "-"), _summary(f"fedsynth.{name}" for name in names)]
     if left:
         raise RuntimeError(f"no group of the API page has {sorted(left)}; add their modules to GROUPS")
+    kinds = [one.kind for one in all_methods() if one.private and one.kind.__module__.startswith("fedsynth.")]
     parts += [
+        _title("Methods", "-"),
+        _summary(f"{kind.__module__}.{kind.__name__}" for kind in kinds),
+        _title("Trusts", "-"),
+        _summary(place.replace(":", ".") for place in TRUSTS.values()),
+        _title("Errors", "-"),
+        _summary(
+            f"fedsynth.errors.{name}"
+            for name, one in vars(errors).items()
+            if inspect.isclass(one) and issubclass(one, Exception) and name not in fedsynth.__all__
+        ),
         _title("Example tables", "-"),
         "In the module ``fedsynth.datasets``; :doc:`fedsynth example <commands/example>` writes the patients to files.",
         _summary(f"fedsynth.datasets.{name}" for name in datasets.__all__),

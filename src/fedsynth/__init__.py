@@ -1,11 +1,13 @@
 """Generate one synthetic table, with a differential-privacy guarantee, from many sites that may not pool their rows.
 
-The library in three lines: ``tables`` are one data frame per site, ``LocalNoise`` lets each site add noise to its own
-answers, and the last line also prints the ledger, the list of all releases and their privacy costs::
+The library in four lines, for one data frame or several by site name; the last line prints what is guaranteed::
 
-    federation = federate(tables, schema, Budget(epsilon=1.0, delta=1e-6), trust=LocalNoise())
-    synthesizer = Auto().fit(federation)
-    synthesizer.sample(10_000).to_csv("synthetic.csv"); print(federation.ledger)
+    schema = fedsynth.Schema.draft(frame)  # a proposal from the rows: put public facts in their place
+    train, held = fedsynth.split(frame, holdout=0.1)
+    synthesizer = fedsynth.fit(train, schema, epsilon=1.0, delta=1e-6)
+    synthesizer.sample(10_000).to_csv("synthetic.csv"); print(synthesizer.statement)
+
+Methods, trusts and errors are imported from their modules, such as :mod:`fedsynth.methods.aim`.
 """
 
 from __future__ import annotations
@@ -15,46 +17,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks that it agrees with the table below
-    from fedsynth.deep.fedctgan import FedCTGAN as FedCTGAN
-    from fedsynth.deep.fedtabdiff import FedTabDiff as FedTabDiff
-    from fedsynth.deep.fedvae import FedVAE as FedVAE
-    from fedsynth.errors import BudgetExceeded as BudgetExceeded
-    from fedsynth.errors import DataWarning as DataWarning
+    from fedsynth.api import advise as advise
+    from fedsynth.api import fit as fit
+    from fedsynth.api import read_table as read_table
+    from fedsynth.api import split as split
+    from fedsynth.bench.compare import compare as compare
+    from fedsynth.deploy.run import load_run as load_run
     from fedsynth.errors import FedsynthError as FedsynthError
-    from fedsynth.errors import Incomplete as Incomplete
-    from fedsynth.errors import InvalidParameter as InvalidParameter
-    from fedsynth.errors import Refused as Refused
-    from fedsynth.errors import SchemaError as SchemaError
-    from fedsynth.errors import SiteLost as SiteLost
-    from fedsynth.errors import Unsupported as Unsupported
     from fedsynth.evaluation.frames import evaluate as evaluate
-    from fedsynth.federation.local import LocalNoise as LocalNoise
     from fedsynth.federation.simulate import federate as federate
-    from fedsynth.federation.trusted import TrustedServer as TrustedServer
-    from fedsynth.methods.aim import AIM as AIM
-    from fedsynth.methods.auto import Auto as Auto
-    from fedsynth.methods.bayes import FedChowLiu as FedChowLiu
-    from fedsynth.methods.flaim import FLAIM as FLAIM
-    from fedsynth.methods.flaim import AugFLAIM as AugFLAIM
-    from fedsynth.methods.flaim import FedNaiveBayes as FedNaiveBayes
-    from fedsynth.methods.flaim import RandomFLAIM as RandomFLAIM
-    from fedsynth.methods.generators import GUM as GUM
-    from fedsynth.methods.generators import PGM as PGM
-    from fedsynth.methods.migration import FedMigration as FedMigration
-    from fedsynth.methods.mst import MST as MST
-    from fedsynth.methods.oneshot import OneShot as OneShot
-    from fedsynth.methods.privbayes import PrivBayes as PrivBayes
-    from fedsynth.methods.privsyn import AdaFedPrivSyn as AdaFedPrivSyn
-    from fedsynth.methods.privsyn import AllMarginals as AllMarginals
-    from fedsynth.methods.privsyn import FedPrivSyn as FedPrivSyn
-    from fedsynth.methods.privsyn import PrivSyn as PrivSyn
-    from fedsynth.methods.privsyn import RandomMarginals as RandomMarginals
-    from fedsynth.methods.tda import FedTDA as FedTDA
     from fedsynth.models.synthesizer import Synthesizer as Synthesizer
     from fedsynth.models.synthesizer import load as load
     from fedsynth.privacy.cost import Budget as Budget
     from fedsynth.privacy.cost import Unit as Unit
-    from fedsynth.rows import Table as Table
     from fedsynth.schema import Boolean as Boolean
     from fedsynth.schema import Categorical as Categorical
     from fedsynth.schema import Computed as Computed
@@ -64,38 +39,19 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_names.py checks t
     from fedsynth.schema import Rule as Rule
     from fedsynth.schema import Schema as Schema
     from fedsynth.schema import Stored as Stored
-    from fedsynth.secure.site import SecureSum as SecureSum
-    from fedsynth.servers.trust import ThreeServers as ThreeServers
 
 # Names are imported on first use, so that the command line answers --help quickly.
 _HOME = {
     name: f"fedsynth.{module}"
     for module, names in {
-        "errors": "BudgetExceeded DataWarning FedsynthError Incomplete InvalidParameter Refused SchemaError SiteLost "
-        "Unsupported",
+        "api": "advise fit read_table split",
+        "bench.compare": "compare",
+        "deploy.run": "load_run",
+        "errors": "FedsynthError",
         "evaluation.frames": "evaluate",
         "federation.simulate": "federate",
-        "federation.local": "LocalNoise",
-        "secure.site": "SecureSum",
-        "servers.trust": "ThreeServers",
-        "federation.trusted": "TrustedServer",
-        "methods.aim": "AIM",
-        "methods.mst": "MST",
-        "methods.bayes": "FedChowLiu",
-        "methods.auto": "Auto",
-        "deep.fedctgan": "FedCTGAN",
-        "deep.fedtabdiff": "FedTabDiff",
-        "deep.fedvae": "FedVAE",
-        "methods.flaim": "FLAIM AugFLAIM FedNaiveBayes RandomFLAIM",
-        "methods.generators": "GUM PGM",
-        "methods.migration": "FedMigration",
-        "methods.oneshot": "OneShot",
-        "methods.privbayes": "PrivBayes",
-        "methods.privsyn": "AdaFedPrivSyn AllMarginals FedPrivSyn PrivSyn RandomMarginals",
-        "methods.tda": "FedTDA",
         "models.synthesizer": "Synthesizer load",
         "privacy.cost": "Budget Unit",
-        "rows": "Table",
         "schema": "Boolean Categorical Computed Datetime Identifier Numeric Rule Schema Stored",
     }.items()
     for name in names.split()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import resource
 import struct
 import sys
@@ -41,9 +42,13 @@ from fedsynth.models.normal_scores import NormalScores
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.structure import Structure
 from fedsynth.models.synthesizer import FORMAT, MODELS, Synthesizer, load, own_bins
+from fedsynth.privacy.cost import Budget, Cost
+from fedsynth.privacy.ledger import Releases
+from fedsynth.privacy.statement import Statement
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
 from fedsynth.schema.bins import Grid
 from fedsynth.schema.derive import Rule
+from fedsynth.terms import Terms
 
 SCHEMA = Schema(
     (
@@ -68,9 +73,16 @@ _VALUES: tuple[Any, ...] = (
 
 
 def saved(model: Any, axes: Any) -> bytes:
-    """Return the file of a synthesizer."""
+    """Return the file of a synthesizer, with a statement and a summary of its ledger."""
+    stated = Statement(
+        Terms(SCHEMA, Budget(1.0, 1e-6), "secure", {"min_honest": 2}),
+        Cost(math.inf, 0.01),
+        0,
+        "at least 2 of 3 are honest",
+    )
+    releases = (Releases("sum counts", "gaussian", 1, 2, 30, 1.5, 2.5, 0.5),)
     with tempfile.TemporaryDirectory() as folder:
-        Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}).save(Path(folder) / "m")
+        Synthesizer(SCHEMA, tuple(axes), model, {"method": "test"}, stated, releases).save(Path(folder) / "m")
         return (Path(folder) / "m").read_bytes()
 
 
@@ -352,6 +364,7 @@ def used(data: bytes, path: Path, rng: np.random.Generator) -> str:
     if made is None:
         assert str(path) in said, said
         return "refused"
+    assert all(one.isprintable() or one == "\n" for one in str(made) + made._repr_html_())
     frame = made.sample(_ROWS, rng)
     assert len(frame) == _ROWS
     assert list(frame.columns) == [column.name for column in made.schema.columns]

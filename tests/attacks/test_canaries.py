@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,7 @@ from fedsynth.methods.bayes import FedChowLiu
 from fedsynth.methods.flaim import AugFLAIM
 from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.privsyn import FedPrivSyn
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy import noise
 from fedsynth.privacy.cost import Budget, Unit, protect
 from fedsynth.privacy.noise import noise_std
@@ -103,14 +104,15 @@ class Overheard(InProcess):
 class Nothing:
     """A generator that makes nothing of what was released: the adversary has seen it all."""
 
-    def generate(self, *args: Any) -> None:
-        """Return nothing."""
+    def generate(self, *args: Any) -> Synthesizer:
+        """Return a synthesizer without a model."""
+        return Synthesizer(SCHEMA, (), cast("Any", None))
 
 
 METHODS: dict[str, Callable[[], Any]] = {
     "oneshot": lambda: OneShot(iterations=1),
     "augflaim": lambda: AugFLAIM(rounds=1, measure_share=0.99, rate=1.0, iterations=1, final_iterations=1),
-    "fedprivsyn": lambda: FedPrivSyn(generator=Nothing()),  # type: ignore[arg-type]
+    "fedprivsyn": lambda: FedPrivSyn(generator=Nothing()),
     "fedchowliu": lambda: FedChowLiu(cells=4),
     "aim": lambda: AIM(rounds=2, iterations=1, final_iterations=1),
 }

@@ -20,12 +20,13 @@ import pytest
 from benchmarks.pages import PROGRAMS, result_pages, sections
 
 import fedsynth
+from fedsynth.bench.floors import FLOORS
 from fedsynth.bench.grid import measure, training_and_test
 from fedsynth.bench.spec import Case, cases, read_spec
 from fedsynth.cli import app as cli
 from fedsynth.data.partition import CappedLabelSkew, parse_partition
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation.metrics import FLOORS, METRICS, FinishedRun, find_metric
+from fedsynth.evaluation.metrics import METRICS, FinishedRun, find_metric
 from fedsynth.schema import Categorical, Numeric, Schema
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -17,7 +17,7 @@ import pytest
 from tests.command import fedsynth
 
 from fedsynth.errors import FedsynthError, Unsupported
-from fedsynth.evaluation import commands as judge
+from fedsynth.evaluation.run_files import data_name
 from fedsynth.persons import identify
 from fedsynth.rows import concatenate
 from fedsynth.runs.folder import RunFolder
@@ -497,7 +497,7 @@ def test_a_report_is_of_the_very_rows_of_the_run(people, schema, tmp_path):
     ],
 )
 def test_a_report_names_the_data_and_never_an_address(data, name):
-    assert judge.data_name(data) == name
+    assert data_name(data) == name
 
 
 @pytest.mark.parametrize(

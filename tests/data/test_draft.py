@@ -65,7 +65,7 @@ def test_the_toml_of_a_draft_warns_and_loads_to_the_same_schema():
     assert "record" in text  # left out, and says why
     assert 'type = "id"' in text  # and how to publish made-up ones
     assert Schema.from_toml(text) == draft.schema
-    assert draft.schema.draft
+    assert draft.schema.drafted
     assert "\ndraft = true\n" in text
 
 

@@ -43,7 +43,7 @@ from fedsynth.deep.fedvae import FedVAE  # noqa: E402
 from fedsynth.deep.networks import Adam, size_of  # noqa: E402
 from fedsynth.deep.training import TrainingOptions, bounded, grid_for, mean_slope  # noqa: E402
 from fedsynth.deep.vae import AutoEncoder  # noqa: E402
-from fedsynth.errors import BudgetExceeded, InvalidParameter, Unsupported  # noqa: E402
+from fedsynth.errors import BudgetExceeded, InvalidParameter, SchemaError, Unsupported  # noqa: E402
 from fedsynth.federation import site as sites  # noqa: E402
 from fedsynth.federation.simulate import federate, secret_file  # noqa: E402
 from fedsynth.privacy.cost import Budget  # noqa: E402
@@ -266,12 +266,16 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_spent(name):
 
 
 @pytest.mark.parametrize(
-    ("target", "says"), [(2, f"column '{SCHEMA.names[2]}' is a number"), (3, "no column is at position 3")]
+    ("target", "error", "says"),
+    [
+        (SCHEMA.names[2], InvalidParameter, "is a number, and the target must be a categorical column: choose one of"),
+        ("nothing", SchemaError, "no column 'nothing' in the schema"),
+    ],
 )
-def test_a_target_that_is_no_category_is_refused_before_anything_is_spent(target, says):
+def test_a_target_that_is_no_category_is_refused_before_anything_is_spent(target, error, says):
     network = Network()
     federation = start(network, tables(3), budget=BUDGET)
-    with pytest.raises(InvalidParameter, match=f"{says}, and the target must be a categorical column: choose one of"):
+    with pytest.raises(error, match=says):
         FedTabDiff(target=target, steps=2, width=8, depth=1).fit(federation)
     assert not network.sent
 

@@ -23,6 +23,7 @@ import tomli_w
 from msgspec.structs import replace
 
 from fedsynth import __version__
+from fedsynth.archive import pack, unpack
 from fedsynth.deploy.certificates import Authority
 from fedsynth.deploy.files.server import over_files
 from fedsynth.deploy.flower.files import toml_file
@@ -201,8 +202,12 @@ def simulated(
 
 
 def product(folder: Path) -> tuple[bytes, bytes]:
-    """Return the bytes of a run directory's model and rows."""
-    return (folder / "model.fedsynth").read_bytes(), (folder / "synthetic.csv").read_bytes()
+    """Return the bytes of a run directory's model, without its statement, and rows.
+
+    A simulated run with a seed states other conditions than a deployed one with the same noise.
+    """
+    head, arrays = unpack((folder / "model.fedsynth").read_bytes())
+    return pack({**head, "statement": None}, arrays), (folder / "synthetic.csv").read_bytes()
 
 
 def accounts(root: Path) -> dict[str, Book]:

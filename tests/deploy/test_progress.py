@@ -20,6 +20,7 @@ from tests.command import invoke
 from tests.contract.world import SCHEMA, random_table
 from tests.deploy.flower_world import RUN, lay_out, of
 
+from fedsynth.deploy import run as deploy_run
 from fedsynth.deploy.commands.operate import _follow, line_of, lines_of
 from fedsynth.deploy.host.config import load_site_config
 from fedsynth.deploy.host.state import open_site
@@ -47,6 +48,7 @@ from fedsynth.errors import BudgetExceeded, FedsynthError, Incomplete, Refused, 
 from fedsynth.federation.transport import InProcess, Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.privacy.cost import Budget
+from fedsynth.progress import ignore_progress
 from fedsynth.runs.job import Job
 
 NAMES = ("north", "south", "east")
@@ -525,3 +527,23 @@ def test_the_page_is_shown_to_who_knows_its_path_and_to_nobody_else():
         assert get(root, "evil.example:80")[0] == 421
         page.shutdown()
         thread.join(60)
+
+
+def test_a_program_follows_the_run_that_flower_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears the method's progress and the end of its own attempt, and Flower's word where the run never began."""
+    monkeypatch.setattr(deploy_run, "ASKED", 0.0)
+    monkeypatch.setattr(deploy_run, "POLL", 0.01)
+    file = events_file(tmp_path, "r")
+    with EventLog(file, "earlier") as log:
+        log.add(AttemptEnded, exit_code=7, message="too few sites")
+    with EventLog(file, "mine") as log:
+        log.progress("rounds", 1, 2)
+        log.add(AttemptEnded, exit_code=0, folder="there")
+    told: list[tuple[str, int, int]] = []
+    ended = deploy_run._follow(
+        EventReader(file), "mine", lambda: ("running", ""), lambda what, done, total: told.append((what, done, total))
+    )
+    assert ended.folder == "there"
+    assert told == [("rounds", 1, 2)]
+    with pytest.raises(FedsynthError, match=r"Flower ended the run \(finished:failed: no app\)"):
+        deploy_run._follow(EventReader(file), "other", lambda: ("finished:failed", "no app"), ignore_progress)

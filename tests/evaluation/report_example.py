@@ -132,7 +132,7 @@ def run_directory(
     kept = {name: value for name, value in settings.items() if value is not None}
     told = dict(said or {})
     agreed = {name: told.pop(name) for name in ("unit", "public_sizes") if name in told}
-    schema = Schema((Categorical("name", ("a", "b")),), draft=told.pop("schema_draft", False))
+    schema = Schema((Categorical("name", ("a", "b")),), drafted=told.pop("schema_draft", False))
     terms = Terms(schema, book.budget, str(settings["trust"]), **agreed)
     statement = Statement(terms, spent=book.spent, exact_releases=book.exact_releases, **told)
     account = {**book.to_json(), "statement": statement.to_json()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation import detection
 from fedsynth.evaluation.evaluate import Evaluation, evaluate
+from fedsynth.evaluation.metrics import METRICS, Comparison
 from fedsynth.evaluation.report import render_report
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, over_trials
 from fedsynth.evaluation.utility import utility
@@ -281,7 +283,9 @@ def test_what_real_rows_score_is_computed_once_for_all_synthetic_tables(monkeypa
         asked.append(other)
         return measured(one, other, seed)
 
-    monkeypatch.setattr(detection, "propensity_mse", counted)
+    comparison = Comparison(partial(counted, seed=0), "between 0 and 0.25")
+    metric = replace(METRICS["propensity"], comparisons=lambda real, seed: iter([comparison]))
+    monkeypatch.setitem(METRICS, "propensity", metric)
     again = small(300, 0)  # the same rows, read once more
     second = evaluate(EvaluationTables(again, small(250, 3), holdout), metrics=metrics)
     assert len(asked) == 5  # trials: the synthetic rows alone

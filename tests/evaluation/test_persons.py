@@ -340,9 +340,9 @@ def test_frames_name_their_column_of_persons():
     )
     options: dict[str, Any] = {"metrics": ["nearer-to-training"], "holdout": holdout, "unit": Unit(3)}
     synthetic = real.drop(columns="who")
-    found = fedsynth.evaluate(real, synthetic, SCHEMA, person="who", guarantee=Budget(1, 0), **options)
-    assert "30 persons have more real rows" in found.attrs["notes"][0]
+    found = fedsynth.evaluate(synthetic, train=real, schema=SCHEMA, person="who", guarantee=Budget(1, 0), **options)
+    assert "30 persons have more real rows" in found.notes[0]
     with pytest.raises(SchemaError, match="lack the column 'nobody'"):
-        fedsynth.evaluate(real.drop(columns="who"), synthetic, SCHEMA, person="nobody", **options)
+        fedsynth.evaluate(synthetic, train=real.drop(columns="who"), schema=SCHEMA, person="nobody", **options)
     with pytest.raises(Unsupported, match="30 of the 30 persons"):
-        fedsynth.evaluate(real, synthetic, SCHEMA, person="who", **{**options, "holdout": real})
+        fedsynth.evaluate(synthetic, train=real, schema=SCHEMA, person="who", **{**options, "holdout": real})

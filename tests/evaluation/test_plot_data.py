@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedsynth.evaluation.plot_data import ColumnPlotData, PlotData, plot_data
+from fedsynth.evaluation.score import to_json
 from fedsynth.rows import Table
 from fedsynth.schema import Datetime, Numeric, Schema
 from fedsynth.schema.columns import Column
@@ -21,7 +21,7 @@ def drawn(column: Column, real: Values, synthetic: Values) -> ColumnPlotData:
     schema = Schema((column,))
     tables = [Table(schema, (np.zeros(len(side), dtype=np.uint8),), {0: side}) for side in (real, synthetic)]
     found = plot_data(*tables)
-    assert PlotData.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert msgspec.convert(to_json(found), PlotData) == found
     picture = found.columns[0]
     for side in (picture.real, picture.synthetic):
         assert sum(side) == pytest.approx(1)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from statistics import NormalDist
 
+import msgspec
 import numpy as np
 import pytest
 from tests.public_data import public_data
@@ -14,7 +15,7 @@ from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import read_frame
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.attacks import formal_advantage_bound, formal_auc_bound, formal_tpr_bound
-from fedsynth.evaluation.privacy import METRICS, PrivacyScores, RowLimits, privacy
+from fedsynth.evaluation.privacy import TITLES, PrivacyScores, RowLimits, privacy
 from fedsynth.evaluation.score import EvaluationTables, Score
 from fedsynth.rows import Table
 from fedsynth.schema import Categorical, Column, Numeric, Schema
@@ -63,7 +64,7 @@ def test_a_copy_alarms_and_contradicts_its_guarantee():
     assert by_name(found)["disclosure advantage over non-members"].bound == formal_advantage_bound(0.5, 1e-6)
     assert math.isnan(by_name(found)["attribute disclosure"].bound)  # what the population teaches has no bound
     assert found.notes == []
-    assert [Score.from_json(score.to_json()).name for score in found.scores] == list(said)
+    assert [msgspec.convert(score.to_json(), Score).name for score in found.scores] == list(said)
     details = by_name(found)["attribute disclosure"].details.values()
     assert by_name(found)["attribute disclosure"].synthetic.value == pytest.approx(np.mean([one for one, _ in details]))
 
@@ -72,10 +73,10 @@ def test_attacks_come_before_distances_and_a_figure_is_the_same_in_any_choice():
     evidence = EvaluationTables(made(200, 0), made(200, 1), made(200, 2))
     found = privacy(evidence, caps=QUICK)
     order = list(dict.fromkeys(score.metric for score in found.scores))
-    assert order == list(METRICS)
+    assert order == list(TITLES)
     assert order[0] == "membership-inference"
     assert order[-1] == "distance-to-real"
-    for name in METRICS:
+    for name in TITLES:
         alone = privacy(evidence, caps=QUICK, metrics=(name,))
         of_all = [one for one in found.scores if one.metric == name]
         assert [repr(plain(one)) for one in alone.scores] == [repr(plain(one)) for one in of_all]

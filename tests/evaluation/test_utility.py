@@ -15,7 +15,7 @@ from tests.public_data import public_data
 from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one
 from fedsynth.evaluation.features import one_hot, quantiles_and_one_hot, standardised
-from fedsynth.evaluation.suites import SUITES
+from fedsynth.evaluation.suites import SUITE_NAMES, find_suite
 from fedsynth.evaluation.utility import _score, predictors, scores_by_learner, utility
 from fedsynth.rows import Table
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema
@@ -105,7 +105,7 @@ def test_suites_are_plain_pipelines_of_scikit_learn():
 
     ours = scores_by_learner(REAL, FRESH, TEST, "y", "fedtabdiff", 5)
     labels, likely = guesses(RandomForestClassifier(random_state=5), "one-hot")
-    assert set(ours["accuracy"]) == set(SUITES["fedtabdiff"].classifiers)
+    assert set(ours["accuracy"]) == set(find_suite("fedtabdiff").classifiers)
     assert ours["accuracy"]["random forest"] == pytest.approx(accuracy_score(truth, labels))
     assert ours["macro F1"]["random forest"] == pytest.approx(f1_score(truth, labels, average="macro"))
     assert ours["ROC AUC"]["random forest"] == pytest.approx(roc_auc_score(truth, likely))
@@ -126,7 +126,7 @@ def test_learners_can_be_tuned_as_heterofedsyn_does():
     pytest.importorskip("xgboost")
     forest = {"n_estimators": 20, "max_depth": 6, "min_samples_split": 5, "min_samples_leaf": 2}
     boosting = {"learning_rate": 0.1014, "min_child_weight": 2, "max_depth": 8, "gamma": 0.697}
-    suite = SUITES["heterofedsyn"].tuned({"random forest": forest, "MLP": {"max_iter": 9}, "XGBoost": boosting})
+    suite = find_suite("heterofedsyn").tuned({"random forest": forest, "MLP": {"max_iter": 9}, "XGBoost": boosting})
     assert boosting.items() <= suite.classifiers["XGBoost"](0).get_params().items()
     assert suite.classifiers["MLP"](0).max_iter == 9
     train, test, matrix = frame(900, 1), frame(600, 2), by_hand("quantiles")
@@ -136,7 +136,7 @@ def test_learners_can_be_tuned_as_heterofedsyn_does():
     assert ours["random forest"] == pytest.approx(f1_score(test["y"], guess, average="weighted"))
     assert "heterofedsyn" in utility(REAL, FRESH, TEST, "y", suite=suite, repeats=1)[0].note
     with pytest.raises(InvalidParameter, match="no learner 'SVM'"):
-        SUITES["heterofedsyn"].tuned({"SVM": {}})
+        find_suite("heterofedsyn").tuned({"SVM": {}})
 
 
 def test_regression_is_in_the_units_of_the_label():
@@ -168,7 +168,7 @@ def test_on_adult_fresh_rows_are_as_good_as_real_ones_and_shuffled_ones_teach_no
     assert scores["macro F1"].verdict == "alarm"
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("suite", SUITE_NAMES)
 @pytest.mark.parametrize("target", ["y", "z"])
 def test_every_suite_learns_from_fresh_rows_and_not_from_shuffled_ones(suite, target):
     if suite == "heterofedsyn":
@@ -176,7 +176,7 @@ def test_every_suite_learns_from_fresh_rows_and_not_from_shuffled_ones(suite, ta
     good = by_name(utility(REAL, FRESH, TEST, target, suite=suite, repeats=1))
     bad = by_name(utility(REAL, shuffled(REAL), TEST, target, suite=suite, repeats=1))
     relative = good.pop("ROC AUC relative to real rows", None)
-    assert set(good) == ({"R2", "RMSE"} if target == "z" else set(SUITES[suite].scores))
+    assert set(good) == ({"R2", "RMSE"} if target == "z" else set(find_suite(suite).scores))
     assert (relative is not None) == ("ROC AUC" in good)
     for name, score in good.items():
         assert score.verdict == "good", (name, score)
@@ -213,7 +213,7 @@ def test_sides_train_on_equally_many_rows_and_the_note_says_how_many():
 
 
 def test_the_same_seed_gives_the_same_scores():
-    quick = SUITES["default"].tuned({"random forest": {"n_estimators": 5}, "gradient boosting": {"max_iter": 5}})
+    quick = find_suite("default").tuned({"random forest": {"n_estimators": 5}, "gradient boosting": {"max_iter": 5}})
     one, two, other = (utility(REAL, FRESH, TEST, "y", suite=quick, repeats=2, seed=seed) for seed in (0, 0, 1))
     assert one == two
     assert one != other
@@ -307,7 +307,7 @@ def test_constant_columns_and_tiny_tables_do_not_fail():
     )
     data = pd.DataFrame({"n": [5.0] * 6, "k": ["only"] * 6, "y": [True, False] * 3, "gone": [None] * 6})
     one = schema.encode(data)
-    suites = set(SUITES) - {"heterofedsyn" if find_spec("xgboost") is None else ""}
+    suites = set(SUITE_NAMES) - {"heterofedsyn" if find_spec("xgboost") is None else ""}
     for suite in suites:
         for score in utility(one, one, one, "y", suite=suite, repeats=1):
             assert np.isfinite(score.synthetic.value)
@@ -326,7 +326,7 @@ def test_a_class_of_one_row_and_many_classes_in_few_rows_do_not_fail():
     kinds = np.where(np.arange(10_500) == 0, 2, rng.integers(0, 2, 10_500))
     one = schema.encode(pd.DataFrame({"v": np.clip(rng.normal(kinds, 1), -5, 5), "k": kinds}))
     test = one.take(np.arange(1, 500))
-    suite = SUITES["default"].tuned({"random forest": {"n_estimators": 2}, "gradient boosting": {"max_iter": 5}})
+    suite = find_suite("default").tuned({"random forest": {"n_estimators": 2}, "gradient boosting": {"max_iter": 5}})
     assert by_name(utility(one, one, test, "k", suite=suite, repeats=1))["ROC AUC"].verdict == "good"
     few = schema.encode(pd.DataFrame({"v": np.linspace(-5, 5, 30), "k": np.arange(30) % 25}))
     assert by_name(utility(few, few, few, "k", suite=suite, repeats=1))["ROC AUC"].synthetic.value > 0.5
@@ -361,7 +361,7 @@ def test_the_verdict_follows_the_share_that_is_kept():
 def test_what_cannot_be_scored_says_why():
     with pytest.raises(SchemaError, match="no column"):
         utility(REAL, FRESH, TEST, "nobody")
-    with pytest.raises(Unsupported, match="no suite named"):
+    with pytest.raises(InvalidParameter, match="unknown suite of learners"):
         utility(REAL, FRESH, TEST, "y", suite="kaggle")
     with pytest.raises(Unsupported, match="one class only"):
         utility(REAL, FRESH, TEST.take(TEST.codes[2] == 1), "y")
@@ -385,7 +385,7 @@ def test_what_cannot_be_scored_says_why():
 def test_a_package_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgboost", None)
     with pytest.raises(Unsupported, match="pip install xgboost-cpu"):
-        scores_by_learner(REAL, FRESH, TEST, "y", SUITES["heterofedsyn"].tuned({"MLP": {"max_iter": 1}}), 0)
+        scores_by_learner(REAL, FRESH, TEST, "y", find_suite("heterofedsyn").tuned({"MLP": {"max_iter": 1}}), 0)
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(Unsupported, match="pip install 'fedsynth"):
         utility(REAL, FRESH, TEST, "y")
@@ -439,11 +439,11 @@ def test_a_fixed_learner_is_trained_once_on_rows_that_are_always_the_same():
     def counted(name: str) -> Callable[..., object]:
         def make(seed: int) -> object:
             made.append(name)
-            return SUITES["default"].classifiers["logistic regression"](seed)
+            return find_suite("default").classifiers["logistic regression"](seed)
 
         return make
 
-    both = replace(SUITES["default"], classifiers={name: counted(name) for name in ("fixed", "drawn")})
+    both = replace(find_suite("default"), classifiers={name: counted(name) for name in ("fixed", "drawn")})
     real, synthetic, test = table(120, 0), table(150, 1), table(200, 2)
     once = utility(real, synthetic, test, "y", suite=replace(both, fixed=frozenset({"fixed"})), repeats=3)
     # All 120 real rows take part in each draw, and 120 of the 150 synthetic ones.
@@ -456,13 +456,13 @@ def test_a_fixed_learner_is_trained_once_on_rows_that_are_always_the_same():
 
 
 def test_a_learner_that_is_tuned_may_draw_at_random():
-    suite = SUITES["default"].tuned({"gradient boosting": {"max_iter": 5}})
+    suite = find_suite("default").tuned({"gradient boosting": {"max_iter": 5}})
     assert suite.fixed == {"logistic regression", "ridge regression"}
 
 
 def test_references_of_a_tuned_suite_are_its_own():
     real, synthetic, test = table(120, 0), table(120, 1), table(200, 2)
     plain = utility(real, synthetic, test, "y", repeats=1)
-    tuned = SUITES["default"].tuned({"gradient boosting": {"max_iter": 1}})
+    tuned = find_suite("default").tuned({"gradient boosting": {"max_iter": 1}})
     few = utility(real, synthetic, test, "y", suite=tuned, repeats=1)
     assert few[0].details["gradient boosting"][1] != plain[0].details["gradient boosting"][1]

@@ -23,7 +23,6 @@ from tests.asking import request_of
 from tests.contract.world import SCHEMA, random_table
 from tests.public_data import public_data
 
-import fedsynth
 from fedsynth.cli.plan import _plan_text
 from fedsynth.data.draft import draft_schema
 from fedsynth.errors import InvalidParameter, Refused, Unsupported
@@ -40,7 +39,10 @@ from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import AuditPosition, Reply
 from fedsynth.keys import Keys
 from fedsynth.methods import all_methods, find_method
+from fedsynth.methods.aim import AIM
 from fedsynth.methods.generators import PGM
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.privacy.book import Book
 from fedsynth.privacy.cost import ONE_ROW, ROUNDING, Budget, Cost, Norms, Unit
 from fedsynth.privacy.gaussian import gaussian_epsilon
@@ -296,11 +298,11 @@ def test_a_plan_that_is_none_is_refused(old, new, says):
 
 
 def test_options_are_stated_as_values_and_trusts_by_their_own_settings():
-    stated = options_of(fedsynth.FedPrivSyn(generator=PGM(iterations=7)))
+    stated = options_of(FedPrivSyn(generator=PGM(iterations=7)))
     assert stated["width"] == 25
     assert stated["generator"] == {"is": "PGM", "iterations": 7, "max_megabytes": 80.0}
-    assert "workload" not in options_of(fedsynth.AIM())
-    assert options_of(fedsynth.AIM(workload=((0, 1),)))["workload"] == [[0, 1]]
+    assert "workload" not in options_of(AIM())
+    assert options_of(AIM(workload=((0, 1),)))["workload"] == [[0, 1]]
     assert settings_of(LocalNoise()) == {}
     assert settings_of(trust_named("secure", {"min_honest": 3})) == {"min_honest": 3}
 
@@ -635,7 +637,7 @@ def test_a_plan_for_another_number_of_rows_admits_a_method_that_apportions_its_b
 def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
     told = forecast(
         "oneshot",
-        fedsynth.OneShot(),
+        OneShot(),
         SCHEMA,
         BUDGET,
         trust=LocalNoise(),
@@ -647,7 +649,7 @@ def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
     )
     assert told.plan.unit == Unit(rows=4, sites=2)
     assert PlannedQuestion("each", "size", "public", 0.0, 1) in told.plan.slots
-    one = forecast("oneshot", fedsynth.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    one = forecast("oneshot", OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     (wide,), (narrow,) = ([noise for noise in of.noise if noise.kind == "counts"] for of in (told, one))
     # 4 rows: 4 times; 2 sites, each with noise of its own: sqrt(2) times; replaced rows: sqrt(2) times
     assert wide.std.typical == pytest.approx(8 * narrow.std.typical)
@@ -656,19 +658,19 @@ def test_a_plan_asks_for_public_sizes_and_protects_the_unit_that_was_planned():
 def test_a_run_in_pure_dp_is_planned_in_epsilon_and_one_without_noise_not_at_all():
     pure = Budget(1.0, 0.0)
     hold(*compare("world", "oneshot", "local", pure))
-    told = forecast("oneshot", fedsynth.OneShot(), SCHEMA, pure, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    told = forecast("oneshot", OneShot(), SCHEMA, pure, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     assert sum(slot.price * slot.times for slot in told.plan.slots) == pytest.approx(1.0)
     assert {slot.release for slot in told.plan.slots} == {"laplace"}
     with pytest.raises(Unsupported, match="cannot be planned"):
-        forecast("oneshot", fedsynth.OneShot(), SCHEMA, Budget.none(), trust=LocalNoise(), sites=3, rows=300)
+        forecast("oneshot", OneShot(), SCHEMA, Budget.none(), trust=LocalNoise(), sites=3, rows=300)
 
 
 def test_what_dry_runs_agree_on_is_planned_as_it_is_and_adds_up_to_the_budget():
-    told = forecast("oneshot", fedsynth.OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
+    told = forecast("oneshot", OneShot(), SCHEMA, BUDGET, trust=LocalNoise(), sites=3, rows=300, repeats=1)
     assert not told.chosen
     assert sum(slot.price * slot.times for slot in told.plan.slots) == pytest.approx(BUDGET.rho)
     assert told.dry_runs == 5
-    chosen = forecast("aim", fedsynth.AIM(), SCHEMA, BUDGET, trust=TrustedServer(), sites=3, rows=300, repeats=1)
+    chosen = forecast("aim", AIM(), SCHEMA, BUDGET, trust=TrustedServer(), sites=3, rows=300, repeats=1)
     assert chosen.chosen
     assert [slot.verb for slot in chosen.plan.slots] == ["deposit"]
 

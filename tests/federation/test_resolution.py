@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.federation.world import AGE, BUDGET, REGION, SCHEMA, SEX, TRUSTS, counts, table, tables
 
-from fedsynth import MST, Auto, FedVAE, OneShot
 from fedsynth.data.partition import parse_partition, split
+from fedsynth.deep.fedvae import FedVAE
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.resolution import (
@@ -32,6 +32,9 @@ from fedsynth.federation.resolution import (
 )
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.auto import Auto
+from fedsynth.methods.mst import MST
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table
 from fedsynth.runs.dry_run import dealt, dry_run, even_rows, steep_rows
@@ -248,7 +251,7 @@ def test_the_groups_of_a_run_are_below_the_noise_and_large_ones_are_not_listed()
     run = federate(
         split(rows, 5, parse_partition("iid", MANY), rng), MANY, Budget(0.3, 1e-6), trust=SecureSum(), seed=3
     )
-    synthesizer = Auto(target=1).fit(run)
+    synthesizer = Auto(target=MANY.names[1]).fit(run)
     found = small_groups(run, synthesizer.sample_table(12_000, rng), synthesizer.model.total, "sick")
     listed = {group.column: group for group in found.groups if group.kind == "count"}
     real = np.sort(np.bincount(code, minlength=40))

@@ -13,12 +13,15 @@ import pandas as pd
 import pytest
 from tests.federation.world import AGE, BUDGET, SCHEMA, SEX, TRUSTS, Network, counts, silent, start, table, tables
 
-from fedsynth import AIM, AllMarginals, AugFLAIM, OneShot, RandomMarginals
 from fedsynth.errors import FedsynthError, SiteLost
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import InProcess, Recorded, _record, records
+from fedsynth.methods.aim import AIM
+from fedsynth.methods.flaim import AugFLAIM
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.privsyn import AllMarginals, RandomMarginals
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Categorical, Schema
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.tables import contingency, warned_of_empty
 
-from fedsynth.errors import InvalidParameter
+from fedsynth.errors import InvalidParameter, SchemaError
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
@@ -134,10 +134,10 @@ def price_of(query: Counts | Interactions, tables: Sequence[bool]) -> float:
 @pytest.mark.parametrize(
     "method",
     [
-        Auto(target=6, purpose_share=0.7),
+        Auto(target=SCHEMA.names[6], purpose_share=0.7),
         Auto(workload=((1, 3), (0, 5)), purpose_share=0.5),
         Auto(workload=((0, 2, 4),), purpose_share=0.6),
-        Auto(target=0, workload=((2, 5),)),
+        Auto(target=SCHEMA.names[0], workload=((2, 5),)),
     ],
     ids=["target", "pairs", "triple", "both"],
 )
@@ -145,8 +145,9 @@ def test_what_matters_has_its_share_of_the_last_rounds_price(method, pure):
     budget = Budget(20.0, 0.0) if pure else BUDGET
     _, heard, _ = fitted(method, [chained(9000)], budget=budget)
     last = heard.queries[-1]
+    target = None if method.target is None else SCHEMA.index(method.target)
     named = [
-        len(clique) > 1 and (method.target in clique or any(set(clique) <= set(one) for one in method.workload or ()))
+        len(clique) > 1 and (target in clique or any(set(clique) <= set(one) for one in method.workload or ()))
         for clique in last.cliques
     ]
     assert any(named)
@@ -155,7 +156,7 @@ def test_what_matters_has_its_share_of_the_last_rounds_price(method, pure):
 
 
 def test_a_purpose_that_has_more_than_its_share_is_left_alone():
-    plain, more = (fitted(Auto(target=t, purpose_share=s), [chained(9000)])[1] for t, s in ((2, 0.01), (None, 0.4)))
+    plain, more = (fitted(Auto(target=t, purpose_share=s), [chained(9000)])[1] for t, s in (("c2", 0.01), (None, 0.4)))
     assert plain.queries[0].weights == more.queries[0].weights
 
 
@@ -167,7 +168,7 @@ def test_pairs_of_the_target_are_measured_even_where_they_hang_together_little()
     table = Table(SCHEMA, tuple(columns))
     measured = [
         sum(6 in clique for clique in fitted(Auto(target=target), [table])[1].queries[-1].cliques)
-        for target in (None, 6)
+        for target in (None, "c6")
     ]
     assert measured[1] > measured[0]
 
@@ -187,7 +188,7 @@ def opposed(count: int, seed: int = 0, values: int = 2) -> Table:
 def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_label(target):
     """Tables of pairs cannot tell: the correlation of all rows together is near zero."""
     table = opposed(20_000)
-    synthesizer, heard, _ = fitted(Auto(target=None if target is None else 2), [table])
+    synthesizer, heard, _ = fitted(Auto(target=target), [table])
     assert sorted(heard.queries[-1].cliques) == [(0,), (0, 1, 2), (0, 2), (1,), (1, 2), (2,)]
     drawn = synthesizer.sample(20_000, 0)
     for value, sign in (("v0", 1), ("v1", -1)):
@@ -197,7 +198,7 @@ def test_numbers_may_depend_on_each_other_in_another_way_for_each_value_of_a_lab
 
 def test_tables_of_three_are_counted_for_columns_of_few_values_alone():
     for values, extra in ((4, (0, 1, 2)), (5, (0, 1))):
-        _, heard, _ = fitted(Auto(target=2), [opposed(20_000, values=values)])
+        _, heard, _ = fitted(Auto(target="label"), [opposed(20_000, values=values)])
         assert sorted(heard.queries[-1].cliques) == sorted([(0,), (1,), (2,), (0, 2), (1, 2), extra])
 
 
@@ -340,7 +341,7 @@ def test_a_fit_survives_a_trip_to_disk_and_repeats_itself(tmp_path):
     frame = pd.DataFrame({f"c{k}": [f"v{v}" for v in codes.codes[k]] for k in range(3)})
     frame["x"], frame["y"] = x, np.clip(np.round(np.log(x) * 5 - 20), -50, 50)
     held = [schema.encode(frame)]
-    one, two = (Auto(target=3).fit(federate(held, schema, BUDGET, trust=TrustedServer(), seed=4)) for _ in range(2))
+    one, two = (Auto(target="x").fit(federate(held, schema, BUDGET, trust=TrustedServer(), seed=4)) for _ in range(2))
     pd.testing.assert_frame_equal(one.sample(300, 1), two.sample(300, 1))
     one.save(tmp_path / "model.fsyn")
     pd.testing.assert_frame_equal(load(tmp_path / "model.fsyn").sample(300, 1), one.sample(300, 1))
@@ -354,8 +355,8 @@ def test_options_that_cannot_be_are_refused():
         Auto(purpose_share=1.0)
     with pytest.raises(InvalidParameter, match="max_megabytes"):
         Auto(max_megabytes=0)
-    with pytest.raises(InvalidParameter, match="target = 7"):
-        Auto(target=COLUMNS).fit(federate([chained(10)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
+    with pytest.raises(SchemaError, match="no column 'c7'"):
+        Auto(target=f"c{COLUMNS}").fit(federate([chained(10)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0))
 
 
 def twins(rows: int, columns: int, seed: int = 0) -> Table:
@@ -383,7 +384,7 @@ def test_relations_of_many_columns_are_found_by_contrasts():
 
 
 def test_pairs_with_the_target_get_a_quarter_of_the_contrasts():
-    _, heard, _ = fitted(Auto(target=5), [twins(6000, 40)])
+    _, heard, _ = fitted(Auto(target="c5"), [twins(6000, 40)])
     query = heard.queries[1]
     assert isinstance(query, Interactions)
     named = [5 in (query.axes[one].column, query.axes[two].column) for one, two in query.tables]

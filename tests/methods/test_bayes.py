@@ -13,7 +13,6 @@ import pytest
 from tests.public_data import public_data
 from tests.tables import contingency, warned_of_empty
 
-from fedsynth import FedChowLiu, FedMigration, PrivBayes
 from fedsynth.bench.grid import training_and_test
 from fedsynth.bench.published.migration import FedMigrationPaper
 from fedsynth.bench.spec import read_spec
@@ -26,8 +25,10 @@ from fedsynth.federation.transport import InProcess
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import find_method
+from fedsynth.methods.bayes import FedChowLiu
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.privbayes import _deposited
+from fedsynth.methods.migration import FedMigration
+from fedsynth.methods.privbayes import PrivBayes, _deposited
 from fedsynth.methods.survey import survey
 from fedsynth.models.adaptive_bins import PARTS, AdaptiveBins
 from fedsynth.models.bayes_net import BayesianNetwork

@@ -11,30 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedsynth import (
-    AIM,
-    MST,
-    AdaFedPrivSyn,
-    AllMarginals,
-    Budget,
-    Categorical,
-    FedPrivSyn,
-    LocalNoise,
-    Numeric,
-    OneShot,
-    PrivBayes,
-    PrivSyn,
-    RandomMarginals,
-    Schema,
-    TrustedServer,
-    federate,
-)
+from fedsynth import Budget, Categorical, Numeric, Schema, federate
 from fedsynth.errors import InvalidParameter
+from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
+from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.aim import AIM
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import NOISE_L1, free_numbers, noise_weight, without_noise
+from fedsynth.methods.mst import MST
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.pilot import CoarseTable, pilot
+from fedsynth.methods.privbayes import PrivBayes
+from fedsynth.methods.privsyn import AdaFedPrivSyn, AllMarginals, FedPrivSyn, PrivSyn, RandomMarginals
 from fedsynth.methods.survey import one_way, surveyed, with_survey
 from fedsynth.models.adaptive_bins import AdaptiveBins
 from fedsynth.models.estimate import Measurement

@@ -12,7 +12,6 @@ import pytest
 from tests.contract.world import SCHEMA, SIZES, random_table, tables
 from tests.tables import contingency
 
-from fedsynth import AIM, FLAIM, AugFLAIM, FedNaiveBayes, OneShot, RandomFLAIM
 from fedsynth.errors import InvalidParameter
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.local import LocalNoise
@@ -22,10 +21,11 @@ from fedsynth.federation.transport import InProcess, Message
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.federation.wire import Reply
 from fedsynth.methods import all_methods
-from fedsynth.methods.flaim import FLAIMOptions, FLAIMState
+from fedsynth.methods.aim import AIM
+from fedsynth.methods.flaim import FLAIM, AugFLAIM, FedNaiveBayes, FLAIMOptions, FLAIMState, RandomFLAIM
 from fedsynth.methods.flaim_scores import GRID, FLAIMSelection, _Layout
 from fedsynth.methods.measure import fits, measure, weights_for, with_sums_of
-from fedsynth.methods.oneshot import strongest_pairs
+from fedsynth.methods.oneshot import OneShot, strongest_pairs
 from fedsynth.methods.registry import options_of
 from fedsynth.models.estimate import Measurement
 from fedsynth.models.gum import simplex

@@ -9,10 +9,11 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from tests.contract.world import SCHEMA, random_table
 from tests.tables import contingency
 
-from fedsynth import MST, Budget, Categorical, Numeric, Schema, TrustedServer, federate
+from fedsynth import Budget, Categorical, Numeric, Schema, federate
 from fedsynth.errors import InvalidParameter
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods.domain import Domain
-from fedsynth.methods.mst import merged_columns
+from fedsynth.methods.mst import MST, merged_columns
 from fedsynth.models.estimate import Measurement
 from fedsynth.rows import Table
 

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tables import contingency, warned_of_empty
 
-from fedsynth import AdaFedPrivSyn, FedPrivSyn, PrivSyn, RandomMarginals
 from fedsynth.errors import InvalidParameter, Unsupported
 from fedsynth.federation.local import LocalNoise
 from fedsynth.federation.query import Counts
@@ -24,7 +23,7 @@ from fedsynth.federation.vault import GRAIN, CandidateScores
 from fedsynth.methods import sketch as module
 from fedsynth.methods.generators import GUM, PGM
 from fedsynth.methods.measure import measure
-from fedsynth.methods.privsyn import pairs_worth_releasing
+from fedsynth.methods.privsyn import AdaFedPrivSyn, FedPrivSyn, PrivSyn, RandomMarginals, pairs_worth_releasing
 from fedsynth.methods.sketch import Sketches, dependence, project, sketch
 from fedsynth.models.synthesizer import load
 from fedsynth.privacy.cost import Budget

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 import fedsynth
-from fedsynth import FLAIM, Auto, InvalidParameter, OneShot, Unsupported
-from fedsynth.errors import SchemaError
+from fedsynth.errors import InvalidParameter, SchemaError, Unsupported
 from fedsynth.federation.query import BUILT_IN, PUBLISHED, AnyQuery, Query, Selection, query_class
 from fedsynth.methods import all_methods, find_method, method, method_names
+from fedsynth.methods.auto import Auto
+from fedsynth.methods.flaim import FLAIM
 from fedsynth.methods.generators import GUM, PGM
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.methods.registry import declared, options_of, read_options
 from fedsynth.methods.tda import FedTDA
 from fedsynth.schema import Categorical, Schema
@@ -135,9 +137,9 @@ def test_options_are_written_by_name():
 def test_none_is_no_column_unless_a_column_is_called_so():
     columns = Categorical("a", ("x", "y")), Categorical("b", ("x", "y"))
     assert read_options("auto", Auto, {"target": "none"}, Schema(columns)) == {"target": None}
-    assert read_options("auto", Auto, {"target": "b"}, Schema(columns)) == {"target": 1}
+    assert read_options("auto", Auto, {"target": "b"}, Schema(columns)) == {"target": "b"}
     assert read_options("auto", Auto, {"target": "none"}, Schema((*columns, Categorical("none", ("x", "y"))))) == {
-        "target": 2
+        "target": "none"
     }
     with pytest.raises(SchemaError, match="no column 'none'"):
         read_options("tda", FedTDA, {"target": "none"}, Schema(columns))
@@ -172,7 +174,7 @@ def test_no_option_takes_a_number_that_cannot_be(kind, name):
 
 def test_every_number_among_the_options_is_tried():
     tried = {(param.values[0], param.values[1]) for param in NUMBERS}
-    assert {(FLAIM, "steps"), (FLAIM, "rate"), (Auto, "target"), (Auto, "survey_share"), (GUM, "sweeps")} <= tried
+    assert {(FLAIM, "steps"), (FLAIM, "rate"), (Auto, "survey_share"), (GUM, "sweeps")} <= tried
     assert {name for _, name in tried} >= set(LIMITS)
 
 

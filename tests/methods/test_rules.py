@@ -10,8 +10,12 @@ import pytest
 from tests.contract.world import VARIANTS
 from tests.telco import SCHEMA, SERVICES, broken, customers
 
-from fedsynth import Budget, FedChowLiu, FedPrivSyn, OneShot, TrustedServer, federate
+from fedsynth import Budget, federate
+from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.bayes import FedChowLiu
 from fedsynth.methods.generators import PGM
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.privsyn import FedPrivSyn
 from fedsynth.methods.registry import Method, Registration, all_methods
 from fedsynth.models.synthesizer import Synthesizer
 

@@ -23,9 +23,8 @@ from tests.methods.tda_world import (
 from tests.public_data import public_data
 from tests.tables import warned_of_empty
 
-from fedsynth import FedTDA
 from fedsynth.bench.published.tda import FedTDAMixture, FedTDAPaper
-from fedsynth.errors import InvalidParameter, Refused
+from fedsynth.errors import InvalidParameter, Refused, SchemaError
 from fedsynth.evaluation.dependence import association_matrix
 from fedsynth.evaluation.features import is_numeric
 from fedsynth.federation.local import LocalNoise
@@ -33,7 +32,7 @@ from fedsynth.federation.simulate import federate
 from fedsynth.federation.trust import Trust
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
-from fedsynth.methods.tda import encoding, nominal_pairs
+from fedsynth.methods.tda import FedTDA, encoding, nominal_pairs
 from fedsynth.methods.tda_sums import GRAIN, LARGEST_BOUND, encoded
 from fedsynth.models.copula import Copula, OneAxis, fitted_correlation
 from fedsynth.models.synthesizer import Synthesizer
@@ -161,17 +160,21 @@ def test_more_budget_comes_closer():
 def test_a_target_orders_values_by_itself_alone():
     assert nominal_pairs(SCHEMA, -1) == [(0, 2), (0, 5)]
     assert nominal_pairs(SCHEMA, 2) == [(0, 2)]
-    with pytest.raises(InvalidParameter, match=f"'{SCHEMA.names[1]}' is a number.* choose one of {SCHEMA.names[0]}, "):
-        nominal_pairs(SCHEMA, 1)
-    methods: list[Method] = [FedTDAMixture(target=target, not_private=True) for target in (1, len(SCHEMA.stored))]
-    for method in (FedTDA(target=1), *methods):
+    number = SCHEMA.names[1]
+    says = f"'{number}' is a number.* choose one of {SCHEMA.names[0]}, "
+    refused: list[tuple[Method, type[Exception], str]] = [
+        (FedTDA(target=number), InvalidParameter, says),
+        (FedTDAMixture(target=number, not_private=True), InvalidParameter, says),
+        (FedTDAMixture(target="nothing", not_private=True), SchemaError, "no column 'nothing'"),
+    ]
+    for method, error, match in refused:
         federation = federate([rows(50, 0)], SCHEMA, BUDGET, trust=TrustedServer(), seed=0, exact=True)
-        with pytest.raises(InvalidParameter, match="categorical column"):
+        with pytest.raises(error, match=match):
             method.fit(federation)
         assert not federation.ledger.entries
     sites = [rows(4000, 0)]
-    for options in ({}, {"target": 2}):
-        made = FedTDA(**options).fit(federate(sites, SCHEMA, Budget(20.0, 1e-6), trust=TrustedServer(), seed=0))
+    for target in ("", SCHEMA.names[2]):
+        made = FedTDA(target=target).fit(federate(sites, SCHEMA, Budget(20.0, 1e-6), trust=TrustedServer(), seed=0))
         order = [code for code in made.info["orders"]["town"] if code < 4]  # missing towns are of any kind
         assert order in ([0, 1, 2, 3], [3, 2, 1, 0])
 
@@ -314,7 +317,7 @@ def test_adult_rows_keep_more_dependence_than_by_any_published_encoding():
     assert found["categories"] > 0.8  # 0.87 measured; ordered by frequency 0.70
     assert found["numbers"] > 0.88
     assert found["mixed"] > 0.7
-    by_label = kept(table, FedTDA(target=14), seeds=1)
+    by_label = kept(table, FedTDA(target="income"), seeds=1)
     assert by_label["mixed"] > 0.85
     paper = kept(table, FedTDAPaper(rounds=30, not_private=True), seeds=1)
     assert paper["categories"] < 0.45
@@ -329,7 +332,7 @@ def test_adult_under_noise_is_close_to_adult_without():
     runs = []
     for seed in range(3):
         federation = federate(sites, table.schema, Budget(1.0, 1e-6), trust=TrustedServer(), seed=seed)
-        made = FedTDA(target=14).fit(federation)
+        made = FedTDA(target="income").fit(federation)
         runs.append(slopes(table, made.sample_table(len(table), seed)))
     assert np.mean([run["mixed"] for run in runs]) > 0.75
     assert np.mean([run["categories"] for run in runs]) > 0.65

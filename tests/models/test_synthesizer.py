@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 import fedsynth
-from fedsynth import OneShot
 from fedsynth.errors import FedsynthError
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
+from fedsynth.methods.oneshot import OneShot
 from fedsynth.models.synthesizer import FORMAT, Synthesizer, load
 from fedsynth.privacy.cost import Budget
 from fedsynth.schema import Boolean, Categorical, Datetime, Numeric, Schema

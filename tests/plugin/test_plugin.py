@@ -44,7 +44,7 @@ def answer(*arguments: object, paths: tuple[Path, ...], cwd: Path) -> Any:
 
 def test_its_method_is_listed_with_its_options(installed, tmp_path):
     listed = {one["name"]: one for one in answer("methods", paths=(installed,), cwd=tmp_path)}
-    assert listed["toy"]["options"] == {"favourite": -1, "more": 2.0}
+    assert listed["toy"]["options"] == {"favourite": "", "more": 2.0}
     assert listed["toy"]["trusts"] == ["trusted", "local", "secure"]
     assert listed["oneshot"]["private"]
     assert "toy" not in fedsynth("methods", paths=(), cwd=tmp_path).stdout

@@ -19,7 +19,7 @@ from fedsynth.privacy.release import Exact, Gaussian, Laplace
 from fedsynth.privacy.statement import Statement
 from fedsynth.terms import Terms
 
-DRAFT = replace(SCHEMA, draft=True)
+DRAFT = replace(SCHEMA, drafted=True)
 
 PLAIN = Statement(Terms(SCHEMA, Budget(1.0, 1e-6), "trusted"), spent=Cost(math.inf, 0.02), exact_releases=0)
 PURE = Statement(Terms(SCHEMA, Budget(1.0, 0), "local"), spent=Cost(0.5, 0.1), exact_releases=0)

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.public_data import public_data
 
-from fedsynth import MST, FedChowLiu, FedPrivSyn, FedTDA, OneShot
 from fedsynth.cliques import all_marginals, random_workload
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.partition import split
@@ -24,6 +23,11 @@ from fedsynth.federation.query import Counts
 from fedsynth.federation.simulate import federate
 from fedsynth.federation.trusted import TrustedServer
 from fedsynth.methods import Method
+from fedsynth.methods.bayes import FedChowLiu
+from fedsynth.methods.mst import MST
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.methods.privsyn import FedPrivSyn
+from fedsynth.methods.tda import FedTDA
 from fedsynth.privacy.cost import Budget
 from fedsynth.rows import Table, workload_error
 from fedsynth.runs import plan as module

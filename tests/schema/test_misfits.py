@@ -13,14 +13,15 @@ import pytest
 from tests.command import fedsynth as run_command
 
 import fedsynth
-from fedsynth import Budget, Categorical, DataWarning, Numeric, Rule, Schema, Stored, TrustedServer, federate
+from fedsynth import Budget, Categorical, Numeric, Rule, Schema, Stored, federate
 from fedsynth.cli.app import _warnings_to_log
 from fedsynth.data.draft import draft_schema
 from fedsynth.data.read import PersonLimit, check_table, read_table
-from fedsynth.errors import SchemaError
+from fedsynth.errors import DataWarning, SchemaError
 from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.federation.federation import Federation
+from fedsynth.federation.trusted import TrustedServer
 from fedsynth.rows import concatenate
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import run_simulated
@@ -245,12 +246,12 @@ def test_evaluations_of_frames_warn_of_changed_values_and_ignored_columns():
     real = rows()[1::2].reset_index(drop=True)
     made = real[["sex", "age", "job"]].assign(age="40", job="cook")
     with pytest.warns(DataWarning) as caught:
-        fedsynth.evaluate(real, made, SCHEMA, metrics=["column-similarity"])
+        fedsynth.evaluate(made, train=real, schema=SCHEMA, metrics=["column-similarity"])
     (message,) = (str(one.message) for one in caught)
     assert message.startswith("the real rows:\n- column 'age', row 0: '130' lies outside [0, 120]: clipped (2 rows")
     assert COLUMNS in message
     with pytest.raises(SchemaError, match=r"500 of the 1000 real rows do not fit .*\n- column 'sex', row 0: 'M'"):
-        fedsynth.evaluate(rows(), made, SCHEMA, metrics=["column-similarity"])
+        fedsynth.evaluate(made, train=rows(), schema=SCHEMA, metrics=["column-similarity"])
 
 
 def test_evaluations_of_encoded_tables_warn_of_rows_that_were_left_out():

@@ -167,7 +167,7 @@ def test_the_digest_sees_what_changes_codes_and_not_the_layout():
 
 
 def test_a_draft_stays_a_draft_until_a_person_deletes_the_line():
-    draft = dataclasses.replace(MIXED, draft=True)
+    draft = dataclasses.replace(MIXED, drafted=True)
     text = draft.to_toml()
     assert Schema.from_toml(text) == draft
     assert draft.digest == MIXED.digest

@@ -29,13 +29,14 @@ from tests.servers.compute_world import (
     small_tables,
 )
 
-from fedsynth import AIM, Budget
+from fedsynth import Budget
 from fedsynth.errors import BudgetExceeded, FedsynthError, Refused, SiteLost
 from fedsynth.federation.events import DealtShares
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
 from fedsynth.federation.wire import decode, encode
 from fedsynth.keys import Keys
+from fedsynth.methods.aim import AIM
 from fedsynth.privacy.release import Exponential, Gaussian
 from fedsynth.servers.calls import (
     Agree,

@@ -12,7 +12,6 @@ from tests.federation.test_site import ask, site
 from tests.servers.three_servers_world import Silent
 from tests.tables import contingency, warned_of_empty
 
-import fedsynth
 from fedsynth.errors import BudgetExceeded, InvalidParameter, SiteLost, Unsupported
 from fedsynth.federation.federation import Federation
 from fedsynth.federation.query import Counts
@@ -277,7 +276,7 @@ def test_options_of_entering_by_samples():
             AIM(rate=rate, rounds=2)
     with pytest.raises(InvalidParameter, match="all sites at once"):
         AIM(rate=0.5, rounds=2, bins_share=0.1)
-    assert fedsynth.AIM(rounds=3).rate == 1.0
+    assert AIM(rounds=3).rate == 1.0
 
 
 def test_a_forecast_says_what_three_servers_send_and_compute():

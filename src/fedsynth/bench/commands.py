@@ -15,7 +15,7 @@ from fedsynth import errors
 from fedsynth.cli.adapter import Fields
 from fedsynth.cli.options import progress_bar, say
 from fedsynth.files import read_text, write_whole
-from fedsynth.runs.job import DEMO_DATA, Job
+from fedsynth.runs.job import Job
 
 _COMPARED = ("epsilon", "delta", "records", "schema", "partition", "trust", "trust_options", "options")
 
@@ -74,84 +74,42 @@ def compare(
     out
         JSON file to write with the scores of every run. Without it, no file is written.
     """
-    import msgspec
-
-    from fedsynth.bench import grid as benches
-    from fedsynth.bench import spec as specs
-    from fedsynth.data.sources import open_source
-    from fedsynth.evaluation.comparison import TESTS, compared
-    from fedsynth.federation.names import TRUSTS
+    from fedsynth.bench.compare import compare as compare_methods
+    from fedsynth.bench.compare import values_by_arm
+    from fedsynth.evaluation.comparison import ARMS, TESTS, compared
     from fedsynth.methods import find_method
+    from fedsynth.runs.split import read_rows
 
     made = job()
-    if not 0 < holdout < 1:
-        raise errors.InvalidParameter("a comparison needs held-out rows: give a --holdout above 0 and below 1")
+    if out is not None and out.exists() and not force:
+        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
     if (seed + 1) * repeats > 2**32:  # the learners refuse larger seeds
         raise errors.InvalidParameter(
             f"--seed {seed}: too large for {repeats} repeats; give at most {2**32 // repeats - 1}"
         )
-    if out is not None and out.exists() and not force:
-        raise errors.FedsynthError(f"{out} exists; choose another --out, or pass --force to replace it")
-    if made.partition.startswith("synthfs"):
-        raise errors.Unsupported("--partition synthfs generates its own rows; choose one that splits --data")
-    # Checked here, since the grid would skip a cell that cannot run, or report it in terms of a specification.
-    made.build_method()
-    made.build_trust()
-    declared, cost = find_method(made.method), made.budget
-    if not declared.runs_under(made.trust):
-        able = [name for name in TRUSTS if declared.runs_under(name)]
-        raise errors.Unsupported(
-            f"{made.method} cannot run with --trust {made.trust}; pass --trust {' or '.join(able)}"
-        )
-    if data == DEMO_DATA and made.records:
-        raise errors.InvalidParameter("--records is the kind of a CSV file, and the demo table is none; leave it out")
-    local = Path(data) if data == DEMO_DATA else open_source(data, records=made.records).file
-    if local is None:
-        raise errors.Unsupported("`fedsynth compare` reads files; write the database's table to a .parquet file first")
-    file = data if data == DEMO_DATA else str(local.resolve(strict=True))
-    numbers = ",".join(f"{name}={number}" for name, number in made.trust_options.items())
-    spec = specs.Spec(
-        datasets={
-            "data": specs.Dataset(
-                file=file,
-                records=made.records or msgspec.UNSET,
-                target=target,
-                schema=str(Path(made.schema).resolve()) if made.schema else "",
-                split=specs.SplitEntry(test_share=holdout),
-            )
-        },
-        methods={made.method: specs.MethodEntry(options=dict(made.options))},
-        metrics={
-            "likeness": specs.MetricEntry(),
-            **({"learning": specs.MetricEntry(options={"suite": "thesis", "rows": 10_000})} if target else {}),
-        },
-        seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
-        noise_seed=("seed", "arm"),
-        defaults=specs.GridEntry(
-            epsilon="none" if cost.exact else made.epsilon,
-            delta=made.delta,
-            partition=made.partition,
-            trust=":".join([made.trust, *([numbers] if numbers else [])]),
-            sites=sites,
-        ),
-        grid=(
-            specs.GridEntry(methods=made.method, arm=("federated", "pooled", "local")),
-            specs.GridEntry(methods="test rows", sites=1, metrics="likeness"),
-            *([specs.GridEntry(methods="real rows", sites=1, metrics="learning")] if target else []),
-        ),
-    )
-    found: dict[str, dict[int, dict[str, float]]] = {}
-    every = specs.cases(spec)
+    rows = read_rows(data, Path(made.schema) if made.schema else None, made.records)
     with progress_bar(json_) as progress:
-        for number, case in enumerate(every):
-            figures = benches.measure(case, Path())
-            values = {name.partition(": ")[2]: value for name, value in figures.items() if ": " in name}
-            found.setdefault(case.cell.arm, {}).setdefault(case.cell.seed, {}).update(values)
-            progress("runs", number + 1, len(every))
-    by_repeat = {arm: [by_seed[one] for one in sorted(by_seed)] for arm, by_seed in found.items()}
-    said = f"epsilon {made.epsilon:g}, delta {made.delta:g}" if declared.private and not cost.exact else "NOT PRIVATE"
-    setting = f"{made.method}, {sites} sites, {said}, trust {made.trust}, {repeats} repeats"
-    comparison = compared(setting, by_repeat, by_repeat[""], TESTS[test])
+        found = compare_methods(
+            rows,
+            rows.schema,
+            methods={made.method: made.options},
+            epsilon=made.epsilon,
+            delta=made.delta,
+            seeds=tuple(seed * repeats + repeat for repeat in range(repeats)),
+            target=target,
+            holdout=holdout,
+            sites=sites,
+            partition=made.partition,
+            trust=made.trust,
+            trust_options=made.trust_options,
+            arms=ARMS,
+            progress=progress,
+        )
+    private = find_method(made.method).private and not made.budget.exact
+    cost = f"epsilon {made.epsilon:g}, delta {made.delta:g}" if private else "NOT PRIVATE"
+    setting = f"{made.method}, {sites} sites, {cost}, trust {made.trust}, {repeats} repeats"
+    by_arm = values_by_arm(found)
+    comparison = compared(setting, by_arm, by_arm[""], TESTS[test])
     if out is not None:
         write_whole(out, json.dumps(comparison.to_json(), indent=1))
     say(json_, comparison.to_json(), str(comparison))

@@ -32,6 +32,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from fedsynth.bench.floors import FLOORS
 from fedsynth.bench.spec import (
     AXES,
     Case,
@@ -50,8 +51,7 @@ from fedsynth.data.read import log_findings, read_fitting, read_frame
 from fedsynth.datasets import rand_hie
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.evaluation.augmentation.rows import hold_out
-from fedsynth.evaluation.metrics import FLOORS, FinishedRun, find_metric
-from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.evaluation.metrics import FinishedRun, find_metric
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.simulate import federate
 from fedsynth.files import load_object, write_whole
@@ -59,6 +59,7 @@ from fedsynth.methods import find_method
 from fedsynth.methods.registry import read_options
 from fedsynth.plugins import named
 from fedsynth.privacy.cost import Budget
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.runs.job import DEMO_DATA, parse_option, parse_workload
 from fedsynth.schema import Boolean, Categorical, Column, Numeric, Schema
@@ -175,7 +176,7 @@ class CellRows(NamedTuple):
     rng: np.random.Generator
 
 
-def _shared(case: Case, folder: Path) -> CellRows:
+def _shared(case: Case, folder: Path | Table) -> CellRows:
     """Return a cell's rows, with a generator of its own."""
     found = _cut(
         msgspec.json.encode(case.dataset),
@@ -191,10 +192,19 @@ def _shared(case: Case, folder: Path) -> CellRows:
 
 @lru_cache(_SHARED)
 def _cut(
-    description: bytes, folder: Path, seed: int | None, how: str, sites: int, share: float, entropy: tuple[int, ...]
+    description: bytes,
+    folder: Path | Table,
+    seed: int | None,
+    how: str,
+    sites: int,
+    share: float,
+    entropy: tuple[int, ...],
 ) -> CellRows:
     dataset = msgspec.json.decode(description, type=Dataset)
-    table, drawn = _loaded(description, folder)
+    if isinstance(folder, Table):
+        table, drawn = folder, np.random.default_rng(dataset.split.seed or 0)
+    else:
+        table, drawn = _loaded(description, folder)
     train, test = _split(table, dataset.split, copy.deepcopy(drawn) if seed is None else np.random.default_rng(seed))
     rng = np.random.default_rng(entropy)
     if dataset.train_rows is not None:
@@ -228,12 +238,13 @@ def _entropy(words: Words, cell: Cell) -> tuple[int, ...]:
 # One cell
 
 
-def measure(case: Case, folder: Path) -> dict[str, float]:
+def measure(case: Case, folder: Path | Table) -> dict[str, float]:
     """Run one cell of a grid in this process, and return its figures by name.
 
     A cell is a combination of settings with one seed (:class:`~fedsynth.bench.spec.Case`); ``folder`` holds the
-    data files. A figure is named after its metric, or "metric: part" if the metric returns several numbers;
-    ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over the sites that have rows.
+    data files, or is the data set's table itself. A figure is named after its metric, or "metric: part" if the metric
+    returns several numbers; ``wall-seconds`` comes last. For the arm "local" (each site alone), figures are means over
+    the sites that have rows.
     Raises the errors of data set, method and metrics.
     """
     began = time.perf_counter()
@@ -249,7 +260,7 @@ def measure(case: Case, folder: Path) -> dict[str, float]:
     return {**figures, _LAST: time.perf_counter() - began}
 
 
-def _runs(case: Case, folder: Path) -> Iterator[FinishedRun]:
+def _runs(case: Case, folder: Path | Table) -> Iterator[FinishedRun]:
     """Yield the cell's run, or that of each site alone."""
     cell, rows = case.cell, _shared(case, folder)
     groups = [rows.sites]

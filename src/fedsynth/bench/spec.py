@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from fedsynth.bench.floors import FLOORS
 from fedsynth.errors import FedsynthError, InvalidParameter, nearest
-from fedsynth.evaluation.metrics import FLOORS
 from fedsynth.files import Records, parse_toml
 from fedsynth.methods import find_method, method_names
 from fedsynth.runs.job import DEMO_DATA

@@ -80,7 +80,7 @@ def simulate(
         outcome = run_simulated(made, out, force=force, progress=progress)
         evaluation, unmeasured = None, ""
         try:
-            evaluation = named("fedsynth.evaluation.commands:first_look")(outcome, made.target, progress)
+            evaluation = named("fedsynth.evaluation.run_files:first_look")(outcome, made.target, progress)
         except errors.Unsupported as error:  # the run is complete, only its scores are missing
             unmeasured = str(error)
     _report(made, outcome, out, json_, evaluation, unmeasured=unmeasured)
@@ -103,7 +103,7 @@ def demo(*, out: Path = Path("fedsynth-demo"), force: bool = False, json_: bool 
     job = Job("auto", 1.0, 1e-6, data=DEMO_DATA, partition="label-skew:0.5", holdout=0.1, target=target)
     with progress_bar(json_) as progress:
         outcome = run_simulated(job, out, force=force, progress=progress)
-        page, evaluation = named("fedsynth.evaluation.commands:report_run")(out, progress)
+        page, evaluation = named("fedsynth.evaluation.run_files:report_run")(out, progress)
     _report(job, outcome, out, json_, evaluation, page)
 
 
@@ -377,7 +377,7 @@ def _report(
     """Print the result of a simulation: files, privacy cost, statement and scores."""
     scores = []
     if evaluation is not None:
-        first = named("fedsynth.evaluation.commands:FIRST")
+        first = named("fedsynth.evaluation.run_files:FIRST")
         scores = [one for one in evaluation.scores if one.metric in first]
     warnings = outcome.statement.warnings(sum(table.rows_read for table in outcome.rows.sites))
     if json_:
@@ -385,7 +385,7 @@ def _report(
             "out": str(out),
             "rows": len(outcome.synthetic),
             "columns": list(outcome.synthetic.columns),
-            "schema_drafted_from_data": outcome.rows.schema.draft,
+            "schema_drafted_from_data": outcome.rows.schema.drafted,
             "rows_left_out": outcome.rows.left_out,
             "rows_redrawn": outcome.synthetic.attrs.get("redrawn", 0.0),
             "scores": [score.to_json() for score in scores],
@@ -399,7 +399,7 @@ def _report(
         }
         print(json.dumps(facts))
         return
-    if outcome.rows.schema.draft:
+    if outcome.rows.schema.drafted:
         print(
             "WARNING: the schema is a draft derived from the data. The guarantee below does NOT cover its bounds and\n"
             "categories. For anything but a trial, edit the schema, delete its line draft = true, and pass --schema.\n"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedsynth.federation.query import Extent
     from fedsynth.privacy.release import SampledGaussian
     from fedsynth.runs.dry_run import Forecast, ForecastRange
-    from fedsynth.runs.plan import AdviceTable, PlannedRun
+    from fedsynth.runs.plan import AdviceTable
     from fedsynth.schema import Schema
 
 _EXAMPLE = "--schema agreed.toml --rows 30000 --sites 5 --epsilon 1 --delta 1e-6"
@@ -193,22 +193,32 @@ def advise(
     seconds
         Seconds after which no further run begins; each method runs on the first table anyway.
     """
-    from fedsynth.methods import all_methods
-    from fedsynth.runs import plan as plans
+    from fedsynth import api
     from fedsynth.schema import Schema
 
-    agreed = Schema.load(schema)
     made = job(method="auto")
-    able = [one.name for one in all_methods() if one.private and not one.trains and one.runs_under(made.trust)]
-    planned = plans.PlannedRun(made.terms(agreed), rows, made.sites, made.partition)
-    names = method.split(",") if method else able
-    methods = {name: Job(name, made.epsilon, made.delta).build_method(agreed) for name in names}
     with progress_bar(json_) as progress:
-        found = plans.advise(planned, methods, wanted=wanted, tables=tables, seconds=seconds, progress=progress)
+        found = api.advise(
+            Schema.load(schema),
+            rows=rows,
+            sites=made.sites,
+            epsilon=made.epsilon,
+            delta=made.delta,
+            methods=method.split(",") if method else (),
+            trust=made.trust,
+            trust_options=made.trust_options,
+            unit=made.unit,
+            public_sizes=made.public_sizes,
+            partition=made.partition,
+            wanted=wanted,
+            tables=tables,
+            seconds=seconds,
+            progress=progress,
+        )
     if json_:
         print(json.dumps(found.to_json()))
         return
-    _tell_advice(found, planned, wanted)
+    _tell_advice(found, f"{made.sites} sites, epsilon {made.epsilon:g}, trust {made.trust}", wanted)
 
 
 def _numbers(option: str, text: str) -> list[float]:
@@ -308,13 +318,12 @@ def _tell(found: Sequence[Forecast], schema: Schema) -> None:
             )
 
 
-def _tell_advice(found: AdviceTable, planned: PlannedRun, wanted: float | None) -> None:
+def _tell_advice(found: AdviceTable, setting: str, wanted: float | None) -> None:
     """Print the expected errors of each method, and how they were obtained."""
     from rich.table import Table
 
     console = _console()
-    budget = f"epsilon {planned.terms.budget.epsilon:g}, trust {planned.terms.trust}"
-    errors_ = Table(title=f"{found.rows:,} rows, {planned.sites} sites, {budget}", box=None)
+    errors_ = Table(title=f"{found.rows:,} rows, {setting}", box=None)
     errors_.add_column("method", no_wrap=True)
     for heading in ("1-way error", "2-way error"):
         errors_.add_column(heading, justify="right", min_width=len("(0.000-0.000)"))

@@ -110,7 +110,7 @@ def draft_schema(frame: pd.DataFrame, *, max_categories: int = 50, rare: int = 1
             "no column of the file can be modelled: all look empty, like identifiers or like free text; write the "
             "schema by hand (docs/schema.md)"
         )
-    return Draft(Schema(tuple(columns), draft=True), notes)
+    return Draft(Schema(tuple(columns), drafted=True), notes)
 
 
 def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: int = 32) -> Draft:
@@ -146,7 +146,7 @@ def draft_from_sdv(frame: pd.DataFrame, metadata: Mapping[str, Any], *, bins: in
         raise SchemaError(
             "according to the metadata, no column of the file can be modelled; give some of them another sdtype"
         )
-    return Draft(Schema(tuple(columns), draft=True), notes)
+    return Draft(Schema(tuple(columns), drafted=True), notes)
 
 
 def _as_kind(

@@ -9,7 +9,7 @@ from fedsynth.deep.diffusion import Diffusion
 from fedsynth.deep.encoders import BatchLayout, Encoder
 from fedsynth.deep.training import EXEMPT, TrainingOptions, check_network, require_size, require_training, tokens_of
 from fedsynth.errors import whole
-from fedsynth.methods.registry import COLUMN, check_column, method, require_category
+from fedsynth.methods.registry import COLUMN, category, method
 from fedsynth.methods.survey import survey
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ class FedTabDiff(TrainingOptions):
     Parameters
     ----------
     target
-        Position (from 0, in ``schema.stored``) of a categorical column (the label) that the model is conditioned on;
-        -1: none.
+        Name of a categorical column (the label) that the model is conditioned on; "": none.
     width, depth
         Number of units in each hidden layer, and of hidden layers. The paper has 4 layers of 1024; 4 of 256 have a
         fifteenth of the weights.
@@ -60,7 +59,7 @@ class FedTabDiff(TrainingOptions):
         Largest number of values of a categorical column that the network distinguishes.
     """
 
-    target: int = field(default=-1, metadata=COLUMN)
+    target: str = field(default="", metadata=COLUMN)
     width: int = 256
     depth: int = 4
     times: int = 500
@@ -72,18 +71,16 @@ class FedTabDiff(TrainingOptions):
         """Reject invalid options."""
         super().__post_init__()
         whole(sampling=self.sampling)
-        check_column(target=self.target)
-        check_network(self.network)
+        check_network(self.network())
 
-    @property
-    def network(self) -> Diffusion:
-        """The public hyperparameters of the denoising network that sites train."""
+    def network(self, label: int = -1) -> Diffusion:
+        """Return the public hyperparameters of the denoising network that sites train; ``label`` is a position."""
         return Diffusion(
             width=self.width,
             depth=self.depth,
             steps=self.times,
             embedding=self.embedding,
-            label=self.target,
+            label=label,
             predicts=cast("Any", self.predicts),
         )
 
@@ -102,19 +99,20 @@ class FedTabDiff(TrainingOptions):
         from fedsynth.models.synthesizer import Synthesizer
 
         require_training(federation)
-        require_category(federation.schema, self.target)
-        require_size(federation.schema, self.network, self.tokens)
+        label = category(federation.schema, self.target)
+        network = self.network(label)
+        require_size(federation.schema, network, self.tokens)
         found = survey(federation, self.survey_share)
         columns = tokens_of(found, self.tokens)
         encoders = [Encoder.of(cells) for cells in columns]
 
-        weights = self.train(federation, self.network, encoders, found.total)
+        weights = self.train(federation, network, encoders, found.total)
         shares = np.zeros(0)
-        if self.target >= 0:
-            counts = np.bincount(columns[self.target].groups, weights=columns[self.target].counts)
+        if label >= 0:
+            counts = np.bincount(columns[label].groups, weights=columns[label].counts)
             shares = counts / counts.sum()
         model = TabularDiffusion(
-            self.network,
+            network,
             BatchLayout.of(encoders),
             weights,
             found.total,

@@ -28,6 +28,7 @@ from fedsynth.federation.transport import Message, Transport
 from fedsynth.federation.wire import Reply
 from fedsynth.files import private_folder, writing
 from fedsynth.methods import find_method
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.runs.job import Job
 from fedsynth.runs.run import RunResult, run_deployed
 from fedsynth.schema import Schema
@@ -285,13 +286,16 @@ Connect = Callable[[Job, Tell], AbstractContextManager[Transport]]
 """Opens a job's transport for its run, given the callback for its reports on sites."""
 
 
-def run_watched(job: Job, folder: Path, attempt: str, connect: Connect) -> RunResult:
+def run_watched(
+    job: Job, folder: Path, attempt: str, connect: Connect, progress: Progress = ignore_progress
+) -> RunResult:
     """Run ``job`` as a deployed run of the federation in ``folder``, and log its progress there as events.
 
     ``connect(job, tell)`` returns a context manager that yields the transport to the sites; the transport calls
     ``tell(site, state)`` when a site's state changes. ``attempt`` is a text that identifies this
-    start or resumption in the events. Raises :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``,
-    and the errors of :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
+    start or resumption in the events, and ``progress`` gets the method's reports as well. Raises
+    :class:`~fedsynth.errors.Unsupported` for a job without ``[deployment]``, and the errors of
+    :func:`~fedsynth.runs.run.run_deployed`, after logging them as the last event.
     """
     deployment = job.deployed
     with EventLog(events_file(folder, deployment.run), attempt) as log:
@@ -305,10 +309,15 @@ def run_watched(job: Job, folder: Path, attempt: str, connect: Connect) -> RunRe
             deadline=deployment.deadline,
             fedsynth=fedsynth.__version__,
         )
+
+        def advanced(what: str, done: int, total: int) -> None:
+            log.progress(what, done, total)
+            progress(what, done, total)
+
         try:
             with connect(job, log.tell) as transport:
                 outcome = run_deployed(
-                    job, folder, transport, progress=log.progress, watch=lambda inner: WatchedTransport(inner, log)
+                    job, folder, transport, progress=advanced, watch=lambda inner: WatchedTransport(inner, log)
                 )
         except Exception as error:
             log.add(AttemptEnded, **ending(error))

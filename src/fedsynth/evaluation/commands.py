@@ -1,13 +1,10 @@
-"""The commands ``fedsynth evaluate`` and ``report``, and what a simulation measures at once."""
+"""The commands ``fedsynth evaluate`` and ``report``."""
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Meta
 
@@ -17,12 +14,7 @@ from fedsynth.files import Records
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
-    from fedsynth.evaluation.score import EvaluationTables
-    from fedsynth.federation.federation import Progress
     from fedsynth.rows import Table
-    from fedsynth.runs.folder import RunFolder
-    from fedsynth.runs.run import SimulatedRun
-    from fedsynth.runs.split import Split
 
 _LARGEST_SEED = 2**31 - 1  # scikit-learn's learners refuse seeds beyond 32 bits
 
@@ -137,9 +129,9 @@ def evaluate(
     from fedsynth.data.sources.files import is_csv
     from fedsynth.evaluation.evaluate import ReportTitle
     from fedsynth.evaluation.evaluate import evaluate as measure
-    from fedsynth.evaluation.run_files import write_report, write_scores
+    from fedsynth.evaluation.run_files import today, write_report, write_scores
     from fedsynth.evaluation.score import EvaluationTables
-    from fedsynth.evaluation.suites import SUITES
+    from fedsynth.evaluation.suites import find_suite
     from fedsynth.privacy.cost import Budget, Unit
     from fedsynth.runs.folder import RunFolder, read_whole, written_kind
     from fedsynth.schema import Schema
@@ -152,8 +144,7 @@ def evaluate(
             "--schema agreed.toml --out scores`"
         )
     for suite in _split(suites):
-        if suite not in SUITES:
-            raise errors.Unsupported(f"--suites {suite}: unknown suite; {errors.nearest(suite, SUITES)}")
+        find_suite(suite)
     if (epsilon is None) != (delta is None):
         raise errors.InvalidParameter("--epsilon and --delta state the guarantee together: pass both or neither")
     folder = RunFolder(out)
@@ -185,7 +176,7 @@ def evaluate(
             seed=seed,
             progress=progress,
         )
-    evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, _today()))
+    evaluation = replace(evaluation, about=ReportTitle(title, owner, real.name, today()))
     write_scores(folder, evaluation)
     _tell(evaluation, write_report(folder, evaluation), json_)
 
@@ -233,7 +224,7 @@ def report(
     owner
         Person or office that answers for the data, named at the head of the report; default: the one given before.
     """
-    from fedsynth.evaluation.run_files import read_scores, write_report, write_scores
+    from fedsynth.evaluation.run_files import measure_run, read_scores, title_of, write_report, write_scores
     from fedsynth.runs.folder import RunFolder
 
     folder = RunFolder(run)
@@ -245,7 +236,7 @@ def report(
     elif folder.is_run:
         with progress_bar(json_) as progress:
             evaluation = measure_run(folder, progress, target, sensitive, _split(known))
-        before = _head_of(folder)
+        before = title_of(folder)
         evaluation = replace(evaluation, about=_headed(evaluation.about, title or before.title, owner or before.owner))
         write_scores(folder, evaluation)
     elif folder.scores_file.is_file():
@@ -261,124 +252,9 @@ def report(
     _tell(evaluation, write_report(folder, evaluation), json_)
 
 
-def measure_run(
-    run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
-) -> Evaluation:
-    """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
-
-    ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
-    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
-    the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
-    first four that are neither the sensitive one nor the target). Raises :class:`~fedsynth.errors.FedsynthError` if the
-    data file is missing or has changed, or if real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for
-    an unknown column.
-    """
-    from fedsynth.evaluation.evaluate import ReportTitle
-    from fedsynth.evaluation.evaluate import evaluate as measure
-    from fedsynth.evaluation.run_files import run_summary
-    from fedsynth.privacy.cost import Unit
-
-    summary = run_summary(run)
-    found = measure(
-        _evidence(run.rows(), run.synthetic()),
-        target=target or run.job.target,
-        sensitive=sensitive,
-        known=known,
-        guarantee=summary.guarantee,
-        unit=Unit(**summary.statement["unit"]),
-        neighbours=summary.statement["neighbours"],
-        log_likelihood=run.synthesizer().log_likelihood,
-        progress=progress,
-    )
-    return replace(found, about=ReportTitle(data=data_name(run.job.data), date=_today()))
-
-
-def _head_of(run: RunFolder) -> ReportTitle:
-    """Return the title block of the scores in a folder; an empty one if there are none that this version can read."""
-    from fedsynth.evaluation.evaluate import ReportTitle
-    from fedsynth.evaluation.run_files import read_scores
-
-    with contextlib.suppress(FileNotFoundError, errors.FedsynthError):
-        return read_scores(run).about
-    return ReportTitle()
-
-
 def _headed(about: ReportTitle, title: str, owner: str) -> ReportTitle:
     """Return the head of a report with the title and the owner that were given."""
     return replace(about, title=title or about.title, owner=owner or about.owner)
-
-
-def _today() -> str:
-    return datetime.date.today().isoformat()
-
-
-def data_name(data: str) -> str:
-    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
-
-    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
-    """
-    from fedsynth.runs.job import DEMO_DATA
-
-    if data == DEMO_DATA:
-        return "the RAND Health Insurance Experiment"
-    if "://" in data:
-        return parse_qs(urlsplit(data).query).get("table", [""])[0]
-    return Path(data).name
-
-
-def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
-    """Return the rows of a simulation as they are published, beside the published synthetic ones."""
-    from fedsynth.evaluation.score import EvaluationTables
-    from fedsynth.rows import concatenate
-
-    schema = rows.schema
-    holdout = None if rows.holdout is None else schema.publish(rows.holdout)
-    return EvaluationTables(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
-
-
-def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
-    """Measure a finished simulated run, and write its scores and its report; return the report's path and the scores.
-
-    ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
-    :func:`measure_run`.
-    """
-    from fedsynth.evaluation.run_files import write_report, write_scores
-    from fedsynth.runs.folder import RunFolder
-
-    run = RunFolder(folder)
-    evaluation = measure_run(run, progress)
-    write_scores(run, evaluation)
-    return write_report(run, evaluation), evaluation
-
-
-# The metrics that a simulation computes at once.
-FIRST = ("validity", "workload-error", "likelihood", "learning")
-
-
-def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evaluation:
-    """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
-
-    ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
-    score of learning. ``progress(what, done, total)`` is called after each step. Raises
-    :class:`~fedsynth.errors.Unsupported` if a score cannot be measured on the run's rows.
-    """
-    from fedsynth.evaluation.evaluate import evaluate as measure
-
-    rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
-    wanted = {
-        "validity": bool(rows.schema.rules or rows.schema.derives),
-        "likelihood": likelihood is not None and rows.holdout is not None,
-        "learning": bool(target),
-    }
-    return measure(
-        _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
-        metrics=[name for name in FIRST if wanted.get(name, True)],
-        target=target,
-        log_likelihood=likelihood,
-        suites=("flaim",),
-        repeats=1,
-        progress=progress,
-    )
 
 
 def _tell(evaluation: Evaluation, page: Path, json_: bool) -> None:

@@ -2,77 +2,46 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from fedsynth.cliques import random_workload
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported, nearest
-from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
+from fedsynth.evaluation import fidelity, privacy
+from fedsynth.evaluation.metrics import EVALUATED, METRICS, Comparison, Metric
 from fedsynth.evaluation.persons import count_persons, standard_error, take_persons
 from fedsynth.evaluation.plot_data import PlotData, plot_data
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import (
-    Details,
     Estimate,
     EvaluationTables,
-    Measured,
     Resample,
     Score,
     of_references,
     over_trials,
+    to_json,
 )
-from fedsynth.evaluation.suites import SUITES
+from fedsynth.evaluation.suites import find_suite
 from fedsynth.evaluation.utility import utility
 from fedsynth.evaluation.verdicts import with_verdict
-from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.files import write_whole
 from fedsynth.privacy.cost import ONE_ROW, Budget, Neighbours, Unit
-from fedsynth.rows import Table, workload_error
+from fedsynth.progress import Progress, ignore_progress
+from fedsynth.rows import Table
 from fedsynth.schema.misfits import with_lines
 
-_PAIRS = 300  # pairs of columns in a pair score
-_PLANES = 30  # pairs of numbers with an exact transport distance
-_COLUMNS = 40  # columns of an association matrix
-_MARGINALS = 64
+_COMPARED = {name for name in EVALUATED if METRICS[name].comparisons}
 _DRAWS = 3  # draws of training rows, at most: training one learner takes longer than all fidelity scores
-_POINTS = 500  # rows of a transport distance: its time grows with their cube
 
-# Names of the fidelity metrics, and the titles of their scores.
-FIDELITY: Mapping[str, str] = {
-    "column-similarity": "column similarity",
-    "pair-similarity": "pair similarity",
-    "pair-similarity-deciles": "pair similarity (numbers cut at deciles)",
-    "coverage": "coverage",
-    "missing-values-similarity": "missing values similarity",
-    "associations-kept": "strong associations kept",
-    "correlations-kept": "strong correlations kept",
-    "heaps": "heaps kept",
-    "quantiles": "quantile error",
-    "association-difference": "association difference",
-    "correlation-difference": "pairwise correlation difference",
-    "propensity": "propensity MSE",
-    "log-cluster": "log-cluster (20 clusters)",
-    "hellinger": "Hellinger distance (20 bins)",
-    "hellinger-100": "Hellinger distance (100 bins)",
-    "jensen-shannon": "Jensen-Shannon divergence",
-    "jensen-shannon-distance": "Jensen-Shannon distance",
-    "wasserstein": "Wasserstein distance",
-    "wasserstein-2d": "2-way Wasserstein distance",
-    "workload-error": "workload error",
-    "range-queries": "range queries, 2-way",
-}
-# All metric names. A metric that benchmarks compute as well has the same name there (metrics.METRICS).
-METRICS = (*FIDELITY, "validity", "likelihood", "learning", *privacy.METRICS)
-
-Item = TypeVar("Item")
 LogLikelihood = Callable[[Table], NDArray[np.float64]]
-Metric = Callable[[Table, Table], Measured]
 
 
 @dataclass(frozen=True)
@@ -110,35 +79,56 @@ class Evaluation:
     persons: Mapping[str, int] = field(default_factory=dict)
     attacked: str = "the presence of one row"
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The scores as a data frame with the columns ``metric``, ``score``, ``column``, ``value`` and ``reference``.
+
+        ``score`` is the title of a score; some metrics have several. The first line of a score has the column ""; one
+        line follows for each of its details (columns, pairs, rules, learners or attackers), if it has any. The notes
+        are in ``frame.attrs``.
+        """
+        lines = [
+            (score.metric, score.name, column, value, reference)
+            for score in self.scores
+            for column, (value, reference) in {
+                "": (score.synthetic.value, score.reference.value),
+                **score.details,
+            }.items()
+        ]
+        frame = pd.DataFrame(lines, columns=["metric", "score", "column", "value", "reference"])
+        frame.attrs["notes"] = list(self.notes)
+        return frame
+
+    def to_html(self, path: Path | str) -> None:
+        """Write the report as one HTML page that needs no network; it is computed from real rows and not private."""
+        from fedsynth.evaluation.report import render_report
+
+        write_whole(Path(path), render_report(self, None))
+
+    def __str__(self) -> str:
+        """Return the scores as a table of text, without their details."""
+        return str(self._headlines.to_string(index=False))
+
+    @property
+    def _headlines(self) -> pd.DataFrame:
+        frame = self.frame
+        return frame[frame["column"] == ""].drop(columns="column")
+
+    def _repr_html_(self) -> str:
+        return str(self._headlines.to_html(index=False))
+
     def to_json(self) -> dict[str, Any]:
         """Return the evaluation as JSON values, for ``scores.json`` in the output folder of ``fedsynth evaluate``.
 
-        :meth:`from_json` reads them.
+        Infinite numbers and nan become None. :meth:`from_json` reads the values.
         """
-        return {
-            "about": asdict(self.about),
-            "rows": dict(self.rows),
-            "persons": dict(self.persons),
-            "target": self.target,
-            "notes": list(self.notes),
-            "attacked": self.attacked,
-            "scores": [score.to_json() for score in self.scores],
-            "plot_data": self.plot_data.to_json(),
-        }
+        content: dict[str, Any] = to_json(self)
+        return content
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        """Return the evaluation from the output of :meth:`to_json`."""
-        return cls(
-            tuple(Score.from_json(one) for one in content["scores"]),
-            PlotData.from_json(content["plot_data"]),
-            content["rows"],
-            content["target"],
-            tuple(content["notes"]),
-            ReportTitle(**content["about"]),
-            content["persons"],
-            content["attacked"],
-        )
+        """Return the evaluation from the output of :meth:`to_json`; raises ``msgspec.ValidationError`` for another."""
+        return msgspec.convert(content, cls)
 
 
 def evaluate(
@@ -164,7 +154,7 @@ def evaluate(
     ``evidence`` holds the real, the synthetic and, if there are any, the hold-out rows (real rows that the synthesizer
     never saw).
 
-    - ``metrics``: names from :data:`METRICS <fedsynth.evaluation.evaluate.METRICS>`, such as "column-similarity",
+    - ``metrics``: names from :data:`EVALUATED <fedsynth.evaluation.metrics.EVALUATED>`, such as "column-similarity",
       "learning" (utility) or "membership-inference"; None measures everything that the tables allow, and the notes say
       what of utility and privacy was left out.
     - ``target``: the column that classifiers (or regressors) learn to predict; without it, utility is not measured.
@@ -179,7 +169,7 @@ def evaluate(
       ``(rows,)``, for a table.
     - ``fitted``: the real rows that the synthesizer was fitted to, if these are not all real rows: privacy figures, and
       the reference of the likelihood, are about them alone.
-    - ``suites``: names of sets of learners for utility, from :data:`fedsynth.evaluation.suites.SUITES`.
+    - ``suites``: names of sets of learners for utility, as :func:`fedsynth.evaluation.suites.find_suite` knows them.
     - ``repeats``, ``max_rows``: a fidelity score is the mean of ``repeats`` (at least 1) random comparisons of at most
       ``max_rows`` rows of each table; a utility score is the mean of ``repeats``, but at most three, draws of at most
       ``max_rows`` training rows. Validity is measured once, on all rows, and likelihood on at most ``max_rows``.
@@ -207,36 +197,35 @@ def evaluate(
     for name in filter(None, (target, sensitive, *known)):
         schema.index(name)
     metrics = (metrics,) if isinstance(metrics, str) else metrics
-    wanted = METRICS if metrics is None else tuple(metrics)
+    wanted = EVALUATED if metrics is None else tuple(metrics)
     for name in wanted:
-        if name not in METRICS:
-            raise InvalidParameter(f"no metric named {name!r}; {nearest(name, METRICS)}")
+        if name not in EVALUATED:
+            raise InvalidParameter(f"no metric named {name!r}; {nearest(name, EVALUATED)}")
     for suite in suites:
-        if suite not in SUITES:
-            raise InvalidParameter(f"no suite of learners named {suite!r}; {nearest(suite, SUITES)}")
+        find_suite(suite)
     if repeats < 1:
         raise InvalidParameter(f"{repeats} repeats: pass at least 1 comparison")
     seen = evidence if fitted is None else replace(evidence, real=fitted)
     scores: list[Score] = _validity(evidence) if "validity" in wanted else []
     said: list[str] = []
-    if FIDELITY.keys() & set(wanted):
+    if _COMPARED & set(wanted):
         trials = list(evidence.trials(repeats, max_rows, seed))
         said.append(_comparison(evidence, trials))
-        chosen = list(_fidelity(evidence.sample(evidence.real, max_rows, seed), seed, wanted))
+        chosen = _fidelity(evidence.sample(evidence.real, max_rows, seed), seed, wanted)
         for done, one in enumerate(chosen):
             progress("fidelity", done, len(chosen))
             references = cached(
                 (evidence.real, evidence.holdout),
                 (one.title, repeats, max_rows, seed, *(len(trial.reference) for trial in trials)),
-                partial(of_references, trials, one.metric),
+                partial(of_references, trials, one.comparison.compare),
             )
             score = over_trials(
                 one.title,
                 trials,
-                one.metric,
-                best=one.best,
+                one.comparison.compare,
+                best=one.metric.best,
                 reference_is=evidence.reference_is,
-                note=one.note,
+                note=one.comparison.note,
                 references=references,
             )
             scores.append(with_verdict(replace(score, metric=one.name), len(trials[0].synthetic)))
@@ -245,7 +234,7 @@ def evaluate(
         scores.append(_likelihood_score(seen, log_likelihood, max_rows, seed))
     epsilon, delta = (None, None) if guarantee is None else (guarantee.epsilon, guarantee.delta)
     bounds = privacy.AttackBounds.of(epsilon, delta, unit, neighbours)
-    attacks = [name for name in wanted if name in privacy.METRICS]
+    attacks = [name for name in wanted if name in privacy.TITLES]
     if attacks:
         said += bounds.notes(seen)
     missing: list[str] = []
@@ -317,7 +306,7 @@ def _refuse_unmeasured(metrics: Sequence[str], scores: Sequence[Score], reasons:
         why.append("a likelihood needs hold-out rows and a model that has a likelihood")
     if "validity" in unmeasured:
         why.append("the schema has no rule, and the tables no derived column, so there is nothing to check")
-    if FIDELITY.keys() & set(unmeasured):
+    if _COMPARED & set(unmeasured):
         why.append(
             "they have too few columns of the type that the metric compares, no strongly associated pair, or no value "
             "that many rows share"
@@ -338,7 +327,7 @@ def _validity(evidence: EvaluationTables) -> list[Score]:
     return [
         Score(
             "fidelity",
-            "rows that break a rule",
+            METRICS["validity"].title,
             Estimate(shares[0]),
             Estimate(shares[1]),
             "the real rows",
@@ -366,102 +355,26 @@ def _comparison(evidence: EvaluationTables, trials: Sequence[Resample]) -> str:
 
 
 @dataclass(frozen=True)
-class _Fidelity:
-    """One fidelity score: its name (a key of ``FIDELITY``), best value, metric of (real, other), and a note."""
+class _Chosen:
+    """A fidelity score to compute: the metric with its name, and which rows it compares how."""
 
     name: str
-    best: float | None
     metric: Metric
-    note: str = ""
-    part: str = ""  # suffix of the title, for a metric with several scores
+    comparison: Comparison
 
     @property
     def title(self) -> str:
-        return FIDELITY[self.name] + self.part
+        return ", ".join(filter(None, (self.metric.title, self.comparison.part)))
 
 
-def _fidelity(real: Table, seed: int, wanted: Container[str] = tuple(FIDELITY)) -> Iterator[_Fidelity]:
-    """Yield those of the ``wanted`` fidelity scores that apply to the schema and to the real rows."""
-    if "associations-kept" in wanted:
-        note = "pairs of columns that are so strongly associated in the real rows; half of it is kept, with its sign"
-        for name, pairs in dependence.strong_associations(real).items():
-            metric = partial(dependence.associations_kept, pairs=pairs)
-            yield _Fidelity("associations-kept", 1.0, metric, note, f", {name}")
-    if "correlations-kept" in wanted:
-        note = "pairs of numbers whose correlation is at least 0.5 in the real rows; within 0.1 of it is kept"
-        for name, pairs in dependence.strong_correlations(real).items():
-            metric = partial(dependence.correlations_kept, pairs=pairs, how=dependence.CORRELATIONS[name])
-            yield _Fidelity("correlations-kept", 1.0, metric, note, f", {name}")
-    if "heaps" in wanted and (heaps := fidelity.heaps_of(real)):
-        note = (
-            "values that at least 1 % of the real rows have exactly; within 1 percentage point of their share is kept"
-        )
-        yield _Fidelity("heaps", 1.0, partial(fidelity.heaps_kept, heaps=heaps), note)
-    if "quantiles" in wanted and (ranges := fidelity.quantile_ranges(real)):
-        note = "1, 50, 90 and 99 % quantiles of numeric columns, as a fraction of the range from 5 to 95 %"
-        yield _Fidelity("quantiles", 0.0, partial(fidelity.quantile_errors, ranges=ranges), note)
-    yield from (one for one in _of_schema(real, seed) if one.name in wanted)
-
-
-def _of_schema(real: Table, seed: int) -> Iterator[_Fidelity]:
-    """Yield the fidelity scores that apply to the schema."""
-    columns = range(len(real.codes))
-    pairs, of_pairs = _some(list(itertools.combinations(columns, 2)), _PAIRS, "pairs of columns", seed)
-    planes, of_planes = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
-    chosen, of_columns = _some(list(columns), _COLUMNS, "columns", seed)
-    yield _Fidelity("column-similarity", 1.0, similarity.column_similarity)
-    if pairs:
-        yield _Fidelity("pair-similarity", 1.0, partial(similarity.pair_similarity, pairs=pairs), of_pairs)
-    if pairs and 0 < len(real.numbers) < len(real.codes):
-        by_deciles = partial(similarity.pair_similarity_by_deciles, pairs=pairs)
-        yield _Fidelity("pair-similarity-deciles", 1.0, by_deciles, of_pairs)
-    yield _Fidelity("coverage", 1.0, similarity.coverage)
-    if any(column.missing for column in real.schema.stored):
-        yield _Fidelity("missing-values-similarity", 1.0, similarity.missing_similarity)
-    if pairs:
-        differences = partial(dependence.association_differences, pairs=pairs)
-        yield _Fidelity("association-difference", 0.0, differences, of_pairs)
-        difference = partial(_correlation_difference, columns=chosen)
-        yield _Fidelity("correlation-difference", 0.0, difference, of_columns)
-    yield _Fidelity("propensity", 0.0, partial(detection.propensity_mse, seed=seed), "between 0 and 0.25")
-    yield _Fidelity("log-cluster", None, partial(detection.log_cluster, seed=seed), "lower is better")
-    yield _Fidelity("hellinger", 0.0, fidelity.hellinger)
-    yield _Fidelity("hellinger-100", 0.0, partial(fidelity.hellinger, bins=100))
-    if len(real.numbers) < len(real.codes):
-        yield _Fidelity("jensen-shannon", 0.0, fidelity.jensen_shannon, "categorical columns, in bits")
-        distance = fidelity.jensen_shannon_distance
-        yield _Fidelity("jensen-shannon-distance", 0.0, distance, "the divergence's square root")
-    if real.numbers:
-        note = "numeric columns, as a fraction of the real range"
-        yield _Fidelity("wasserstein", 0.0, fidelity.wasserstein, note)
-    if planes:
-        metric = partial(fidelity.wasserstein_2d, pairs=planes, rows=_POINTS, seed=seed)
-        note = "; ".join(filter(None, (of_planes, f"{_POINTS} rows a side")))
-        yield _Fidelity("wasserstein-2d", 0.0, metric, note)
-    for order in range(1, min(3, len(real.codes)) + 1):
-        workload = random_workload(len(real.codes), order, _MARGINALS, seed)
-        error = partial(_workload_error, workload=workload)
-        note = f"{len(workload)} marginals, L1 distance (0 to 2)"
-        yield _Fidelity("workload-error", 0.0, error, note, f", {order}-way")
-    yield _Fidelity("range-queries", 0.0, partial(fidelity.range_query_error, seed=seed), "1000 random queries")
-
-
-def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item], str]:
-    """Return at most ``most`` of the items, drawn with the seed, and a note if any were left out."""
-    if len(items) <= most:
-        return items, ""
-    kept = np.sort(np.random.default_rng(seed).choice(len(items), most, replace=False))
-    return [items[at] for at in kept], f"{most} random {what} of {len(items):,}"
-
-
-def _correlation_difference(real: Table, other: Table, columns: Sequence[int]) -> float:
-    matrices = (dependence.association_matrix(table, columns) for table in (real, other))
-    return dependence.pairwise_correlation_difference(*matrices)
-
-
-def _workload_error(real: Table, other: Table, workload: Sequence[tuple[int, ...]]) -> Details:
-    errors = workload_error(real, other, tuple(workload)).per_clique
-    return {" × ".join(real.schema.names[column] for column in clique): error for clique, error in errors.items()}
+def _fidelity(real: Table, seed: int, wanted: Container[str]) -> list[_Chosen]:
+    """Return those of the ``wanted`` fidelity scores that apply to the schema and to the real rows."""
+    return [
+        _Chosen(name, metric, comparison)
+        for name, metric in METRICS.items()
+        if name in wanted and metric.comparisons is not None
+        for comparison in metric.comparisons(real, seed)
+    ]
 
 
 def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood, max_rows: int, seed: int) -> Score:
@@ -477,7 +390,7 @@ def _likelihood_score(evidence: EvaluationTables, log_likelihood: LogLikelihood,
     )
     return Score(
         "fidelity",
-        "negative log-likelihood of a held-out row",
+        METRICS["likelihood"].title,
         held,
         fitted,
         "the rows that the model was fitted to",

@@ -1,35 +1,39 @@
-"""Evaluation of pandas data frames: `fedsynth.evaluate`."""
+"""The front door of evaluation: data frames and synthesizers (:func:`fedsynth.evaluate`)."""
 
 from __future__ import annotations
 
+import datetime
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fedsynth.errors import DataWarning, SchemaError
+from fedsynth.errors import DataWarning, InvalidParameter, SchemaError
+from fedsynth.evaluation.evaluate import Evaluation, ReportTitle
 from fedsynth.evaluation.evaluate import evaluate as measure
 from fedsynth.evaluation.score import EvaluationTables
+from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.persons import identify
 from fedsynth.privacy.cost import ONE_ROW
+from fedsynth.progress import Progress, shown
 from fedsynth.schema.misfits import with_lines
 
 if TYPE_CHECKING:
     from fedsynth.evaluation.evaluate import LogLikelihood
-    from fedsynth.privacy.cost import Budget, Unit
+    from fedsynth.privacy.cost import Budget, Neighbours, Unit
     from fedsynth.rows import Table
     from fedsynth.schema import Schema
 
 
 def evaluate(
-    real: pd.DataFrame,
-    synthetic: pd.DataFrame,
-    schema: Schema,
+    synthetic: Synthesizer | pd.DataFrame,
     *,
-    metrics: Sequence[str] | None = None,
+    train: pd.DataFrame | Mapping[str, pd.DataFrame],
     holdout: pd.DataFrame | None = None,
+    schema: Schema | None = None,
+    metrics: Sequence[str] | None = None,
     target: str = "",
     sensitive: str = "",
     known: Sequence[str] = (),
@@ -41,40 +45,52 @@ def evaluate(
     repeats: int = 5,
     max_rows: int = 20_000,
     seed: int = 0,
-) -> pd.DataFrame:
-    """Return the scores of a synthetic table, each beside a reference from real rows, as ``fedsynth evaluate`` does.
+    progress: bool | Progress = False,
+) -> Evaluation:
+    """Measure fidelity, utility and privacy of synthetic rows, each score beside a reference from real rows.
 
-    ``real`` are the rows that the synthesizer was fitted to, ``holdout`` rows that it never saw, ``schema`` the schema
-    that the sites agreed on. Without a hold-out, references come from the real rows alone, and scores that need unseen
-    rows are left out. ``target`` is the column that classifiers (or regressors) learn to predict. In attribute
-    disclosure, an attacker who knows the columns ``known`` infers the column ``sensitive``. ``guarantee`` is the
-    (epsilon, delta) that the table was made under, if any, for adding or removing a ``unit``: one row, or all rows of a
-    person; attacks are compared with it. ``person`` names the column of ``real`` and ``holdout`` that identifies the
-    person of a row, which need not be in the schema: real rows are then split, and attacked, by person. ``metrics``
-    names the metrics to compute, as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes
-    all that the tables allow. The other options, and all names of metrics, are those of
-    :func:`fedsynth.evaluation.evaluate.evaluate`.
+    ``synthetic`` is a synthesizer, of which as many rows are drawn as it was fitted to (by ``seed``), or a frame of
+    synthetic rows, which needs the ``schema`` that the sites agreed on. ``train`` are the rows that the synthesizer was
+    fitted to (of several sites by name), ``holdout`` rows that it never saw. Without a hold-out, references come from
+    the real rows alone, and scores that need unseen rows are left out. ``target`` is the column that classifiers (or
+    regressors) learn to predict. In attribute disclosure, an attacker who knows the columns ``known`` infers the column
+    ``sensitive``. A synthesizer brings its guarantee with it; of a frame, ``guarantee`` is the (epsilon, delta) that it
+    was made under, if any, for adding or removing a ``unit``: one row, or all rows of a person; attacks are compared
+    with it. ``person`` names the column of ``train`` and ``holdout`` that identifies the person of a row, which need
+    not be in the schema: real rows are then split, and attacked, by person. ``metrics`` names the metrics to compute,
+    as in ``["column-similarity", "wasserstein", "membership-inference"]``; None computes all that the tables allow. The
+    other options, and all names of metrics, are those of :func:`fedsynth.evaluation.evaluate.evaluate`.
 
-    The frame has the columns ``metric``, ``score`` (its title; some metrics have several), ``column``, ``value`` and
-    ``reference``. The first line of a score has the column ""; one line follows for each of its details (columns,
-    pairs, rules, learners or attackers), if it has any. ``frame.attrs["notes"]`` says how rows were drawn for fidelity,
-    and which scores of utility and privacy were not measured and why. The scores are computed from real rows without
-    noise: they are not private.
+    :attr:`Evaluation.frame <fedsynth.evaluation.evaluate.Evaluation.frame>` holds the scores,
+    :meth:`~fedsynth.evaluation.evaluate.Evaluation.to_html` writes the report, and ``notes`` say how rows were drawn
+    for fidelity, and which scores of utility and privacy were not measured and why. The scores are computed from real
+    rows without noise: they are not private.
 
     All columns but identifiers are compared by the values in the frames (clipped to the schema's bounds), also those
     that the schema computes from others, or that models store as a difference or ratio to another column. A computed
-    column that ``real`` lacks is left out. A :class:`DataWarning` says which values are clipped or counted as other or
+    column that ``train`` lacks is left out. A :class:`DataWarning` says which values are clipped or counted as other or
     missing, and which columns are ignored.
     ``log_likelihood`` is a function such as :attr:`Synthesizer.log_likelihood
     <fedsynth.models.synthesizer.Synthesizer.log_likelihood>`: it maps an encoded table to each row's log-likelihood in
-    nats.
+    nats; a synthesizer has its own.
 
     Raises :class:`SchemaError` for rows that do not fit the schema and for unknown columns, :class:`InvalidParameter`
-    for an unknown metric or suite and for less than one repeat, and :class:`Unsupported` for a metric that was named
-    and cannot be computed on these tables, for a person with rows in both ``real`` and ``holdout`` and for a row
-    without a person, for a table with fewer than two rows, for known columns that include the
+    for an unknown metric or suite, for less than one repeat and for a frame without a schema, and :class:`Unsupported`
+    for a metric that was named and cannot be computed on these tables, for a person with rows in both ``train`` and
+    ``holdout`` and for a row without a person, for a table with fewer than two rows, for known columns that include the
     sensitive one or the target, and without scikit-learn (the extra ``evaluate``).
     """
+    real = pd.concat(list(train.values()), ignore_index=True) if isinstance(train, Mapping) else train
+    neighbours: Neighbours = "add-remove"
+    if isinstance(synthetic, Synthesizer):
+        schema, stated = synthetic.schema, synthetic.statement
+        log_likelihood = log_likelihood or synthetic.log_likelihood
+        if stated is not None and guarantee is None:
+            unit, neighbours = stated.terms.unit, stated.terms.neighbours
+            guarantee = stated.limit if stated.private and not stated.seeded else None
+        synthetic = synthetic.sample(len(real), seed)
+    if schema is None:
+        raise InvalidParameter("a frame of synthetic rows needs the schema that the sites agreed on: pass schema=...")
     plain = schema.plain(map(str, real.columns))
     evidence = EvaluationTables(
         _encoded("real", real, plain, schema, person),
@@ -82,31 +98,24 @@ def evaluate(
         None if holdout is None else _encoded("hold-out", holdout, plain, schema, person),
         agreed=schema,
     )
-    found = measure(
-        evidence,
-        metrics=metrics,
-        target=target,
-        sensitive=sensitive,
-        known=known,
-        guarantee=guarantee,
-        unit=unit,
-        log_likelihood=log_likelihood,
-        suites=suites,
-        repeats=repeats,
-        max_rows=max_rows,
-        seed=seed,
-    )
-    lines = [
-        (score.metric, score.name, column, value, reference)
-        for score in found.scores
-        for column, (value, reference) in {
-            "": (score.synthetic.value, score.reference.value),
-            **score.details,
-        }.items()
-    ]
-    frame = pd.DataFrame(lines, columns=["metric", "score", "column", "value", "reference"])
-    frame.attrs["notes"] = list(found.notes)
-    return frame
+    with shown(progress) as report:
+        found = measure(
+            evidence,
+            metrics=metrics,
+            target=target,
+            sensitive=sensitive,
+            known=known,
+            guarantee=guarantee,
+            unit=unit,
+            neighbours=neighbours,
+            log_likelihood=log_likelihood,
+            suites=suites,
+            repeats=repeats,
+            max_rows=max_rows,
+            seed=seed,
+            progress=report,
+        )
+    return replace(found, about=ReportTitle(date=datetime.date.today().isoformat()))
 
 
 def _encoded(name: str, frame: pd.DataFrame, schema: Schema, agreed: Schema, person: str = "") -> Table:

@@ -1,8 +1,9 @@
-"""Metrics of ``fedsynth bench``: functions of one finished run, looked up by their names in its specifications.
+"""The registry of metrics: what evaluations, reports, comparisons and benchmarks compute of synthetic rows, by name.
 
-A metric takes a :class:`FinishedRun` and its options as keywords, and returns a number, or a mapping from names to
-numbers. Other packages add metrics under the entry-point group ``fedsynth.metrics``; a specification may also name any
-function as ``package.module:function``.
+A metric is a :class:`Metric`. An evaluation (:func:`fedsynth.evaluation.evaluate.evaluate`) computes those with a title
+and puts each beside a reference from real rows; a benchmark calls any of them with a :class:`FinishedRun` and options
+as keywords, and gets a number, or a mapping from names to numbers. Other packages add functions of a finished run under
+the entry-point group ``fedsynth.metrics``; a specification may also name any function as ``package.module:function``.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import importlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -21,22 +23,25 @@ from fedsynth import rows
 from fedsynth.cliques import Workload, random_workload
 from fedsynth.errors import InvalidParameter, Unsupported, nearest
 from fedsynth.evaluation import dependence, detection, fidelity, privacy, similarity
-from fedsynth.evaluation.augmentation.rows import append_rows
-from fedsynth.evaluation.augmentation.scores import ClassifierScores, TrainingCurve, majority
-from fedsynth.evaluation.evaluate import evaluate
 from fedsynth.evaluation.references import cached
-from fedsynth.evaluation.score import EvaluationTables, Score
+from fedsynth.evaluation.score import Details, EvaluationTables, Family, Measured, Score, value_of
 from fedsynth.evaluation.utility import scores_by_learner, train_synthetic_test_real
 from fedsynth.plugins import installed, load, named
 from fedsynth.rows import Table, concatenate
 
 if TYPE_CHECKING:
+    from fedsynth.evaluation.augmentation.scores import TrainingCurve
     from fedsynth.models.synthesizer import Synthesizer
     from fedsynth.privacy.ledger import Ledger
 
-Metric = Callable[..., float | Mapping[str, float]]
-_SCORES = tuple(one.name for one in fields(ClassifierScores))
+Item = TypeVar("Item")
+Measure = Callable[..., float | Mapping[str, float]]
 _TRAINED = ("together", "alone", "pooled")  # how sites train in `federated_training`
+_PAIRS = 300  # pairs of columns in a pair score
+_PLANES = 30  # pairs of numbers with an exact transport distance
+_COLUMNS = 40  # columns of an association matrix
+_MARGINALS = 64
+_POINTS = 500  # rows of a transport distance: its time grows with their cube
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +58,7 @@ class FinishedRun(EvaluationTables):
     - ``target``: the column to predict; ``workload``: the marginals of interest, each given by its column positions;
       ``seed``: that of the run.
     - ``synthesizer``, ``ledger``: the fitted model, and the privacy cost of its releases. The run of a floor (rows that
-      no method generated, see :func:`uniform_rows`) has neither.
+      no method generated, see :mod:`fedsynth.bench.floors`) has neither.
     - ``among_servers``: under the trust model "three-servers", the bytes that these servers sent each other and the
       coordinator, else 0.
     - ``seconds``: CPU time of fitting and sampling; ``megabytes``: peak memory of the process meanwhile, in MiB.
@@ -96,7 +101,60 @@ class FinishedRun(EvaluationTables):
         return real, synthetic
 
 
-def find_metric(name: str) -> Metric:
+@dataclass(frozen=True)
+class Comparison:
+    """One score of an evaluation: ``compare`` maps real rows and others to what it has :data:`Measured`.
+
+    ``part`` tells it from other scores of the same metric ("" if it is the only one), and ``note`` says which columns,
+    pairs or marginals it compares.
+    """
+
+    compare: Callable[[Table, Table], Measured]
+    note: str = ""
+    part: str = ""
+
+
+Comparisons = Callable[[Table, int], Iterator[Comparison]]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of synthetic rows; called with a :class:`FinishedRun` and options, it returns its figures of that run.
+
+    - ``title``: the title of its scores in evaluations; "" for figures of benchmarks alone. ``family``: that of its
+      scores; ``best``: their value for a perfect table, None if there is none.
+    - ``comparisons``: maps real rows and a seed to the scores that apply to their schema and their values; None if an
+      evaluation computes it in another way.
+    - ``measure``: what a benchmark computes, if it is not the comparison of the run's training rows (with the option
+      ``test``, its test rows) with its synthetic rows, and not the scores of an evaluation.
+    """
+
+    title: str = ""
+    best: float | None = None
+    comparisons: Comparisons | None = None
+    measure: Measure | None = None
+    family: Family = "fidelity"
+
+    def __call__(self, run: FinishedRun, **options: Any) -> float | Mapping[str, float]:
+        """Return the metric's figures of a run, a number or several by name.
+
+        Raises :class:`Unsupported` where the run has no rows, target or model to compute them from.
+        """
+        if self.measure is not None:
+            return self.measure(run, **options)
+        if self.comparisons is None:
+            name = next(name for name, one in METRICS.items() if one is self)
+            return evaluation(run, [name], **options)
+        return self._compared(run, **options)
+
+    def _compared(self, run: FinishedRun, test: bool = False) -> float | Mapping[str, float]:
+        assert self.comparisons is not None
+        real = run.test if test else run.real
+        found = {one.part: value_of(one.compare(real, run.synthetic)) for one in self.comparisons(real, run.seed)}
+        return found.get("", found)
+
+
+def find_metric(name: str) -> Measure:
     """Return the metric that a benchmark's specification names: a function of a :class:`FinishedRun` and options.
 
     ``name`` is a key of :data:`METRICS <fedsynth.evaluation.metrics.METRICS>`, an entry point of another package in the
@@ -104,68 +162,112 @@ def find_metric(name: str) -> Metric:
     a function that cannot be imported.
     """
     if ":" in name:
-        return cast(Metric, named(name))
+        return cast(Measure, named(name))
     other = installed("fedsynth.metrics", METRICS, name)
     if name in METRICS:
         return METRICS[name]
     if name in other:
-        return cast(Metric, load(other[name]))
+        return cast(Measure, load(other[name]))
     raise Unsupported(f"no metric named {name!r}; {nearest(name, METRICS)}, or name package.module:function")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Floors and ceilings: rows that no method generated, as baselines. Each returns the real rows and the rows to score.
-
-Floor = Callable[[Table, Table, np.random.Generator], tuple[Table, Table]]
+# The scores of each fidelity metric that apply to real rows
 
 
-def uniform_rows(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Return (training rows, as many random rows): a baseline that uses no data.
+def _one(compare: Callable[..., Measured], note: str = "", needs: str = "", seeded: bool = False) -> Comparisons:
+    """Return one score, of tables with columns of the kind that it ``needs``: "numbers", "categories" or "" (any)."""
 
-    Every category or bin of a column is equally likely, and columns are independent; numbers are uniform in their bin.
-    ``rng`` draws the rows. Like every baseline of a benchmark, the function returns the real rows and the rows to score
-    in place of synthetic ones, and takes the test rows; it does not use ``test``.
-    """
-    codes = tuple(rng.integers(0, size, len(train)).astype(np.min_scalar_type(size - 1)) for size in train.schema.sizes)
-    return train, train.schema.encode(train.schema.decode(codes, rng))
+    def found(real: Table, seed: int) -> Iterator[Comparison]:
+        numbers, columns = len(real.numbers), len(real.codes)
+        if {"numbers": numbers, "categories": columns - numbers, "": columns}[needs]:
+            yield Comparison(partial(compare, seed=seed) if seeded else compare, note)
 
-
-def one_value(train: Table, test: Table, rng: np.random.Generator) -> tuple[Table, Table]:
-    """Return (training rows, as many copies of one row): a baseline without any variation.
-
-    The row has each categorical column's commonest category and each numeric column's mean; where bins are compared, a
-    number counts by its column's commonest bin. Like every baseline of a benchmark, the function returns the real rows
-    and the rows to score in place of synthetic ones, and takes the test rows and a generator; it uses neither ``test``
-    nor ``rng``.
-    """
-    codes = [np.full_like(column, np.bincount(column).argmax()) for column in train.codes]
-    numbers = {at: np.full_like(values, np.nanmean(values)) for at, values in train.numbers.items()}
-    return train, Table(train.schema, tuple(codes), numbers)
+    return found
 
 
-FLOORS: dict[str, Floor] = {
-    "real rows": lambda train, test, rng: (train, train),
-    "test rows": lambda train, test, rng: (train, test),
-    "other half": lambda train, test, rng: (
-        train.take(np.arange(0, len(train), 2)),
-        train.take(np.arange(1, len(train), 2)),
-    ),
-    "uniform rows": uniform_rows,
-    "one value": one_value,
-}
+def _of_pairs(compare: Callable[..., Measured], mixed: bool = False) -> Comparisons:
+    """Return the score of at most 300 pairs of columns; with ``mixed``, only where some are numbers and some not."""
+
+    def found(real: Table, seed: int) -> Iterator[Comparison]:
+        every = list(itertools.combinations(range(len(real.codes)), 2))
+        pairs, note = _some(every, _PAIRS, "pairs of columns", seed)
+        if pairs and (not mixed or 0 < len(real.numbers) < len(real.codes)):
+            yield Comparison(partial(compare, pairs=pairs), note)
+
+    return found
+
+
+def _associations_kept(real: Table, seed: int) -> Iterator[Comparison]:
+    note = "pairs of columns that are so strongly associated in the real rows; half of it is kept, with its sign"
+    for name, pairs in dependence.strong_associations(real).items():
+        yield Comparison(partial(dependence.associations_kept, pairs=pairs), note, name)
+
+
+def _correlations_kept(real: Table, seed: int) -> Iterator[Comparison]:
+    note = "pairs of numbers whose correlation is at least 0.5 in the real rows; within 0.1 of it is kept"
+    for name, pairs in dependence.strong_correlations(real).items():
+        how = dependence.CORRELATIONS[name]
+        yield Comparison(partial(dependence.correlations_kept, pairs=pairs, how=how), note, name)
+
+
+def _heaps(real: Table, seed: int) -> Iterator[Comparison]:
+    note = "values that at least 1 % of the real rows have exactly; within 1 percentage point of their share is kept"
+    if heaps := fidelity.heaps_of(real):
+        yield Comparison(partial(fidelity.heaps_kept, heaps=heaps), note)
+
+
+def _quantiles(real: Table, seed: int) -> Iterator[Comparison]:
+    note = "1, 50, 90 and 99 % quantiles of numeric columns, as a fraction of the range from 5 to 95 %"
+    if ranges := fidelity.quantile_ranges(real):
+        yield Comparison(partial(fidelity.quantile_errors, ranges=ranges), note)
+
+
+def _missing(real: Table, seed: int) -> Iterator[Comparison]:
+    if any(column.missing for column in real.schema.stored):
+        yield Comparison(similarity.missing_similarity)
+
+
+def _correlation_difference(real: Table, seed: int) -> Iterator[Comparison]:
+    columns, note = _some(list(range(len(real.codes))), _COLUMNS, "columns", seed)
+    if len(real.codes) > 1:
+        yield Comparison(partial(_difference_of_matrices, columns=columns), note)
+
+
+def _difference_of_matrices(real: Table, other: Table, columns: Sequence[int] | None = None) -> float:
+    matrices = (dependence.association_matrix(table, columns) for table in (real, other))
+    return dependence.pairwise_correlation_difference(*matrices)
+
+
+def _wasserstein_2d(real: Table, seed: int) -> Iterator[Comparison]:
+    planes, note = _some(list(itertools.combinations(sorted(real.numbers), 2)), _PLANES, "pairs", seed)
+    if planes:
+        compare = partial(fidelity.wasserstein_2d, pairs=planes, rows=_POINTS, seed=seed)
+        yield Comparison(compare, "; ".join(filter(None, (note, f"{_POINTS} rows a side"))))
+
+
+def _workload_errors(real: Table, seed: int) -> Iterator[Comparison]:
+    for order in range(1, min(3, len(real.codes)) + 1):
+        workload = random_workload(len(real.codes), order, _MARGINALS, seed)
+        note = f"{len(workload)} marginals, L1 distance (0 to 2)"
+        yield Comparison(partial(_error_by_marginal, workload=workload), note, f"{order}-way")
+
+
+def _error_by_marginal(real: Table, other: Table, workload: Workload) -> Details:
+    errors = rows.workload_error(real, other, workload).per_clique
+    return {" × ".join(real.schema.names[column] for column in clique): error for clique, error in errors.items()}
+
+
+def _some(items: list[Item], most: int, what: str, seed: int) -> tuple[list[Item], str]:
+    """Return at most ``most`` of the items, drawn with the seed, and a note if any were left out."""
+    if len(items) <= most:
+        return items, ""
+    kept = np.sort(np.random.default_rng(seed).choice(len(items), most, replace=False))
+    return [items[at] for at in kept], f"{most} random {what} of {len(items):,}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Fidelity
-
-
-def _by_column(distance: Callable[[Table, Table], Mapping[str, float]]) -> Metric:
-    """Return the metric that averages a distance over columns: to the training rows, or with ``test`` the test rows."""
-
-    def metric(run: FinishedRun, test: bool = False) -> float:
-        return _mean(distance(run.test if test else run.real, run.synthetic))
-
-    return metric
+# Fidelity in benchmarks
 
 
 def workload_error(run: FinishedRun, order: int | None = None, count: int = 64) -> float:
@@ -217,50 +319,6 @@ def association_slopes(run: FinishedRun) -> Mapping[str, float]:
     "mixed": see :func:`fedsynth.evaluation.dependence.association_slopes`.
     """
     return dependence.association_slopes(run.real, run.synthetic)
-
-
-def correlation_difference(run: FinishedRun) -> float:
-    """Return the Frobenius norm of the difference of the association matrices of training and synthetic rows.
-
-    :func:`~fedsynth.evaluation.dependence.association_matrix` defines them.
-    """
-    matrices = (dependence.association_matrix(table) for table in (run.real, run.synthetic))
-    return dependence.pairwise_correlation_difference(*matrices)
-
-
-def associations_kept(run: FinishedRun) -> Mapping[str, float]:
-    """Return the share of the training rows' strongly associated pairs of columns that the synthetic rows keep: 0 to 1.
-
-    The keys are "above 0.3" and "above 0.5", the limits of a strong association; a limit that no pair reaches is left
-    out. Half of an association is kept, with the same sign
-    (:func:`fedsynth.evaluation.dependence.associations_kept`).
-    """
-    return {
-        name: dependence.associations_kept(run.real, run.synthetic, pairs).value
-        for name, pairs in dependence.strong_associations(run.real).items()
-    }
-
-
-def correlations_kept(run: FinishedRun) -> Mapping[str, float]:
-    """Return the share of the training rows' strong correlations of numbers that synthetic rows have within 0.1.
-
-    The keys are "Pearson" and "Spearman"; a correlation is strong from 0.5 on, and one that is strong for no pair is
-    left out. See :func:`fedsynth.evaluation.dependence.correlations_kept`.
-    """
-    return {
-        name: dependence.correlations_kept(run.real, run.synthetic, pairs, dependence.CORRELATIONS[name]).value
-        for name, pairs in dependence.strong_correlations(run.real).items()
-    }
-
-
-def heaps(run: FinishedRun) -> float:
-    """Return the share of the training rows' heaps that equally many synthetic rows have, 0 to 1; nan without heaps.
-
-    A heap is a number that at least 1 % of the rows have exactly; see
-    :func:`fedsynth.evaluation.fidelity.heaps_kept`.
-    """
-    found = fidelity.heaps_of(run.real)
-    return fidelity.heaps_kept(run.real, run.synthetic, found).value if found else math.nan
 
 
 def quantiles(run: FinishedRun) -> Mapping[str, float]:
@@ -336,6 +394,8 @@ def evaluation(
     sites that took part (``run.sites``); hold-out rows are the test rows. Runs of several methods on the same rows
     share the references of fidelity, utility and attribute disclosure, which are cached in the process.
     """
+    from fedsynth.evaluation.evaluate import evaluate
+
     log_likelihood = None if run.synthesizer is None else run.synthesizer.log_likelihood
     found = evaluate(
         run,
@@ -386,7 +446,7 @@ def _boosted(run: FinishedRun, table: Table, rows: int, seed: int) -> float:
 def learning(run: FinishedRun, suite: str = "default", rows: int | None = None) -> Mapping[str, float]:
     """Return each score of each learner of a suite on the test rows, after training on synthetic rows.
 
-    Keys are "score, learner". ``suite`` names a set of learners of :data:`fedsynth.evaluation.suites.SUITES`; they
+    Keys are "score, learner". ``suite`` names a set of learners (:func:`fedsynth.evaluation.suites.find_suite`); they
     learn the target from at most ``rows`` synthetic rows (default: all). Raises :class:`Unsupported` without test rows
     or a target, and the errors of :func:`fedsynth.evaluation.utility.utility`.
     """
@@ -440,11 +500,14 @@ def federated_training(
     :func:`~fedsynth.evaluation.augmentation.training.train`.
     """
     from fedsynth.evaluation.augmentation import training
+    from fedsynth.evaluation.augmentation.rows import append_rows
+    from fedsynth.evaluation.augmentation.scores import ClassifierScores
 
     importlib.import_module("torch").set_num_threads(1)  # after the import above, whose error names the extra
     learners: Mapping[str, Any] = {"sane": training.SaneMLP, "published": training.PublishedMLP}
     algorithms = {one.name: one for one in (training.fedavg(), training.fedprox(), training.fedmix())}
-    for given, known in ((learner, learners), (algorithm, algorithms), (score, _SCORES), (sites, _TRAINED)):
+    names = [one.name for one in fields(ClassifierScores)]
+    for given, known in ((learner, learners), (algorithm, algorithms), (score, names), (sites, _TRAINED)):
         if given not in known:
             raise InvalidParameter(f"federated-training: no {given!r}; {nearest(given, known)}")
     network, how = learners[learner](**options), algorithms[algorithm]
@@ -470,6 +533,8 @@ def commonest_class(run: FinishedRun, score: str = "accuracy") -> Mapping[str, f
     ``score`` is a field of :class:`~fedsynth.evaluation.augmentation.scores.ClassifierScores`. The keys are "last",
     "selected", "maximum" and "selected macro F1"; the first and third are equal, the others nan.
     """
+    from fedsynth.evaluation.augmentation.scores import TrainingCurve, majority
+
     return _courses([TrainingCurve((majority(run.sites, run.test, run.target),))], score)
 
 
@@ -569,45 +634,80 @@ def spent(run: FinishedRun) -> float:
 
 
 METRICS: dict[str, Metric] = {
-    "workload-error": workload_error,
-    "likelihood": likelihood,
-    "range-queries": range_queries,
-    "wasserstein": _by_column(fidelity.wasserstein),
-    "wasserstein-own-scales": _by_column(fidelity.wasserstein_on_own_scales),
-    "wasserstein-2d": wasserstein_2d,
-    "hellinger": _by_column(fidelity.hellinger),
-    "jensen-shannon": _by_column(fidelity.jensen_shannon),
-    "jensen-shannon-distance": _by_column(fidelity.jensen_shannon_distance),
-    "column-similarity": _by_column(similarity.column_similarity),
-    "coverage": _by_column(similarity.coverage),
-    "sdmetrics-fidelity": sdmetrics_fidelity,
-    "associations-kept": associations_kept,
-    "correlations-kept": correlations_kept,
-    "heaps": heaps,
-    "quantiles": quantiles,
-    "association-slopes": association_slopes,
-    "correlation-difference": correlation_difference,
-    "propensity": propensity,
-    "log-cluster": log_cluster,
-    "likeness": likeness,
-    "evaluation": evaluation,
-    "gradient-boosting": gradient_boosting,
-    "relative-auc": relative_auc,
-    "learning": learning,
-    "mean-learning": mean_learning,
-    "federated-training": federated_training,
-    "commonest-class": commonest_class,
-    "membership-inference": membership_inference,
-    "distance-to-real": distance_to_real,
-    "cliques": cliques,
-    "rounds": rounds,
-    "epsilon": spent,
-    "upload-mib": lambda run: uploaded(run) / 2**20,
-    "site-upload-mib": lambda run: uploaded(run) / 2**20 / len(run.sites),
-    "servers-mib": lambda run: run.among_servers / 2**20,
-    "cpu-seconds": lambda run: run.seconds,
-    "peak-gb": lambda run: run.megabytes / 2**10,
+    # of evaluations, in the order of a report
+    "validity": Metric("rows that break a rule", 0.0),
+    "associations-kept": Metric("strong associations kept", 1.0, _associations_kept),
+    "correlations-kept": Metric("strong correlations kept", 1.0, _correlations_kept),
+    "heaps": Metric("heaps kept", 1.0, _heaps),
+    "quantiles": Metric("quantile error", 0.0, _quantiles, quantiles),
+    "column-similarity": Metric("column similarity", 1.0, _one(similarity.column_similarity)),
+    "pair-similarity": Metric("pair similarity", 1.0, _of_pairs(similarity.pair_similarity)),
+    "pair-similarity-deciles": Metric(
+        "pair similarity (numbers cut at deciles)", 1.0, _of_pairs(similarity.pair_similarity_by_deciles, mixed=True)
+    ),
+    "coverage": Metric("coverage", 1.0, _one(similarity.coverage)),
+    "missing-values-similarity": Metric("missing values similarity", 1.0, _missing),
+    "association-difference": Metric("association difference", 0.0, _of_pairs(dependence.association_differences)),
+    "correlation-difference": Metric(
+        "pairwise correlation difference",
+        0.0,
+        _correlation_difference,
+        lambda run: _difference_of_matrices(run.real, run.synthetic),
+    ),
+    "propensity": Metric(
+        "propensity MSE", 0.0, _one(detection.propensity_mse, "between 0 and 0.25", seeded=True), propensity
+    ),
+    "log-cluster": Metric(
+        "log-cluster (20 clusters)", None, _one(detection.log_cluster, "lower is better", seeded=True), log_cluster
+    ),
+    "hellinger": Metric("Hellinger distance (20 bins)", 0.0, _one(fidelity.hellinger)),
+    "hellinger-100": Metric("Hellinger distance (100 bins)", 0.0, _one(partial(fidelity.hellinger, bins=100))),
+    "jensen-shannon": Metric(
+        "Jensen-Shannon divergence", 0.0, _one(fidelity.jensen_shannon, "categorical columns, in bits", "categories")
+    ),
+    "jensen-shannon-distance": Metric(
+        "Jensen-Shannon distance",
+        0.0,
+        _one(fidelity.jensen_shannon_distance, "the divergence's square root", "categories"),
+    ),
+    "wasserstein": Metric(
+        "Wasserstein distance",
+        0.0,
+        _one(fidelity.wasserstein, "numeric columns, as a fraction of the real range", "numbers"),
+    ),
+    "wasserstein-2d": Metric("2-way Wasserstein distance", 0.0, _wasserstein_2d, wasserstein_2d),
+    "workload-error": Metric("workload error", 0.0, _workload_errors, workload_error),
+    "range-queries": Metric(
+        "range queries, 2-way", 0.0, _one(fidelity.range_query_error, "1000 random queries", seeded=True), range_queries
+    ),
+    "likelihood": Metric("negative log-likelihood of a held-out row", measure=likelihood),
+    "learning": Metric("utility", measure=learning, family="utility"),
+    **{name: Metric(title, family="privacy") for name, title in privacy.TITLES.items()},
+    "membership-inference": Metric("membership inference", measure=membership_inference, family="privacy"),
+    "distance-to-real": Metric("distances to real rows", measure=distance_to_real, family="privacy"),
+    # of benchmarks alone
+    "wasserstein-own-scales": Metric(comparisons=_one(fidelity.wasserstein_on_own_scales, "", "numbers")),
+    "sdmetrics-fidelity": Metric(measure=sdmetrics_fidelity),
+    "association-slopes": Metric(measure=association_slopes),
+    "likeness": Metric(measure=likeness),
+    "evaluation": Metric(measure=evaluation),
+    "gradient-boosting": Metric(measure=gradient_boosting),
+    "relative-auc": Metric(measure=relative_auc),
+    "mean-learning": Metric(measure=mean_learning),
+    "federated-training": Metric(measure=federated_training),
+    "commonest-class": Metric(measure=commonest_class),
+    "cliques": Metric(measure=cliques),
+    "rounds": Metric(measure=rounds),
+    "epsilon": Metric(measure=spent),
+    "upload-mib": Metric(measure=lambda run: uploaded(run) / 2**20),
+    "site-upload-mib": Metric(measure=lambda run: uploaded(run) / 2**20 / len(run.sites)),
+    "servers-mib": Metric(measure=lambda run: run.among_servers / 2**20),
+    "cpu-seconds": Metric(measure=lambda run: run.seconds),
+    "peak-gb": Metric(measure=lambda run: run.megabytes / 2**10),
 }
+"""Every metric by name. Those with a title are the metrics of evaluations."""
+EVALUATED = tuple(name for name, one in METRICS.items() if one.title)
+"""The names of the metrics that :func:`fedsynth.evaluation.evaluate.evaluate` knows."""
 
 
 def _fresh(run: FinishedRun) -> Table:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class ColumnPlotData:
     roles: tuple[Role, ...]
     real: tuple[float, ...]
     synthetic: tuple[float, ...]
-    edges: tuple[float, ...] | tuple[str, ...] = ()
+    edges: tuple[float | str, ...] = ()
     logarithmic: bool = False
     quantiles: tuple[tuple[str, str, str], ...] = ()
 
@@ -81,31 +81,6 @@ class PlotData:
 
     columns: tuple[ColumnPlotData, ...]
     associations: Associations
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the plot data as JSON values; :meth:`from_json` reads them."""
-        return {"columns": [asdict(one) for one in self.columns], "associations": asdict(self.associations)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> PlotData:
-        """Return the plot data from the output of :meth:`to_json`."""
-        columns = [
-            ColumnPlotData(
-                one["name"],
-                one["kind"],
-                tuple(one["labels"]),
-                tuple(one["roles"]),
-                tuple(one["real"]),
-                tuple(one["synthetic"]),
-                tuple(one["edges"]),
-                one["logarithmic"],
-                tuple((name, real, synthetic) for name, real, synthetic in one["quantiles"]),
-            )
-            for one in content["columns"]
-        ]
-        matrices = content["associations"]
-        rows = {side: tuple(tuple(row) for row in matrices[side]) for side in ("real", "synthetic")}
-        return cls(tuple(columns), Associations(tuple(matrices["names"]), **rows))
 
 
 def plot_data(real: Table, synthetic: Table) -> PlotData:

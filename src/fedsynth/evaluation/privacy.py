@@ -69,13 +69,13 @@ from fedsynth.evaluation.distances import (
 from fedsynth.evaluation.features import MixedSpace, is_numeric
 from fedsynth.evaluation.persons import count_persons, numbered_persons, rows_per_person, take_persons
 from fedsynth.evaluation.score import Estimate, EvaluationTables, Score, Verdict, holm
-from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.privacy.cost import ONE_ROW, Neighbours, Unit
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 
-# Metric names, and their titles in progress messages and notes, in the order of a report: attacks come before
+# Names of metrics, and their titles in progress messages and notes, in the order of a report: attacks come before
 # distances, which do not measure privacy.
-METRICS: Mapping[str, str] = {
+TITLES: Mapping[str, str] = {
     "membership-inference": "membership inference",
     "attribute-disclosure": "attribute disclosure",
     "nearer-to-training": "nearer to training or hold-out rows",
@@ -149,7 +149,7 @@ def privacy(
     seed: int = 0,
     progress: Progress = ignore_progress,
     caps: RowLimits = RowLimits(),
-    metrics: Collection[str] = tuple(METRICS),
+    metrics: Collection[str] = tuple(TITLES),
 ) -> PrivacyScores:
     """Return the privacy figures named in ``metrics``, with verdicts, as far as the tables in ``evidence`` allow them.
 
@@ -189,12 +189,12 @@ def privacy(
     for skipped, why in _impossible(evidence, columns).items():
         del parts[skipped]
         if why and skipped in metrics:
-            findings.notes.append(f"{METRICS[skipped]}: not computed, {why}")
+            findings.notes.append(f"{TITLES[skipped]}: not computed, {why}")
     numbers = {name: number for number, name in enumerate(parts)}  # of seeds: the same for any choice of metrics
     attempts: list[UncorrectedScore] = []
-    for done, name in enumerate(name for name in METRICS if name in parts):
+    for done, name in enumerate(name for name in TITLES if name in parts):
         if name in metrics:
-            progress(METRICS[name], done, len(parts))
+            progress(TITLES[name], done, len(parts))
             found = parts[name](np.random.default_rng([seed, numbers[name]]))
             attempts += [replace(one, score=replace(one.score, metric=name)) for one in found]
     findings.scores.extend(limits.with_bound(attempt) for attempt in _adjusted(attempts))

@@ -1,20 +1,36 @@
-"""What an evaluation writes into a run's directory, and reads from it: scores and the report."""
+"""Evaluations of runs: measures a finished simulation, and writes and reads scores and report in its directory."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import datetime
 import io
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
 
 from fedsynth.data.read import column_names, read_frame
 from fedsynth.errors import FedsynthError
-from fedsynth.evaluation.evaluate import Evaluation
+from fedsynth.evaluation.evaluate import Evaluation, ReportTitle, evaluate
 from fedsynth.evaluation.report import render_report
+from fedsynth.evaluation.score import EvaluationTables
 from fedsynth.evaluation.summary import RunSummary
 from fedsynth.files import load_object, read_text, refuse_format, write_whole
+from fedsynth.privacy.cost import Unit
+from fedsynth.progress import Progress
+from fedsynth.rows import Table, concatenate
 from fedsynth.runs.folder import RunFolder, written_kind
+from fedsynth.runs.job import DEMO_DATA
+
+if TYPE_CHECKING:
+    from fedsynth.runs.run import SimulatedRun
+    from fedsynth.runs.split import Split
 
 SCORES_FORMAT = 1
 
@@ -43,7 +59,7 @@ def read_scores(run: RunFolder) -> Evaluation:
         content = load_object(run.scores_file, "scores of fedsynth")
         refuse_format(content.pop("format", None), SCORES_FORMAT, str(run.scores_file), mend)
         return Evaluation.from_json(content)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FedsynthError(f"{run.scores_file} holds no scores of this version; {mend}") from error
 
 
@@ -73,3 +89,105 @@ def write_report(run: RunFolder, evaluation: Evaluation) -> Path:
     """
     write_whole(run.page, render_report(evaluation, run_summary(run) if run.is_run else None))
     return run.page
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Measuring a run
+
+
+def today() -> str:
+    """Return the date of today in ISO 8601, for the title block of a report."""
+    return datetime.date.today().isoformat()
+
+
+def measure_run(
+    run: RunFolder, progress: Progress, target: str = "", sensitive: str = "", known: tuple[str, ...] = ()
+) -> Evaluation:
+    """Compute all scores of a finished simulated run, by comparing it with the rows that its sites had.
+
+    ``progress(what, done, total)`` is called after each step. ``target`` is the column that classifiers learn to
+    predict (empty: the job's own). For the attack that infers attributes, ``sensitive`` is the column to infer (empty:
+    the target, else the last categorical column) and ``known`` are the columns that the attacker knows (empty: the
+    first four that are neither the sensitive one nor the target). Raises :class:`~fedsynth.errors.FedsynthError` if the
+    data file is missing or has changed, or if real sites held the rows, and :class:`~fedsynth.errors.SchemaError` for
+    an unknown column.
+    """
+    summary = run_summary(run)
+    found = evaluate(
+        _evidence(run.rows(), run.synthetic()),
+        target=target or run.job.target,
+        sensitive=sensitive,
+        known=known,
+        guarantee=summary.guarantee,
+        unit=Unit(**summary.statement["unit"]),
+        neighbours=summary.statement["neighbours"],
+        log_likelihood=run.synthesizer().log_likelihood,
+        progress=progress,
+    )
+    return replace(found, about=ReportTitle(data=data_name(run.job.data), date=today()))
+
+
+def title_of(run: RunFolder) -> ReportTitle:
+    """Return the title block of the scores in a folder; an empty one if there are none that this version can read."""
+    with contextlib.suppress(FileNotFoundError, FedsynthError):
+        return read_scores(run).about
+    return ReportTitle()
+
+
+def data_name(data: str) -> str:
+    """Return what a report calls the data of a job: the name of a file, or of a database's table, never its address.
+
+    ``data`` is the entry of the job: a path, an address ``postgresql://...``, or the demo table's name.
+    """
+    if data == DEMO_DATA:
+        return "the RAND Health Insurance Experiment"
+    if "://" in data:
+        return parse_qs(urlsplit(data).query).get("table", [""])[0]
+    return Path(data).name
+
+
+def _evidence(rows: Split, synthetic: Table) -> EvaluationTables:
+    """Return the rows of a simulation as they are published, beside the published synthetic ones."""
+    schema = rows.schema
+    holdout = None if rows.holdout is None else schema.publish(rows.holdout)
+    return EvaluationTables(schema.publish(concatenate(rows.sites)), synthetic, holdout, agreed=schema)
+
+
+def report_run(folder: Path, progress: Progress) -> tuple[Path, Evaluation]:
+    """Measure a finished simulated run, and write its scores and its report; return the report's path and the scores.
+
+    ``folder`` is the run's; ``progress(what, done, total)`` is called after each step. Raises the errors of
+    :func:`measure_run`.
+    """
+    run = RunFolder(folder)
+    evaluation = measure_run(run, progress)
+    write_scores(run, evaluation)
+    return write_report(run, evaluation), evaluation
+
+
+# The metrics that a simulation computes at once.
+FIRST = ("validity", "workload-error", "likelihood", "learning")
+
+
+def first_look(outcome: SimulatedRun, target: str, progress: Progress) -> Evaluation:
+    """Compute the few scores that `fedsynth simulate` shows at its end, named in :data:`FIRST`.
+
+    ``outcome`` is the simulated run. ``target`` is the column that classifiers learn to predict; without it there is no
+    score of learning. ``progress(what, done, total)`` is called after each step. Raises
+    :class:`~fedsynth.errors.Unsupported` if a score cannot be measured on the run's rows.
+    """
+    rows, likelihood = outcome.rows, outcome.synthesizer.log_likelihood
+    wanted = {
+        "validity": bool(rows.schema.rules or rows.schema.derives),
+        "likelihood": likelihood is not None and rows.holdout is not None,
+        "learning": bool(target),
+    }
+    return evaluate(
+        _evidence(rows, rows.schema.plain().encode(outcome.synthetic)),
+        metrics=[name for name in FIRST if wanted.get(name, True)],
+        target=target,
+        log_likelihood=likelihood,
+        suites=("flaim",),
+        repeats=1,
+        progress=progress,
+    )

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from fedsynth.errors import Unsupported
 from fedsynth.evaluation.persons import count_persons, take_persons
 from fedsynth.persons import UNKNOWN
+from fedsynth.privacy.cost import Number
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 
@@ -25,9 +27,14 @@ _BAND = 1.959964  # 95 % of a normal law
 class Estimate:
     """A figure with its 95 % interval from ``low`` to ``high``, called its band in reports; both are nan if unknown."""
 
-    value: float
-    low: float = math.nan
-    high: float = math.nan
+    value: Number
+    low: Number = math.nan
+    high: Number = math.nan
+
+    def __post_init__(self) -> None:
+        """Read ``null`` in a file as nan."""
+        for name in ("value", "low", "high"):
+            object.__setattr__(self, name, _number(getattr(self, name)))
 
     @classmethod
     def over(cls, draws: Sequence[float]) -> Estimate:
@@ -49,7 +56,7 @@ class Score:
     """One score of a synthetic table, and its ``reference``: the same score of real rows instead of synthetic ones.
 
     - ``family``: "fidelity", "utility" or "privacy"; ``name``: its title; ``metric``: the name by which an evaluation
-      is asked for it (:data:`fedsynth.evaluation.evaluate.METRICS`), "" outside an evaluation.
+      is asked for it (:data:`fedsynth.evaluation.metrics.EVALUATED`), "" outside an evaluation.
     - ``reference_is``: the rows that the reference is computed from, in words; ``best``: the value of a perfect table,
       None if there is none; ``note``: the rows, pairs or marginals that were sampled.
     - ``details``: maps each column, set of columns, value of a column, learner, attacker or rule of the schema (a
@@ -70,48 +77,32 @@ class Score:
     reference_is: str
     best: float | None = None
     note: str = ""
-    details: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    details: Mapping[str, tuple[Number, Number]] = field(default_factory=dict)
     verdict: Verdict = ""
     says: str = ""
     metric: str = ""
-    bound: float = math.nan
-    p_value: float = math.nan
+    bound: Number = math.nan
+    p_value: Number = math.nan
+
+    def __post_init__(self) -> None:
+        """Read ``null`` in a file as nan."""
+        details = {name: (_number(both[0]), _number(both[1])) for name, both in self.details.items()}
+        for name, value in (("details", details), ("bound", _number(self.bound)), ("p_value", _number(self.p_value))):
+            object.__setattr__(self, name, value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the score as JSON values; nan and infinity become None, which :meth:`from_json` reads as nan."""
-        return {
-            **{name: getattr(self, name) for name in ("family", "metric", "name", "reference_is", "best", "note")},
-            **{side: _triple(getattr(self, side)) for side in ("synthetic", "reference")},
-            "details": {name: [_finite(one) for one in both] for name, both in self.details.items()},
-            "verdict": self.verdict,
-            "says": self.says,
-            "bound": _finite(self.bound),
-            "p_value": _finite(self.p_value),
-        }
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Score:
-        """Return the score from the output of :meth:`to_json`."""
-        fields = dict(content)
-        for side in ("synthetic", "reference"):
-            fields[side] = Estimate(*(_number(fields[side][part]) for part in ("value", "low", "high")))
-        fields["details"] = {
-            name: (_number(both[0]), _number(both[1])) for name, both in content.get("details", {}).items()
-        }
-        fields |= {name: _number(fields[name]) for name in ("bound", "p_value")}
-        return cls(**fields)
-
-
-def _triple(one: Estimate) -> dict[str, float | None]:
-    return {"value": _finite(one.value), "low": _finite(one.low), "high": _finite(one.high)}
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
+        """Return the score as JSON values (:func:`to_json`)."""
+        content: dict[str, Any] = to_json(self)
+        return content
 
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def to_json(value: Any) -> Any:
+    """Return what dataclasses of an evaluation hold as JSON values; nan and infinity become None."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=float))
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,8 +283,8 @@ def over_trials(
     return Score(
         family,
         name,
-        Estimate.over([_value(one) for one in sides[0]]),
-        Estimate.over([_value(one) for one in sides[1]]),
+        Estimate.over([value_of(one) for one in sides[0]]),
+        Estimate.over([value_of(one) for one in sides[1]]),
         reference_is,
         best,
         note,
@@ -301,7 +292,8 @@ def over_trials(
     )
 
 
-def _value(measured: Measured) -> float:
+def value_of(measured: Measured) -> float:
+    """Return the one number of what a metric has :data:`Measured`: of details alone, their mean."""
     if isinstance(measured, Summary):
         return measured.value
     return float(np.mean(list(measured.values()))) if isinstance(measured, Mapping) else float(measured)

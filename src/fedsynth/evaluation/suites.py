@@ -1,4 +1,4 @@
-"""Suites of learners, as used in papers: feature encoding, learners and scores.
+"""Suites of learners: feature encoding, learners and scores.
 
 They measure utility: how well learners that were trained on synthetic rows predict a column of real rows.
 """
@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fedsynth.errors import InvalidParameter, Unsupported
-from fedsynth.evaluation.features import Fit, integer_codes, one_hot, quantiles_and_one_hot, standardised
+from fedsynth.errors import InvalidParameter, Unsupported, nearest
+from fedsynth.evaluation.features import Fit, integer_codes, one_hot
+from fedsynth.plugins import named
 
 Learner = Callable[..., Any]  # takes a seed and options by name, returns a scikit-learn estimator
 
@@ -22,7 +23,7 @@ Learner = Callable[..., Any]  # takes a seed and options by name, returns a scik
 class Suite:
     """A suite of learners that measures the utility of synthetic rows: feature encoding, learners and scores.
 
-    - ``name``: its key in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`; ``source``: its origin, and ``features``:
+    - ``name``: what :func:`find_suite` knows it by; ``source``: its origin, and ``features``:
       the encoding of numbers, missing numbers and categories; both in words, for reports.
     - ``fit``: maps a real table and column positions to a function that encodes tables as features, shape
       ``(rows, features)``.
@@ -65,8 +66,12 @@ class Suite:
 # Learners
 
 
-def _sklearn(module: str, name: str, **options: Any) -> Learner:
-    """Return a factory of a scikit-learn estimator; it passes the seed to estimators with a ``random_state``."""
+def sklearn_learner(module: str, name: str, **options: Any) -> Learner:
+    """Return a factory of a scikit-learn estimator; it passes the seed to estimators with a ``random_state``.
+
+    ``module`` is that of ``sklearn``, ``name`` the class and ``options`` its keyword arguments. The factory takes a
+    seed, and keyword arguments that replace ``options``; it raises :class:`Unsupported` without scikit-learn.
+    """
 
     def make(seed: int, **changed: Any) -> Any:
         import importlib
@@ -82,110 +87,70 @@ def _sklearn(module: str, name: str, **options: Any) -> Learner:
     return make
 
 
-def _xgboost(name: str) -> Learner:
-    """Return a factory of an XGBoost estimator; XGBoost is a separate package."""
-
-    def make(seed: int, **changed: Any) -> Any:
-        try:
-            import xgboost
-        except ImportError as error:
-            raise Unsupported("this suite needs XGBoost; pip install xgboost-cpu, or choose another suite") from error
-        return getattr(xgboost, name)(**{"random_state": seed, "n_jobs": 1, **changed})
-
-    return make
-
-
-_FOREST = _sklearn("ensemble", "RandomForestClassifier")
-_BAYES = _sklearn("naive_bayes", "GaussianNB")
-_TREES = _sklearn("ensemble", "RandomForestRegressor")
-
-_ONE_HOT = "numbers standardised (missing: the mean, with an indicator), categories one-hot"
+ONE_HOT = "numbers standardised (missing: the mean, with an indicator), categories one-hot"
 
 # Early stopping is off in the default suite: it holds rows out by class, and fails on a class with one row.
-# HeteroFedSyn tunes its learners for each data set: use :meth:`Suite.tuned`. Its published code renumbers the labels of
-# each split, even for regression. The resulting errors of ranks are not comparable, so they are not offered.
-_ALL = (
-    Suite(
-        "default",
-        "three kinds of learners, fast enough to repeat",
-        _ONE_HOT,
-        one_hot,
-        {
-            "gradient boosting": _sklearn("ensemble", "HistGradientBoostingClassifier", early_stopping=False),
-            "random forest": _sklearn("ensemble", "RandomForestClassifier", min_samples_leaf=2),
-            "logistic regression": _sklearn("linear_model", "LogisticRegression", max_iter=2000),
-        },
-        ("ROC AUC", "macro F1"),
-        {
-            "gradient boosting": _sklearn("ensemble", "HistGradientBoostingRegressor", early_stopping=False),
-            "random forest": _sklearn("ensemble", "RandomForestRegressor", min_samples_leaf=2),
-            "ridge regression": _sklearn("linear_model", "Ridge"),
-        },
-        fixed=frozenset({"gradient boosting", "logistic regression", "ridge regression"}),
-    ),
-    Suite(
-        "flaim",
-        "FLAIM, arXiv 2310.06447",
-        "codes as numbers, missing values included",
-        integer_codes,
-        {"gradient boosting": _sklearn("ensemble", "GradientBoostingClassifier", n_estimators=100, max_depth=4)},
-        ("ROC AUC",),
-        {"gradient boosting": _sklearn("ensemble", "GradientBoostingRegressor", n_estimators=100, max_depth=4)},
-    ),
-    Suite(
-        "thesis",
-        "the FedBN and FedVAE thesis, whose ROC AUC is that of hard labels",
-        "numbers standardised (missing: the mean), codes of categories as numbers",
-        standardised,
-        {
-            "random forest": _FOREST,
-            "naive Bayes": _BAYES,
-            "5 neighbours": _sklearn("neighbors", "KNeighborsClassifier"),
-        },
-        ("ROC AUC", "ROC AUC of hard labels (as published)"),
-        {"random forest": _TREES, "5 neighbours": _sklearn("neighbors", "KNeighborsRegressor")},
-        least_rows=5,
-    ),
-    Suite(
-        "fedtabdiff",
-        "FedTabDiff, arXiv 2401.06263, which reports accuracy only",
-        _ONE_HOT,
-        one_hot,
-        {
-            "random forest": _FOREST,
-            "decision tree": _sklearn("tree", "DecisionTreeClassifier"),
-            "logistic regression": _sklearn("linear_model", "LogisticRegression", max_iter=2000),
-            "AdaBoost": _sklearn("ensemble", "AdaBoostClassifier"),
-            "naive Bayes": _BAYES,
-        },
-        ("accuracy", "macro F1", "ROC AUC"),
-        {
-            "random forest": _TREES,
-            "decision tree": _sklearn("tree", "DecisionTreeRegressor"),
-            "linear regression": _sklearn("linear_model", "LinearRegression"),
-            "AdaBoost": _sklearn("ensemble", "AdaBoostRegressor"),
-        },
-    ),
-    Suite(
-        "heterofedsyn",
-        "HeteroFedSyn and SynMeter, arXiv 2402.06806; not tuned, at most 60 epochs of the MLP (200 in regression)",
-        "numbers mapped to normal scores (missing: 0, with an indicator), categories one-hot",
-        quantiles_and_one_hot,
-        {
-            "random forest": _FOREST,
-            "MLP": _sklearn("neural_network", "MLPClassifier", max_iter=60),
-            "XGBoost": _xgboost("XGBClassifier"),
-        },
-        ("weighted F1",),
-        {
-            "random forest": _TREES,
-            "MLP": _sklearn("neural_network", "MLPRegressor", max_iter=200),
-            "XGBoost": _xgboost("XGBRegressor"),
-        },
-    ),
-)
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        Suite(
+            "default",
+            "three kinds of learners, fast enough to repeat",
+            ONE_HOT,
+            one_hot,
+            {
+                "gradient boosting": sklearn_learner(
+                    "ensemble", "HistGradientBoostingClassifier", early_stopping=False
+                ),
+                "random forest": sklearn_learner("ensemble", "RandomForestClassifier", min_samples_leaf=2),
+                "logistic regression": sklearn_learner("linear_model", "LogisticRegression", max_iter=2000),
+            },
+            ("ROC AUC", "macro F1"),
+            {
+                "gradient boosting": sklearn_learner("ensemble", "HistGradientBoostingRegressor", early_stopping=False),
+                "random forest": sklearn_learner("ensemble", "RandomForestRegressor", min_samples_leaf=2),
+                "ridge regression": sklearn_learner("linear_model", "Ridge"),
+            },
+            fixed=frozenset({"gradient boosting", "logistic regression", "ridge regression"}),
+        ),
+        Suite(
+            "flaim",
+            "FLAIM, arXiv 2310.06447",
+            "codes as numbers, missing values included",
+            integer_codes,
+            {
+                "gradient boosting": sklearn_learner(
+                    "ensemble", "GradientBoostingClassifier", n_estimators=100, max_depth=4
+                )
+            },
+            ("ROC AUC",),
+            {
+                "gradient boosting": sklearn_learner(
+                    "ensemble", "GradientBoostingRegressor", n_estimators=100, max_depth=4
+                )
+            },
+        ),
+    )
+}
+"""The suites of fedsynth itself."""
+_PUBLISHED = {
+    name: f"fedsynth.bench.published.suites:{name.upper()}" for name in ("thesis", "fedtabdiff", "heterofedsyn")
+}
+SUITE_NAMES = (*SUITES, *_PUBLISHED)
+"""The names of all suites: fedsynth's own, then those of publications, which are imported when one is used."""
 
-SUITES: dict[str, Suite] = {suite.name: suite for suite in _ALL}
+
+def find_suite(suite: str | Suite) -> Suite:
+    """Return the suite of learners with this name (a :class:`Suite` is returned as it is).
+
+    Raises :class:`InvalidParameter` for an unknown name.
+    """
+    if isinstance(suite, Suite):
+        return suite
+    if suite not in SUITE_NAMES:
+        raise InvalidParameter(f"--suites {suite}: unknown suite of learners; {nearest(suite, SUITE_NAMES)}")
+    found: Suite = SUITES[suite] if suite in SUITES else named(_PUBLISHED[suite])
+    return found
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsynth.errors import Unsupported, nearest
+from fedsynth.errors import Unsupported
 from fedsynth.evaluation.classifier_scores import auc_one_vs_one, f1
 from fedsynth.evaluation.features import integer_codes, is_numeric
 from fedsynth.evaluation.references import cached
 from fedsynth.evaluation.score import Estimate, Score, Verdict
-from fedsynth.evaluation.suites import SUITES, Suite, quiet
-from fedsynth.federation.federation import Progress, ignore_progress
+from fedsynth.evaluation.suites import SUITES, Suite, find_suite, quiet
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 
 _MAX_ROWS = 50_000
@@ -92,7 +92,7 @@ def utility(
     rows in which a number to predict is missing are left out. The learners to be compared train on equally many rows,
     all synthetic or all real, at most ``max_rows``, drawn ``repeats`` times; ``test`` should not contain rows that a
     learner or the synthesizer was trained on. If all training rows of a learner have the same class, the learner
-    predicts this class. ``suite`` is a set of learners: a name in :data:`SUITES <fedsynth.evaluation.suites.SUITES>`,
+    predicts this class. ``suite`` is a set of learners: a name in :func:`~fedsynth.evaluation.suites.find_suite`,
     or a :class:`~fedsynth.evaluation.suites.Suite`. ``seed`` draws training rows and seeds the learners. ``progress``
     is called with the current task, the number of steps done, and the number of all steps. The intervals show the
     variation over draws of training rows and learners' seeds, but not over test rows.
@@ -103,13 +103,13 @@ def utility(
     worse than the reference's interval; else "review". There is no verdict if the reference's interval reaches the
     floor. Instead of "review" there is none if the half-widths of both intervals, as a root sum of squares, reach the
     second gain. Raises :class:`SchemaError` for an unknown target, and :class:`Unsupported` for a constant target in
-    the test rows, more than 50 classes, no column to learn from, too few rows, an unknown suite, or without a package
-    of the suite: scikit-learn (the extra ``evaluate``) or XGBoost.
+    the test rows, more than 50 classes, no column to learn from, or too few rows, and without a package of the
+    suite: scikit-learn (the extra ``evaluate``) or XGBoost.
     """
     column = real.schema.index(target)
     train_real, train_synthetic, test = (_known(table, column) for table in (real, synthetic, test))
     _refuse_unknown(target, train_real, train_synthetic, test)
-    chosen = _suite(suite)
+    chosen = find_suite(suite)
     job = _task(chosen, column, train_real, test)
     rows = min(len(train_real), len(train_synthetic), max_rows)
     sides = (train_synthetic, train_real)
@@ -122,7 +122,7 @@ def utility(
         return job.scores(name, sides[at].take(drawn[at]), seed + repeat)
 
     def reference(name: str, repeat: int) -> dict[str, float]:
-        if chosen is not SUITES.get(chosen.name):  # a tuned suite has the name of the one that it was made from
+        if not isinstance(suite, str):  # a tuned suite has the name of the one that it was made from
             return learnt(1, name, repeat)
         settings = (chosen.name, name, column, seed, repeat, rows, len(train_synthetic))
         return cached((train_real, test), settings, lambda: learnt(1, name, repeat))
@@ -157,24 +157,16 @@ def scores_by_learner(
     """Return, by score and learner, the score on ``test`` after training once on all of ``train``.
 
     ``target`` names the column to predict; ``suite`` is a set of learners, by its name in
-    :data:`SUITES <fedsynth.evaluation.suites.SUITES>` or as an object. Features are fitted on ``real``, so that
+    :func:`~fedsynth.evaluation.suites.find_suite` or as an object. Features are fitted on ``real``, so that
     encodings do not depend on ``train``. ``seed`` seeds the learners. The result looks like
     ``{"accuracy": {"random forest": 0.8}}``. Raises the errors of :func:`utility`.
     """
     column = real.schema.index(target)
     real, train, test = (_known(table, column) for table in (real, train, test))
     _refuse_unknown(target, real, train, test)
-    job = _task(_suite(suite), column, real, test)
+    job = _task(find_suite(suite), column, real, test)
     found = {learner: job.scores(learner, train, seed) for learner in job.learners}
     return {score: {learner: scores[score] for learner, scores in found.items()} for score in job.floor}
-
-
-def _suite(suite: str | Suite) -> Suite:
-    if isinstance(suite, Suite):
-        return suite
-    if suite not in SUITES:
-        raise Unsupported(f"no suite named {suite!r}; {nearest(suite, SUITES)}")
-    return SUITES[suite]
 
 
 def _task(suite: Suite, column: int, real: Table, test: Table) -> _Classification | _Regression:

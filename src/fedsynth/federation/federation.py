@@ -65,6 +65,7 @@ from fedsynth.privacy.release import (
     sampled_for,
 )
 from fedsynth.privacy.statement import Statement
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import Floats, Integers
 from fedsynth.terms import Terms
@@ -99,16 +100,6 @@ class Sum:
     values: Integers
     std: float
     sites: tuple[str, ...]
-
-
-Progress = Callable[[str, int, int], None]
-
-
-def ignore_progress(what: str, done: int, total: int) -> None:
-    """Show no progress; the default of :attr:`Federation.progress`.
-
-    ``what`` names the task, of which ``done`` steps of ``total`` are complete.
-    """
 
 
 def record_nothing(question: str, release: bytes) -> bytes:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from fedsynth.errors import DataWarning, FedsynthError, SchemaError, Unsupported, listed
-from fedsynth.federation.federation import Federation, Progress, ignore_progress, record_nothing
+from fedsynth.federation.federation import Federation, record_nothing
 from fedsynth.federation.names import check_site_name
 from fedsynth.federation.policy import VERBS, Policy
 from fedsynth.federation.query import AnyQuery
@@ -33,6 +33,7 @@ from fedsynth.persons import identify, keep_rows, keep_sites
 from fedsynth.privacy.book import Book, now
 from fedsynth.privacy.cost import ONE_ROW, Budget, Unit
 from fedsynth.privacy.ledger import Ledger
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.schema.misfits import Misfits, with_lines

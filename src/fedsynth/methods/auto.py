@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsynth.cliques import Clique, Workload, all_marginals, kruskal
-from fedsynth.errors import InvalidParameter, positive, whole
+from fedsynth.errors import positive, whole
 from fedsynth.methods.contrasts import contrasts
 from fedsynth.methods.domain import Domain
 from fedsynth.methods.interactions import clean_slices, measure_interactions
@@ -32,7 +32,7 @@ from fedsynth.methods.measure import (
 )
 from fedsynth.methods.pilot import Pilot, pilot
 from fedsynth.methods.privsyn import pairs_worth_releasing
-from fedsynth.methods.registry import COLUMN, check_column, method
+from fedsynth.methods.registry import COLUMN, method
 from fedsynth.methods.survey import Survey, noise_groups, noise_of, one_way, survey
 from fedsynth.schema.columns import Datetime, Numeric
 
@@ -85,9 +85,8 @@ class Auto:
     Parameters
     ----------
     target
-        Position (from 0, in ``schema.stored``) of the column to be predicted from the others (its name on the command
-        line). ``None``: in round (3), its place is taken by the column, among those with at most 4 values, on which the
-        others depend most.
+        Name of the column to be predicted from the others. ``None``: in round (3), its place is taken by the column,
+        among those with at most 4 values, on which the others depend most.
     workload
         Marginals of interest, as tuples of column positions; ``None``: none. Pairs of columns that lie in one of them,
         and pairs with the target, enter the model right after the spanning tree, before all others.
@@ -107,7 +106,7 @@ class Auto:
         Upper bound on the steps of the fit.
     """
 
-    target: int | None = field(default=None, metadata=COLUMN)
+    target: str | None = field(default=None, metadata=COLUMN)
     workload: Workload | None = None
     survey_share: float | None = None
     pilot_share: float = 0.1
@@ -123,22 +122,18 @@ class Auto:
         check_shares("the last round", survey_share=self.survey_share or FINE, pilot_share=self.pilot_share)
         positive(max_megabytes=self.max_megabytes)
         whole(iterations=self.iterations)
-        check_column(target=self.target)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
 
         The ``info`` of the result has the ``cliques`` of the graphical model (column positions), and of what the
         ``pilot`` consisted ("tables", "contrasts" or "none"); a skipped pilot is logged as a warning. Raises
-        :class:`InvalidParameter` if ``target`` is not a column's position, before anything is spent; otherwise what
+        :class:`SchemaError` if ``target`` names no column, before anything is spent; otherwise what
         :meth:`Method.fit <fedsynth.methods.registry.Method.fit>` lists.
         """
         schema, budget = federation.schema, federation.budget
         pairs = all_marginals(len(schema.stored), 2)
-        if self.target is not None and not 0 <= self.target < len(schema.stored):
-            raise InvalidParameter(
-                f"target = {self.target} is not the position of a column; name the column: --set target=NAME"
-            )
+        self._at(schema)
 
         # 1. Single columns.
         numbers = any(isinstance(column, Numeric | Datetime) for column in schema.stored)
@@ -159,7 +154,7 @@ class Auto:
             how, left = "contrasts", share_left(first, share)
             tied = _tied(schema)
             unknown = [pair for pair in pairs if pair not in tied]
-            seen = contrasts(federation, found, unknown, share, self._purpose(unknown), TARGET)
+            seen = contrasts(federation, found, unknown, share, self._purpose(schema, unknown), TARGET)
             related = [*tied, *seen.clear]
             planned = min(max(len(related), len(schema.stored)), 2 * len(schema.stored))
             domain = self._domain(federation, found, left, planned)
@@ -185,7 +180,7 @@ class Auto:
         measured, split = [], []
         if pairs and asked:
             weights = pair_weights(
-                domain, asked, budget, self._purpose(asked), self.purpose_share, column, again / left
+                domain, asked, budget, self._purpose(schema, asked), self.purpose_share, column, again / left
             )
             released = measure_interactions(federation, domain, asked, left, weights, column)
             margins = margins_of(domain, ones, total)
@@ -228,10 +223,15 @@ class Auto:
         faint = noise / (WEAKEST / 2 * total / 4)
         return faint if federation.budget.pure else faint**2
 
-    def _purpose(self, pairs: Sequence[Clique]) -> list[bool]:
+    def _at(self, schema: Schema) -> int | None:
+        """Return the target's position in ``schema.stored``; ``None`` without one."""
+        return schema.index(self.target) if self.target else None
+
+    def _purpose(self, schema: Schema, pairs: Sequence[Clique]) -> list[bool]:
         """Return, for each pair, whether it has the target or lies in the declared workload."""
+        target = self._at(schema)
         return [
-            len(pair) > 1 and (self.target in pair or any(set(pair) <= set(one) for one in self.workload or ()))
+            len(pair) > 1 and (target in pair or any(set(pair) <= set(one) for one in self.workload or ()))
             for pair in pairs
         ]
 
@@ -247,7 +247,7 @@ class Auto:
             for pair, shape in shapes.items()
         }
         tree, others = kruskal(sorted(look.strengths, key=lambda pair: -look.strengths[pair]))
-        declared = zip(others, self._purpose(others), strict=True)
+        declared = zip(others, self._purpose(domain.schema, others), strict=True)
         wanted = [pair for pair, matters in declared if matters and look.strengths[pair] > 0]
         chosen, model = self._held(domain, tree, wanted, look.strengths), None
         spare = set(look.strengths).difference(chosen)
@@ -276,7 +276,8 @@ class Auto:
         between two columns may differ between its values if all three pairs are chosen; a spanning tree of such pairs
         is returned.
         """
-        few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and self.target in (at, None)]
+        target = self._at(domain.schema)
+        few = [at for at, cells in enumerate(domain.held) if len(cells.groups) <= FEW and target in (at, None)]
         if not few:
             return 0, []
         column = max(few, key=lambda at: sum(strengths[pair] for pair in chosen if at in pair))
@@ -296,7 +297,7 @@ class Auto:
         Declared pairs come first. Among them, and among the rest, pairs that are strong for the size of their tables
         come first: one pair of numeric columns may take as much memory as ten pairs of categorical ones.
         """
-        purpose = dict(zip(others, self._purpose(others), strict=True))
+        purpose = dict(zip(others, self._purpose(domain.schema, others), strict=True))
         worth = {pair: strengths[pair] / math.prod(domain.shape(pair)) ** SIZE for pair in others}
         ranked = sorted(others, key=lambda pair: (not purpose[pair], -worth[pair]))
         return select_fitting(domain.sizes, tree, ranked, self.max_megabytes, domain.zeros)

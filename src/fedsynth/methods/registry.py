@@ -13,15 +13,13 @@ import dataclasses
 import pkgutil
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from fedsynth.errors import InvalidParameter, Unsupported, listed, nearest
 from fedsynth.plugins import installed, load, named
-from fedsynth.schema.bins import MOST_COLUMNS
 
 if TYPE_CHECKING:
     from fedsynth.federation.federation import Federation
@@ -138,7 +136,8 @@ def method(
 ) -> Callable[[type[_Kind]], type[_Kind]]:
     """Register a frozen dataclass with a ``fit`` method as the synthesis method ``name``; used as a class decorator.
 
-    The class is returned unchanged. A class outside fedsynth also needs an entry point of the group
+    The class is returned; the synthesizers that its ``fit`` makes get the run's privacy statement and the summary of
+    its ledger (:func:`stated`). A class outside fedsynth also needs an entry point of the group
     ``fedsynth.methods`` to be found by its name; without one it is named as ``package.module:Class``.
 
     Parameters
@@ -174,12 +173,24 @@ def method(
     """
 
     def declare(kind: type[_Kind]) -> type[_Kind]:
+        fit = kind.fit
+
+        @wraps(fit)
+        def fit_and_state(self: _Kind, federation: Federation) -> Synthesizer:
+            return stated(fit(self, federation), federation)
+
+        kind.fit = fit_and_state  # type: ignore[method-assign, assignment]
         _DECLARED[kind] = Registration(
             name, kind, needs_vault, needs_scores, adaptive, private, trains, queries, exempt or {}, order, apportions
         )
         return kind
 
     return declare
+
+
+def stated(synthesizer: Synthesizer, federation: Federation) -> Synthesizer:
+    """Return a fitted synthesizer with the privacy statement of its federation's run and the summary of its ledger."""
+    return dataclasses.replace(synthesizer, statement=federation.statement, releases=federation.ledger.summary())
 
 
 @cache
@@ -249,34 +260,25 @@ def declared(kind: Any, name: str) -> Registration:
 
 _OBJECTS = "fedsynth.objects"
 COLUMN: Mapping[str, Any] = {"fedsynth.column": True}
-"""Metadata of a field that holds the position of a column; its written form is the column's name."""
+"""Metadata of a field that holds the name of a column, which is checked as soon as there is a schema."""
 
 
-def check_column(**columns: int | None) -> None:
-    """Raise :class:`InvalidParameter` unless every option is a column's position, or -1 or ``None`` for no column.
+def category(schema: Schema, target: str) -> int:
+    """Return the position in ``schema.stored`` of the categorical column ``target``; -1 for "", which is none.
 
-    Classes of methods' options call it. Whether a schema has a column there is only known when the method is fitted.
-    Each keyword is an option's name, as the message gives it.
+    Methods call it before they ask a question. Raises :class:`SchemaError` for an unknown column, and
+    :class:`InvalidParameter` for one of numbers or times.
     """
-    for name, at in columns.items():
-        if at is not None and not (isinstance(at, Integral) and -1 <= at < MOST_COLUMNS):
-            raise InvalidParameter(f"{name} = {at} is not the position of a column; name the column: --set {name}=NAME")
-
-
-def require_category(schema: Schema, target: int) -> None:
-    """Raise :class:`InvalidParameter` unless the option ``target`` is a categorical column's position in ``schema``.
-
-    -1 stands for no target. Methods call it before they ask a question.
-    """
-    columns = schema.stored
-    there = 0 <= target < len(columns)
-    if target == -1 or (there and not columns[target].is_number):
-        return
-    wrong = f"column {columns[target].name!r} is a number" if there else f"no column is at position {target}"
-    categories = [column.name for column in columns if not column.is_number]
-    raise InvalidParameter(
-        f"{wrong}, and the target must be a categorical column: {listed(categories)}, or leave --set target=... out"
-    )
+    if not target:
+        return -1
+    at = schema.index(target)
+    if schema.stored[at].is_number:
+        categories = [column.name for column in schema.stored if not column.is_number]
+        raise InvalidParameter(
+            f"column {target!r} is a number, and the target must be a categorical column: {listed(categories)}, or "
+            "leave --set target=... out"
+        )
+    return at
 
 
 COHORT_RATE: Mapping[str, Any] = {"fedsynth.cohort_rate": True}
@@ -297,10 +299,9 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
 
     ``method`` is the method's name, for messages. ``options`` maps names to values as read from a command line or a
     file: columns and objects are written by name (``target=income``, ``generator=pgm``), ``none`` is ``None`` where the
-    option allows it (unless it names a column), and numbers and true or false stand for themselves. ``schema`` turns
-    names of columns into positions; without one, options that name a column are left out. Raises :class:`Unsupported`
-    for an unknown option, :class:`InvalidParameter` for an invalid value, and :class:`SchemaError` for an unknown
-    column.
+    option allows it (unless it names a column), and numbers, text and true or false stand for themselves. Raises
+    :class:`Unsupported` for an unknown option, :class:`InvalidParameter` for an invalid value, and, if there is a
+    ``schema``, :class:`SchemaError` for an unknown column.
     """
     known = options_of(kind)
     if unknown := sorted(set(options) - set(known)):
@@ -317,11 +318,10 @@ def read_options(method: str, kind: Any, options: Mapping[str, Any], schema: Sch
             found[name] = objects[value]()
         elif value == "none" and "None" in _types(fields[name]) and not called_none:
             found[name] = None
-        elif column and isinstance(value, str):
-            if schema is not None:
-                found[name] = schema.index(value)
         else:
             found[name] = _of_type(fields[name], value)
+            if column and value and schema is not None:
+                schema.index(value)
     return found
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from fedsynth.cliques import Clique
 from fedsynth.federation.query import Counts
 from fedsynth.methods.measure import check_shares, share_left, shares
-from fedsynth.methods.registry import COLUMN, check_column, method, require_category
+from fedsynth.methods.registry import COLUMN, category, method
 from fedsynth.methods.survey import survey
 from fedsynth.methods.tda_sums import GRAIN, Encoding, ProductSums
 from fedsynth.schema import Categorical, Schema
@@ -58,19 +58,18 @@ class FedTDA:
         in the column's noisy 2-way tables with the other categorical columns. Nothing is spent without such a column,
         or without another categorical one.
     target
-        Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the other
-        columns' values are ordered; -1: by those of all.
+        Name of a categorical column (the label) by whose tables alone the other columns' values are ordered; "": by
+        those of all.
     """
 
     survey_share: float = 0.3
     order_share: float = 0.1
-    target: int = field(default=-1, metadata=COLUMN)
+    target: str = field(default="", metadata=COLUMN)
 
     def __post_init__(self) -> None:
         """Reject invalid options."""
         shares(survey_share=self.survey_share, order_share=self.order_share)
         check_shares("the products", survey_share=self.survey_share, order_share=self.order_share)
-        check_column(target=self.target)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Spend the budget of ``federation`` at its sites and return the fitted generator of synthetic rows.
@@ -84,7 +83,7 @@ class FedTDA:
         from fedsynth.models.synthesizer import Synthesizer
 
         schema = federation.schema
-        pairs = nominal_pairs(schema, self.target)
+        pairs = nominal_pairs(schema, category(schema, self.target))
 
         # Adaptive bins of each column. A single column needs nothing else.
         survey_share = self.survey_share if len(schema.stored) > 1 else 1.0
@@ -117,9 +116,8 @@ def nominal_pairs(schema: Schema, target: int) -> list[Clique]:
 
     Unordered means categorical, not declared ordered, and with more than two values (missing ones count as one).
     ``target`` is the position of the one column that others are paired with, or -1: each unordered column is paired
-    with all. Raises :class:`InvalidParameter` for a target that is not a categorical column.
+    with all.
     """
-    require_category(schema, target)
     categories = [at for at, column in enumerate(schema.stored) if not column.is_number]
     nominal = {at for at in categories if _is_nominal(schema, at)}
     partners = categories if target == -1 else [target]

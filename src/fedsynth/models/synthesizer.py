@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -35,6 +36,9 @@ from fedsynth.models.mrf import MarkovRandomField
 from fedsynth.models.ranked import RankedGroups
 from fedsynth.models.saved import DrawnColumn, read_head
 from fedsynth.plugins import named
+from fedsynth.privacy.cost import to_json
+from fedsynth.privacy.ledger import RELEASES_HEAD, Releases
+from fedsynth.privacy.statement import SavedStatement, Statement
 from fedsynth.rows import Table, concatenate
 from fedsynth.schema import Schema
 from fedsynth.schema.bins import bin_of
@@ -184,32 +188,62 @@ def own_bins(schema: Schema) -> tuple[Bins, ...]:
     return tuple(Bins() for _ in schema.stored)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Synthesizer:
     """A fitted generator of synthetic rows; every method's ``fit`` returns one, and :func:`load` reads a saved one.
 
     ``model`` draws codes, ``axes`` (one for each column of ``schema.stored``, the columns as sites encode them) convert
     them to values, and the public ``schema`` turns these into the published table. ``info`` holds JSON values about the
-    fit, such as the method and its measurements.
+    fit, such as the method and its measurements. ``statement`` is the privacy statement of the run that fitted it, and
+    ``releases`` summarises its ledger, one line for each kind of release; both are in the file as well, where nobody
+    signs them. They are ``None`` and empty for a model that no federation was asked for.
     """
 
     schema: Schema
     axes: tuple[ModelAxis, ...]
     model: Model
     info: Mapping[str, Any] = field(default_factory=dict)
+    statement: Statement | None = None
+    releases: tuple[Releases, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the synthesizer in a line: columns, records, guarantee."""
+        guarantee = "without a privacy statement" if self.statement is None else self.statement.headline
+        method = "".join(filter(str.isprintable, str(self.info.get("method", self.model.kind))))[:60]
+        return f"<Synthesizer: {method}, {len(self.schema.names)} columns, {self._records} records, {guarantee}>"
+
+    @property
+    def _records(self) -> str:
+        return f"about {self.model.total:,.0f}"
+
+    def __str__(self) -> str:
+        """Return what it is, its privacy statement, and the table of the releases that it was fitted to."""
+        parts = [repr(self)[1:-1]]
+        if self.statement is not None:
+            parts.append(self.statement.text)
+        if self.releases:
+            parts.append("\n".join([RELEASES_HEAD, *map(str, self.releases)]))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        head, *rest = str(self).split("\n\n")
+        said = f"<p>{escape(self.statement.text)}</p>" if self.statement is not None else ""
+        table = f"<pre>{escape(rest[-1])}</pre>" if self.releases else ""
+        return f"<p><strong>{escape(head)}</strong></p>{said}{table}"
 
     def sample(
         self,
         rows: int | None = None,
         rng: np.random.Generator | int | None = None,
-        conditions: Mapping[str, Any] | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> pd.DataFrame:
         """Return ``rows`` synthetic rows as a data frame (default: as many as the estimated number of records).
 
         ``rng`` is a generator, a seed, or ``None`` for fresh entropy. Numbers have the resolution of the model's axes,
         which may be finer than the schema's bins. Sampling costs no privacy budget.
 
-        ``conditions`` are requirements on all rows, by column: a category's value; a number or time, or an interval
+        ``where`` holds conditions on all rows, by column: a category's value; a number or time, or an interval
         ``(low, high)`` of these (ends included); ``None`` for a missing value. Rows are drawn from the model's
         conditional distribution, directly if the model can, and by rejection sampling otherwise. Raises
         :class:`SchemaError` for unknown columns or values, and :class:`InvalidParameter` for fewer than one row, and
@@ -223,14 +257,14 @@ class Synthesizer:
         draws, which are kept if there are no conditions.
         """
         generator = np.random.default_rng(rng)
-        drawn = self._drawn(rows, generator, conditions)
+        drawn = self._drawn(rows, generator, where)
         return self._frame(drawn.table, drawn.redrawn, generator)
 
     def sample_table(
         self,
         rows: int | None = None,
         rng: np.random.Generator | int | None = None,
-        conditions: Mapping[str, Any] | None = None,
+        where: Mapping[str, Any] | None = None,
     ) -> Table:
         """Return synthetic rows as integer codes of the columns as sites encode them, for metrics on codes.
 
@@ -238,13 +272,13 @@ class Synthesizer:
         those of :meth:`sample`. The table also holds the numbers of columns whose axes draw numbers instead of the
         schema's bins and, if the schema derives columns, of all numeric and datetime columns.
         """
-        return self._drawn(rows, np.random.default_rng(rng), conditions).table
+        return self._drawn(rows, np.random.default_rng(rng), where).table
 
-    def _drawn(self, rows: int | None, generator: np.random.Generator, conditions: Mapping[str, Any] | None) -> _Drawn:
+    def _drawn(self, rows: int | None, generator: np.random.Generator, where: Mapping[str, Any] | None) -> _Drawn:
         count = self._count(rows)
-        given = self._given(read_conditions(self.schema, conditions or {}))
+        given = self._given(read_conditions(self.schema, where or {}))
         if given is None:
-            shown = ", ".join(f"{name} = {value!r}" for name, value in (conditions or {}).items())
+            shown = ", ".join(f"{name} = {value!r}" for name, value in (where or {}).items())
             raise InvalidParameter(
                 f"the model has no rows with {shown}; drop a condition or widen an interval (a single real number has "
                 "probability zero: give an interval around it)"
@@ -307,6 +341,8 @@ class Synthesizer:
             "kind": self.model.kind,
             "model": meta,
             "axes": [axis.kind for axis in self.axes],
+            "statement": None if self.statement is None else to_json(self.statement.saved()),
+            "releases": to_json(self.releases),
         }
         held = {f"model.{name}": array for name, array in arrays.items()}
         for at, axis in enumerate(self.axes):
@@ -445,6 +481,8 @@ class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str
     model: dict[str, Any]
     axes: tuple[str, ...]
+    statement: SavedStatement | None
+    releases: tuple[Releases, ...]
 
 
 def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
@@ -460,4 +498,5 @@ def _restored(head: _Head, arrays: Mapping[str, NDArray[Any]]) -> Synthesizer:
     axes = tuple(named(AXES[kind]).from_arrays(parts.get(f"axis{at}", {})) for at, kind in enumerate(head.axes))
     for column, axis, drawn in zip(schema.stored, axes, model.drawn_columns, strict=True):
         axis.check(column, drawn)
-    return Synthesizer(schema, axes, model, head.info)
+    statement = None if head.statement is None else head.statement.statement(schema)
+    return Synthesizer(schema, axes, model, head.info, statement, head.releases)

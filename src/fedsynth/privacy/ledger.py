@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -21,6 +21,8 @@ from fedsynth.privacy.cost import Budget, Cost, Number, to_json
 from fedsynth.privacy.release import Exact, Release, kind_of
 
 FORMAT = 1  # format number of ledger.json
+_Name = Annotated[str, msgspec.Meta(max_length=200, pattern="^[ -~]*\\Z")]  # printable: files are shown in terminals
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**60)]
 
 
 class Turn(msgspec.Struct):
@@ -90,6 +92,47 @@ class Entry(msgspec.Struct, frozen=True):
     def exact(self) -> bool:
         """Whether some part of the release has no noise, so that no finite cost covers it."""
         return isinstance(self.release, Exact) or math.isinf(self.cost.rho)
+
+
+class Releases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All releases of one kind in a run: one line of a ledger's summary.
+
+    * ``query``: verb and kind of what was asked, such as "sum counts"; ``release``: the kind of noise, such as
+      "gaussian"; ``paid_by``: the deposit that was charged for them, if they are from a vault.
+    * ``times``: how many there were; ``sites``: how many sites were asked; ``cells``: numbers in all answers together.
+    * ``least_std``, ``largest_std``: standard deviations of the noise in a cell; NaN if undefined.
+    * ``share``: their part of the budget at the site that they charge most; NaN without noise or without a limit.
+    """
+
+    query: _Name
+    release: _Name
+    times: _Count
+    sites: _Count
+    cells: _Count
+    least_std: Number = math.nan
+    largest_std: Number = math.nan
+    share: Number = math.nan
+    paid_by: _Name = ""
+
+    def __post_init__(self) -> None:
+        """Read ``null`` in a file as NaN."""
+        for name in ("least_std", "largest_std", "share"):
+            if getattr(self, name) is None:
+                msgspec.structs.force_setattr(self, name, math.nan)
+
+    def __str__(self) -> str:
+        """Return the line of a table whose head is :data:`RELEASES_HEAD`."""
+        std = "-" if math.isnan(self.least_std) else f"{self.least_std:.4g}"
+        if self.least_std < self.largest_std:
+            std = f"{self.least_std:.3g}-{self.largest_std:.3g}"
+        cost = f"paid by {self.paid_by}" if self.paid_by else "-" if math.isnan(self.share) else f"{self.share:.2%}"
+        return f"{self.query:28} {self.release:12} {self.times:6d} {self.sites:6d} {self.cells:10d} {std:>10} {cost:>8}"
+
+
+RELEASES_HEAD = (
+    f"{'question':28} {'release':12} {'times':>6} {'sites':>6} {'cells':>10} {'noise std':>10} {'budget':>8}"
+)
+"""The head of a table of :class:`Releases`."""
 
 
 @dataclass
@@ -219,10 +262,7 @@ class Ledger:
 
     def __str__(self) -> str:
         """Return a table of the releases, one line per kind, with their total cost."""
-        lines = [
-            f"{'question':28} {'release':12} {'times':>6} {'sites':>6} {'cells':>10} {'noise std':>10} {'budget':>8}"
-        ]
-        lines += [self._line(entries) for entries in _grouped(self.entries)]
+        lines = [RELEASES_HEAD, *map(str, self.summary())]
         if self.exact_releases:
             lines.append(f"NOT PRIVATE: no noise in {self.exact_releases} of {len(self.entries)} releases")
         elif self.budget.exact:
@@ -235,25 +275,32 @@ class Ledger:
             )
         return "\n".join(lines)
 
-    def _line(self, entries: Sequence[Entry]) -> str:
-        first = entries[0]
+    def summary(self) -> tuple[Releases, ...]:
+        """Return the releases, those of one kind together, in order of the first of each."""
+        groups: dict[tuple[str, str, str], list[Entry]] = {}
+        for entry in self.entries:
+            kind = (f"{entry.verb} {entry.kind}", kind_of(entry.release), entry.paid_by)
+            groups.setdefault(kind, []).append(entry)
+        return tuple(self._together(*kind, entries) for kind, entries in groups.items())
+
+    def _together(self, query: str, release: str, paid_by: str, entries: Sequence[Entry]) -> Releases:
         shares: dict[str, float] = {}
         for entry in entries:
+            share = self.budget.share_of(entry.cost)
             for site in entry.sites:
-                shares[site] = shares.get(site, 0.0) + self.budget.share_of(entry.cost)
-        deviations = sorted({entry.std for entry in entries if not math.isnan(entry.std)})
-        std = "-" if not deviations else f"{deviations[0]:.4g}"
-        if len(deviations) > 1:
-            std = f"{deviations[0]:.3g}-{deviations[-1]:.3g}"
-        if first.paid_by:
-            cost = f"paid by {first.paid_by}"
-        elif first.exact or self.budget.exact:
-            cost = "-"
-        else:
-            cost = f"{max(shares.values(), default=0.0):.2%}"
-        return (
-            f"{first.verb + ' ' + first.kind:28} {kind_of(first.release):12} {len(entries):6d} {len(shares):6d} "
-            f"{sum(entry.cells for entry in entries):10d} {std:>10} {cost:>8}"
+                shares[site] = shares.get(site, 0.0) + share
+        stds = [entry.std for entry in entries if not math.isnan(entry.std)]
+        counted = not (paid_by or entries[0].exact or self.budget.exact)
+        return Releases(
+            query,
+            release,
+            len(entries),
+            len(shares),
+            sum(entry.cells for entry in entries),
+            min(stds, default=math.nan),
+            max(stds, default=math.nan),
+            max(shares.values(), default=0.0) if counted else math.nan,
+            paid_by,
         )
 
 
@@ -300,10 +347,3 @@ class LedgerFile(msgspec.Struct, frozen=True):
     def budget(self) -> Budget:
         """The budget of the run."""
         return Budget.none() if self.limit.epsilon is None else Budget(self.limit.epsilon, self.limit.delta)
-
-
-def _grouped(entries: Sequence[Entry]) -> Iterable[list[Entry]]:
-    groups: dict[tuple[str, str, str, str], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.verb, entry.kind, kind_of(entry.release), entry.paid_by), []).append(entry)
-    return groups.values()

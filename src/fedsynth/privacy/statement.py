@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
 
 from fedsynth.errors import InvalidParameter
-from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, epsilon_of, group_epsilon, to_json
+from fedsynth.privacy.cost import ONE_ROW, Budget, Cost, Unit, epsilon_of, group_epsilon, to_json
+from fedsynth.schema import Schema
 from fedsynth.terms import Terms
 
 Basis = Literal["proved", "computational", "tested", "assumed"]
@@ -24,6 +27,7 @@ premise is tested, not proved. "assumed": a premise that is not checked, or does
 _STRENGTH: tuple[Basis, ...] = get_args(Basis)
 
 LARGEST_USUAL_EPSILON = 20.0
+_Printable = Annotated[str, msgspec.Meta(max_length=2000, pattern="^[ -~]*\\Z")]
 
 _AGAINST: dict[str, tuple[str, Basis]] = {
     "trusted": ("everyone but the server, which sees the exact counts of every site", "proved"),
@@ -44,6 +48,35 @@ _FACTS = (
     *("assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180"),
 )
 """The fields of a statement that are written to files, beside its terms."""
+
+
+class SavedStatement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A :class:`Statement` in a file, beside the schema of its terms; an epsilon of ``None`` is no limit."""
+
+    epsilon: float | None
+    delta: float
+    trust: _Printable
+    trust_options: dict[str, int | float]
+    unit: Unit
+    public_sizes: bool
+    spent: Cost
+    exact_releases: int
+    assumption: _Printable
+    seeded: bool
+    looks_at_other_rows: bool
+    exact: float | None
+    sampled: bool
+    rfc4180: bool
+
+    def statement(self, schema: Schema) -> Statement:
+        """Return the statement under a schema; raises :class:`InvalidParameter` for one that contradicts itself."""
+        budget = Budget.none() if self.epsilon is None else Budget(self.epsilon, self.delta)
+        facts = {name: getattr(self, name) for name in _SAVED}
+        terms = Terms(schema, budget, self.trust, self.trust_options, self.unit, self.public_sizes)
+        return Statement(terms, **facts)
+
+
+_SAVED = ("spent", "exact_releases", "assumption", "seeded", "looks_at_other_rows", "exact", "sampled", "rfc4180")
 
 
 @dataclass(frozen=True)
@@ -130,7 +163,7 @@ class Statement:
         """What the guarantee does not cover, each as the end of a headline."""
         gaps = {
             "with noise from a seed": self.seeded,
-            "with a schema drafted from the rows": self.terms.schema.draft,
+            "with a schema drafted from the rows": self.terms.schema.drafted,
             "with a split over sites that looks at other rows": self.looks_at_other_rows,
         }
         return [gap for gap, there in gaps.items() if there]
@@ -195,7 +228,7 @@ class Statement:
                 "The noise comes from a seed: a reader who knows the seed can remove it. Use such runs as simulations "
                 "only."
             )
-        if self.terms.schema.draft:
+        if self.terms.schema.drafted:
             found.append(
                 "Categories and bounds in the schema were drafted from the rows and are not covered: review the schema "
                 "and delete `draft = true` once everything in it is public."
@@ -299,9 +332,19 @@ class Statement:
         """Return the statement's data and texts as JSON values by name; infinite numbers are ``None``."""
         terms = self.terms
         agreed = {name: getattr(terms, name) for name in ("unit", "neighbours", "trust", "public_sizes")}
-        agreed |= {"limit": terms.budget, "schema_draft": terms.schema.draft}
+        agreed |= {"limit": terms.budget, "schema_draft": terms.schema.drafted}
         content: dict[str, Any] = to_json({name: getattr(self, name) for name in _FACTS} | agreed)
         return content
+
+    def saved(self) -> SavedStatement:
+        """Return the statement without its schema, for a file that has the schema beside it."""
+        limit, terms = self.limit, self.terms
+        facts = {name: getattr(self, name) for name in _SAVED}
+        agreed = {name: getattr(terms, name) for name in ("trust", "unit", "public_sizes")}
+        epsilon = None if limit.exact else limit.epsilon
+        return SavedStatement(
+            epsilon=epsilon, delta=limit.delta, trust_options=dict(terms.trust_options), **agreed, **facts
+        )
 
     def __str__(self) -> str:
         """Return the full statement."""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedsynth.errors import DataWarning, InvalidParameter, Unsupported
 from fedsynth.federation.agreement import Agreement, PlannedQuestion
-from fedsynth.federation.federation import Federation, Progress, ignore_progress
+from fedsynth.federation.federation import Federation
 from fedsynth.federation.policy_file import trust_named
 from fedsynth.federation.query import TABLE_KINDS, AnyQuery, Extent
 from fedsynth.federation.resolution import NoiseRecord, Resolution, resolution, say_nothing
@@ -35,6 +35,7 @@ from fedsynth.federation.trust import Traffic
 from fedsynth.privacy.cost import Budget
 from fedsynth.privacy.ledger import Entry, Ledger
 from fedsynth.privacy.release import SMALLEST_MULTIPLIER, SampledGaussian, kind_of
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table
 from fedsynth.schema import Schema
 from fedsynth.terms import Terms

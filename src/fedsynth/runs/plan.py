@@ -15,22 +15,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedsynth.cliques import random_workload
 from fedsynth.data.partition import Partition, SynthFS, parse_partition, split
 from fedsynth.errors import FedsynthError, InvalidParameter, Unsupported
-from fedsynth.federation.federation import Progress, ignore_progress
 from fedsynth.federation.resolution import Resolution, resolution
 from fedsynth.methods import Method
 from fedsynth.methods.registry import declared
 from fedsynth.privacy.cost import Budget, epsilon_of
 from fedsynth.privacy.ledger import Ledger
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.rows import Table, workload_error
 from fedsynth.runs.dry_run import MARGIN, ForecastRange, dry_run, likely_rows
 from fedsynth.terms import Terms
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Share of each column's variance explained by hidden factors in a random table; most real tables resemble the first.
 SHAPES: Mapping[str, tuple[float, float]] = {"typical": (0.0, 0.6), "strong": (0.6, 0.98), "independent": (0.0, 0.0)}
@@ -159,6 +162,34 @@ class AdviceTable:
     tables: int
     complete: bool
     methods: tuple[Advice, ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The advice as a data frame: a row a method, with its typical errors and their ranges, and its verdict."""
+        import pandas as pd
+
+        def figures(of: ForecastRange | None, title: str) -> dict[str, float]:
+            low, typical, high = (math.nan,) * 3 if of is None else (of.low, of.typical, of.high)
+            return {title: typical, f"{title}, least": low, f"{title}, most": high}
+
+        lines = [
+            {
+                "method": one.method,
+                **figures(one.one_way, "1-way error"),
+                **figures(one.two_way, "2-way error"),
+                "smallest cell": (one.resolution and (one.resolution.crossing or one.resolution.value)) or math.nan,
+                "verdict": one.verdict,
+            }
+            for one in self.methods
+        ]
+        return pd.DataFrame(lines)
+
+    def __str__(self) -> str:
+        """Return the frame as text."""
+        return str(self.frame.to_string(index=False))
+
+    def _repr_html_(self) -> str:
+        return str(self.frame.to_html(index=False))
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as JSON values: the fields by name, nested like the classes."""

@@ -20,16 +20,18 @@ import pandas as pd
 
 from fedsynth.errors import FedsynthError, Unsupported
 from fedsynth.federation.agreement import Agreement
-from fedsynth.federation.federation import Federation, Progress, ignore_progress
+from fedsynth.federation.federation import Federation
 from fedsynth.federation.resolution import NoiseRecord, SmallGroups, resolution, say_nothing, small_groups
 from fedsynth.federation.simulate import federate, secret_file
 from fedsynth.federation.transport import Recorded, Transport
 from fedsynth.federation.trust import roster_digest
 from fedsynth.files import sync
 from fedsynth.methods import Method, find_method
+from fedsynth.methods.registry import stated
 from fedsynth.models.synthesizer import Synthesizer
 from fedsynth.privacy.ledger import Ledger
 from fedsynth.privacy.statement import Statement
+from fedsynth.progress import Progress, ignore_progress
 from fedsynth.runs.dry_run import dealt, dry_run, steep_rows
 from fedsynth.runs.ending import note_end, tell_ends
 from fedsynth.runs.folder import new_folder, refuse_existing
@@ -261,7 +263,8 @@ def with_hidden_groups(
     total = synthesizer.model.total
     drawn = synthesizer.sample_table(min(max(1, round(total)), _DRAWN), federation.rng)
     hidden = small_groups(federation, drawn, total, target)
-    return replace(synthesizer, info={**synthesizer.info, "resolution": msgspec.to_builtins(hidden)}), hidden
+    info = {**synthesizer.info, "resolution": msgspec.to_builtins(hidden)}
+    return replace(stated(synthesizer, federation), info=info), hidden
 
 
 def _fitted(job: Job, method: Method, federation: Federation, out: Path) -> RunResult:

@@ -20,6 +20,7 @@ from fedsynth.data.read import PersonLimit, read_fitting, read_frame
 from fedsynth.data.sources import open_source
 from fedsynth.datasets import rand_hie, rand_hie_schema
 from fedsynth.errors import Unsupported
+from fedsynth.files import Records
 from fedsynth.rows import Table, concatenate
 from fedsynth.runs.job import DEMO_DATA, Job
 from fedsynth.schema import Schema
@@ -61,17 +62,12 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
         return _generated_rows(job, np.random.default_rng(split_seed))
     if not job.data:
         raise Unsupported("no table given; pass --data FILE.csv, FILE.parquet or postgresql://...?table=NAME")
-    if job.data == DEMO_DATA:
-        if job.person or job.records:
-            raise Unsupported(
-                "the demo table is no CSV file and has no column of persons; leave --records and --person out"
-            )
-        schema = rand_hie_schema()
-        table = schema.encode(rand_hie())
-    else:
-        source = open_source(job.data, records=job.records)
-        schema = Schema.load(Path(job.schema)) if job.schema else draft_schema(read_frame(source)).schema
-        table = read_fitting(source, schema, persons=_persons(job, split_seed))
+    if job.data == DEMO_DATA and (job.person or job.records):
+        raise Unsupported(
+            "the demo table is no CSV file and has no column of persons; leave --records and --person out"
+        )
+    table = read_rows(job.data, Path(job.schema) if job.schema else None, job.records, _persons(job, split_seed))
+    schema = table.schema
     if job.target:
         schema.plain().index(job.target)
     if table.rows_read < job.sites:  # with those left out, which a public number of rows counts, too
@@ -82,6 +78,25 @@ def load_rows(job: Job, split_seed: int, key: bytes) -> Split:
     sites, holdout = _divided(table, job, how, split_seed, key)
     looks = looks_at_other_rows(how, public_sizes=job.public_sizes)
     return Split(schema, tuple(sites), holdout, _digest(table), table.left_out, looks)
+
+
+def read_rows(
+    data: str, schema: Path | None = None, records: Records | None = None, persons: PersonLimit | None = None
+) -> Table:
+    """Return the rows of a table that fit its schema; the log says which do not.
+
+    ``data`` is a file, a database's address, or ``demo:rand-hie`` for the demo's table, which has a schema of its own;
+    ``schema`` is a schema file, without which one is drafted, ``records`` the kind of a CSV file, and ``persons`` the
+    limit on a person's rows. Raises :class:`~fedsynth.errors.Unsupported` for ``records`` of the demo's table, and the
+    errors of :func:`~fedsynth.data.read.read_fitting`.
+    """
+    if data == DEMO_DATA:
+        if records:
+            raise Unsupported("--records is the kind of a CSV file, and the demo table is none; leave it out")
+        return rand_hie_schema().encode(rand_hie())
+    source = open_source(data, records=records)
+    agreed = Schema.load(schema) if schema else draft_schema(read_frame(source)).schema
+    return read_fitting(source, agreed, persons=persons)
 
 
 def _divided(table: Table, job: Job, how: Partition, split_seed: int, key: bytes) -> tuple[list[Table], Table | None]:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ import numpy as np
 import tomli_w
 from numpy.typing import NDArray
 
-from fedsynth.errors import FedsynthError, SchemaError, nearest
+from fedsynth.errors import DataWarning, FedsynthError, SchemaError, nearest
 from fedsynth.files import parse_toml, read_text, write_whole
+from fedsynth.plugins import named
 from fedsynth.schema.bins import MOST_COLUMNS
 from fedsynth.schema.canonical import canonical_text, canonical_texts
 from fedsynth.schema.columns import (
@@ -38,7 +40,7 @@ from fedsynth.schema.columns import (
 )
 from fedsynth.schema.derive import ColumnLink, Rule, check_computed, computed_form, forbidden_cells, links_of
 from fedsynth.schema.forms import Computed, Identifier, Stored
-from fedsynth.schema.misfits import Misfits, with_examples
+from fedsynth.schema.misfits import Misfits, with_examples, with_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,16 +69,16 @@ class Schema:
     text. ``rules`` are combinations of values that no row has.
 
     Two schemas with equal :attr:`digest` encode every table in the same way; the digest is part of every request. It
-    covers neither rules nor columns that sites are not queried about. ``draft`` marks a schema whose bounds and lists
-    come from rows (:func:`fedsynth.data.draft.draft_schema`), so that publishing them reveals facts about those rows.
-    It is not part of the digest either; a person deletes it after editing. Raises :class:`SchemaError` for no or
-    duplicate columns, if sites would hold none of them, for invalid derivations of columns, and for rules that do not
-    fit the columns or forbid everything.
+    covers neither rules nor columns that sites are not queried about. ``drafted`` marks a schema whose bounds and lists
+    come from rows (:meth:`draft`), so that publishing them reveals facts about those rows. It is not part of the digest
+    either; after editing, a person deletes the line ``draft = true`` of the file, or calls :meth:`confirmed`. Raises
+    :class:`SchemaError` for no or duplicate columns, if sites would hold none of them, for invalid derivations of
+    columns, and for rules that do not fit the columns or forbid everything.
     """
 
     columns: tuple[Column | Identifier, ...]
     missing_values: tuple[str, ...] = MISSING
-    draft: bool = False
+    drafted: bool = False
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
@@ -126,6 +128,25 @@ class Schema:
         """Whether sites encode just the columns that are published: none is derived or an identifier; and no rules."""
         return not (self.links or self.rules or len(self.columns) > len(self.asked))
 
+    @classmethod
+    def draft(cls, frame: pd.DataFrame, **options: int) -> Schema:
+        """Return a schema drafted from one site's rows: it is :attr:`drafted` until somebody has edited it.
+
+        ``options`` are those of :func:`~fedsynth.data.draft.draft_schema`, which says how types, values and bounds are
+        chosen, and returns notes for the editor as well. A :class:`~fedsynth.errors.DataWarning` names columns that the
+        draft leaves out, with the reasons.
+        """
+        found = named("fedsynth.data.draft:draft_schema")(frame, **options)
+        if found.left_out:
+            reasons = [f"{name}: {'; '.join(notes)}" for name, notes in found.left_out.items()]
+            warnings.warn(with_lines("the draft leaves columns out:", reasons), DataWarning, stacklevel=2)
+        schema: Schema = found.schema
+        return schema
+
+    def confirmed(self) -> Schema:
+        """Return the schema as one that is public: its bounds and lists were checked to reveal nothing about rows."""
+        return replace(self, drafted=False)
+
     @cached_property
     def derives(self) -> bool:
         """Whether some published column is computed, or stored as a difference from, or ratio to, another one."""
@@ -144,7 +165,7 @@ class Schema:
         asked = set(self.names)
         kept = (column for column in self.columns if column.name in asked or column.name in known)
         columns = tuple(_plain(column) for column in kept if not isinstance(column, Identifier))
-        return Schema(columns, self.missing_values, self.draft)
+        return Schema(columns, self.missing_values, self.drafted)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -178,7 +199,7 @@ class Schema:
         """SHA-256 (hex) of what determines the encoding, independent of the layout of the schema file.
 
         It covers the missing values and the columns that sites are queried about, but not rules, computed columns,
-        identifiers and ``draft``.
+        identifiers and ``drafted``.
         """
         return hashlib.sha256(json.dumps(self._content(self.asked), sort_keys=True).encode()).hexdigest()
 
@@ -339,7 +360,7 @@ class Schema:
         """Return the schema as TOML text, without default values; ``comments`` has comment lines by column name."""
         content = self._content(self.columns)
         head = tomli_w.dumps({"fedsynth_schema": FORMAT, **{k: v for k, v in content.items() if k != "column"}})
-        blocks = [head + (_DRAFT + "draft = true\n" if self.draft else "")]
+        blocks = [head + (_DRAFT + "draft = true\n" if self.drafted else "")]
         for entry in content["column"]:
             remarks = "".join(f"# {line}\n" for line in (comments or {}).get(entry["name"], ()))
             forms = "".join(f"{key} = {_inline(entry.pop(key))}\n" for key in ("stored", "computed") if key in entry)

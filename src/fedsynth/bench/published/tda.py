@@ -16,7 +16,7 @@ from fedsynth.bench.published.tda_sums import MOST_COMPONENTS, MixtureEncoding, 
 from fedsynth.cliques import all_marginals
 from fedsynth.errors import whole
 from fedsynth.federation.query import Counts
-from fedsynth.methods.registry import COLUMN, check_column, method
+from fedsynth.methods.registry import COLUMN, category, method
 from fedsynth.methods.tda import (
     encoding,
     integer_scores,
@@ -79,16 +79,11 @@ class FedTDAMixture(MixtureOptions):
     Parameters
     ----------
     target
-        Position (from 0, in ``schema.stored``) of a categorical column (the label) by whose tables alone the values of
-        unordered columns are ordered; -1: by those of all.
+        Name of a categorical column (the label) by whose tables alone the values of unordered columns are ordered;
+        "": by those of all.
     """
 
-    target: int = field(default=-1, metadata=COLUMN)
-
-    def __post_init__(self) -> None:
-        """Reject invalid options."""
-        super().__post_init__()
-        check_column(target=self.target)
+    target: str = field(default="", metadata=COLUMN)
 
     def fit(self, federation: Federation) -> Synthesizer:
         """Ask the sites of ``federation`` for exact sums (NOT PRIVATE) and return the fitted generator of rows.
@@ -100,7 +95,7 @@ class FedTDAMixture(MixtureOptions):
         from fedsynth.federation.federation import EXACT
 
         schema = federation.schema
-        pairs = nominal_pairs(schema, self.target)
+        pairs = nominal_pairs(schema, category(schema, self.target))
         counts = _exact_histograms(federation)
         total = max(1.0, float(counts[0].sum()))
         orders = level_orders(federation, pairs, counts, EXACT)

@@ -30,7 +30,6 @@ POLL = 0.5  # s between two reads of the event log
 UNHEARD = 20.0  # s without a first event until Flower is asked for the run's status
 ASKED = 10.0  # s between two such requests to Flower
 MOST_SITES = 20  # a federation of more sites lists only those that have not answered
-SETTLED = 90.0  # s that Flower has to record the end of a run
 SECRET = "superexec.secret"  # in the folder server, named as Flower names its kind
 _FILES = "files-"  # prefix of the id of an attempt over files; over Flower, the attempt has Flower's id
 
@@ -433,16 +432,10 @@ def _bytes(count: float) -> str:
 
 def _clear(control: FlowerControl, attempt: str, database: Path, json_: bool) -> None:
     """Delete the messages of a run that has ended from the SuperLink's database; a failure is a warning."""
-    from fedsynth.deploy.flower.control import purge, unfinished
+    from fedsynth.deploy.flower.control import purge_after
 
     try:
-        end = time.monotonic() + SETTLED
-        # An earlier attempt may still count as running if its process was killed a moment ago.
-        while not control.status(attempt)[0].startswith("finished") or unfinished(database):
-            if time.monotonic() > end:
-                break
-            time.sleep(2)
-        purge(database)
+        purge_after(control, attempt, database)
     except errors.FedsynthError as error:
         print(f"WARNING: the SuperLink still holds the run's messages: {error}", file=sys.stderr)
         return
@@ -572,8 +565,8 @@ def deploy_stop(
         Database file of the SuperLink, Flower's server program, from which --purge deletes the messages: the one that
         the SuperLink was started with as --database. Default: FOLDER/server/superlink.db.
     """
+    from fedsynth.deploy.flower.control import SETTLED, unfinished
     from fedsynth.deploy.flower.control import purge as delete_messages
-    from fedsynth.deploy.flower.control import unfinished
 
     stopped = _stop(folder, connection)
     if stopped is None and not purge:

@@ -19,6 +19,7 @@ from fedsynth.errors import FedsynthError, Unsupported
 
 SECONDS = 120.0  # time limit of a Flower command
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # this Python first
+SETTLED = 90.0  # s that Flower has to record the end of a run
 LOCKED = 60.0  # s to wait for the SuperLink's lock on its database
 # Tables of messages and their contents, referring tables first. Nodes, runs and logs are kept.
 TABLES = (
@@ -163,6 +164,17 @@ def purge(database: Path) -> Mapping[str, int]:
             f"{database} could not be purged ({error}); stop the SuperLink and run `fedsynth deploy stop --purge` again"
         ) from error
     return deleted
+
+
+def purge_after(control: FlowerControl, run_id: str, database: Path) -> None:
+    """Delete a run's messages (:func:`purge`) once Flower has recorded that the run ``run_id`` ended."""
+    end = time.monotonic() + SETTLED
+    # An earlier attempt may still count as running if its process was killed a moment ago.
+    while not control.status(run_id)[0].startswith("finished") or unfinished(database):
+        if time.monotonic() > end:
+            break
+        time.sleep(2)
+    purge(database)
 
 
 def _delete_messages(link: sqlite3.Connection) -> dict[str, int]:

@@ -464,7 +464,7 @@ def _rows(config: SiteConfig) -> str:
     said += f", {left_out} do not and are left out" if left_out else ""
     if rows > config.policy.timed_rows:
         said += f", more than the {config.policy.timed_rows} of timed_rows: how long training takes would show that"
-    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.draft else ""
+    said += "; the schema is a DRAFT: its bounds and categories are not covered" if schema.drafted else ""
     if config.person:
         said += f"; at most {config.policy.unit.rows} rows of each {config.person!r}"
     if not config.holds_rows:

@@ -52,7 +52,7 @@ class ColumnCounts(Query, frozen=True):
 class Toy:
     """Every column by itself, by a query of its own; ``favourite`` names a column that gets ``more`` of the budget."""
 
-    favourite: int = field(default=-1, metadata=COLUMN)
+    favourite: str = field(default="", metadata=COLUMN)
     more: float = 2.0
 
     def fit(self, federation: Federation) -> Synthesizer:
@@ -61,7 +61,7 @@ class Toy:
         from fedsynth.models.synthesizer import Synthesizer, own_bins
 
         schema = federation.schema
-        parts = [self.more if at == self.favourite else 1.0 for at in range(len(schema.stored))]
+        parts = [self.more if name == self.favourite else 1.0 for name in schema.names]
         measured = []
         for at, part in enumerate(parts):
             found = federation.sum(ColumnCounts(at), part / sum(parts))

@@ -1,0 +1,230 @@
+"""The front door for users of pandas: read and split a table, fit a synthesizer to it, and forecast a run's errors.
+
+``fedsynth`` itself exports these functions, and beside them ``evaluate``, ``compare`` and ``load_run`` of the features
+that they belong to. The commands are thin views of the same functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedsynth.errors import InvalidParameter, SchemaError
+from fedsynth.methods import Method, all_methods, find_method
+from fedsynth.methods.registry import declared, options_of
+from fedsynth.privacy.cost import ONE_ROW, Unit
+from fedsynth.progress import Progress, shown
+from fedsynth.rows import Table
+from fedsynth.runs.job import Job, budget_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsynth.federation.trust import Trust
+    from fedsynth.files import Records
+    from fedsynth.models.synthesizer import Synthesizer
+    from fedsynth.runs.plan import AdviceTable
+    from fedsynth.schema import Schema
+
+    Rows = pd.DataFrame | Table | Path | str
+    """The rows of one site: a data frame, an encoded table, a file's path, or a database's address."""
+
+
+def read_table(
+    place: Path | str, columns: Sequence[str] | None = None, *, records: Records | None = None
+) -> pd.DataFrame:
+    """Return a table, or some of its ``columns``, as a data frame.
+
+    ``place`` is a CSV or Parquet file or ``postgresql://USER@HOST/DB?table=NAME``. ``records`` is the kind of a CSV
+    file: of ``lines`` (also if it is ``None``), or ``rfc4180`` if its cells may hold newlines. Raises the errors of
+    :func:`~fedsynth.data.read.read_frame`.
+    """
+    from fedsynth.data.read import read_frame
+
+    return read_frame(place, columns, records=records)
+
+
+def split(
+    frame: pd.DataFrame, holdout: float = 0.1, *, person: str = "", seed: int | None = None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Split a table at random into rows to fit and rows to test with, and return both, in the order of the table.
+
+    Each row is held out with probability ``holdout``, whatever the other rows are, so that what a guarantee says of the
+    first part holds for the whole table. If ``person`` names a column, all rows of a person fall on one side. ``seed``
+    repeats a split, for experiments: who knows it and all rows but one can see where that one moved the others.
+
+    Raises :class:`InvalidParameter` for a ``holdout`` that is not between 0 and 1 or that leaves a side without rows,
+    and :class:`SchemaError` for an unknown ``person``.
+    """
+    if not 0 < holdout < 1:
+        raise InvalidParameter(f"holdout = {holdout} must lie between 0 and 1; 0.1 holds a tenth of the rows back")
+    if person and person not in frame:
+        raise SchemaError(f"the table has no column {person!r}, which tells persons apart")
+    rng = np.random.default_rng(seed)
+    if person:
+        of, persons = frame[person].factorize()
+        # A row without a person stands for itself.
+        held = np.where(of < 0, rng.random(len(frame)), np.append(rng.random(len(persons)), 0.0)[of]) < holdout
+    else:
+        held = rng.random(len(frame)) < holdout
+    if held.all() or not held.any():
+        raise InvalidParameter(f"a side of the split of {len(frame)} rows has none; pass more rows or another holdout")
+    return frame[~held], frame[held]
+
+
+def fit(
+    train: Rows | Mapping[str, Rows] | Sequence[Rows],
+    schema: Schema,
+    *,
+    epsilon: float,
+    delta: float,
+    method: str | Method = "auto",
+    trust: str | Trust = "trusted",
+    target: str = "",
+    options: Mapping[str, Any] | None = None,
+    trust_options: Mapping[str, Any] | None = None,
+    rows_per_person: int = 1,
+    sites_per_person: int = 1,
+    person: str = "",
+    public_sizes: bool = False,
+    seed: int | None = None,
+    progress: bool | Progress = False,
+) -> Synthesizer:
+    """Fit a synthesizer to one table, or to the tables of several sites in a simulated federation.
+
+    Parameters
+    ----------
+    train
+        The rows: a data frame, an encoded :class:`~fedsynth.rows.Table`, the path of a CSV or Parquet file or the
+        address of a database's table; or several of them, by site name or as a list.
+    schema
+        The public description of the table. Under a drafted one (:meth:`Schema.draft <fedsynth.schema.Schema.draft>`)
+        the statement says that its bounds and lists are not covered.
+    epsilon, delta
+        The limit on the privacy cost of all releases together; ``epsilon = inf`` adds no noise: NOT PRIVATE.
+    method
+        A method's name, or its object. ``options`` are its options by name, of columns by the column's name.
+    trust
+        Who adds the noise: "trusted", "local", "secure" or "three-servers", or a trust's object. ``trust_options`` are
+        its settings by name, such as ``{"min_honest": 3}``.
+    target
+        The column to predict, for methods that have an option of this name.
+    rows_per_person, sites_per_person
+        The unit of protection: a person with at most so many rows at each of so many sites.
+    person
+        Column of the frames that tells persons apart; no more of a person's rows are used than the unit says.
+    public_sizes
+        Treat each site's number of rows as public.
+    seed
+        Seed of everything *including the noise*: reproducible, therefore not private, as the statement says.
+    progress
+        Whether to show progress bars, in a terminal or a notebook; or a callback.
+
+    The synthesizer has the run's :attr:`~fedsynth.models.synthesizer.Synthesizer.statement` and a summary of its
+    ledger. For the ledger itself, call :func:`~fedsynth.federation.simulate.federate` and the method's ``fit``. Raises
+    :class:`Unsupported` for an unknown method, trust or option, and for a method that does not run under the trust;
+    :class:`InvalidParameter` for values out of range; and :class:`SchemaError` for rows that do not fit the schema.
+    """
+    from fedsynth.federation.agreement import Agreement
+    from fedsynth.federation.simulate import federate
+    from fedsynth.runs.run import with_hidden_groups
+
+    given = dict(options or {})
+    if target and isinstance(method, str) and "target" in options_of(find_method(method).kind):
+        given.setdefault("target", target)
+    job = Job(
+        method if isinstance(method, str) else type(method).__name__,
+        epsilon,
+        delta,
+        trust=trust if isinstance(trust, str) else trust.name,
+        seed=seed,
+        rows_per_person=rows_per_person,
+        sites_per_person=sites_per_person,
+        target=target,
+        options=given,
+        trust_options=trust_options or {},
+    )
+    if target:
+        schema.plain().index(target)
+    fitted = job.build_method(schema) if isinstance(method, str) else method
+    registered = declared(type(fitted), job.method)
+    sites = train if isinstance(train, Mapping) else dict(enumerate(_listed(train)))
+    rows = {
+        name if isinstance(name, str) else f"site-{name:03d}": _rows(one, schema, person) for name, one in sites.items()
+    }
+    with shown(progress) as report:
+        federation = federate(
+            rows,
+            schema,
+            job.budget,
+            trust=job.build_trust() if isinstance(trust, str) else trust,
+            unit=job.unit,
+            person=person,
+            seed=seed,
+            public_sizes=public_sizes,
+            exact=not registered.private,
+            queries=registered.queries,
+            progress=report,
+        )
+        agreed = Agreement.of(federation.terms, len(rows), job.method, fitted, federation.agreement.roster)
+        federation = replace(federation, agreed=agreed)
+        report(job.method, 0, 1)  # methods of few rounds report no steps of their own
+        made = with_hidden_groups(fitted.fit(federation), federation, target)[0]
+        report(job.method, 1, 1)
+    return made
+
+
+def _listed(train: Rows | Sequence[Rows]) -> Sequence[Rows]:
+    return train if isinstance(train, list | tuple) else [train]  # type: ignore[list-item]
+
+
+def _rows(rows: Rows, schema: Schema, person: str) -> pd.DataFrame | Table:
+    """Return the rows of a site as a simulation takes them: those of a file or database are read and encoded."""
+    if not isinstance(rows, str | Path):
+        return rows
+    from fedsynth.data.read import read_fitting, read_frame
+
+    return read_frame(rows) if person else read_fitting(rows, schema)
+
+
+def advise(
+    schema: Schema,
+    *,
+    rows: int,
+    sites: int = 1,
+    epsilon: float,
+    delta: float,
+    methods: Sequence[str] = (),
+    trust: str = "trusted",
+    trust_options: Mapping[str, Any] | None = None,
+    unit: Unit = ONE_ROW,
+    public_sizes: bool = False,
+    partition: str = "iid",
+    wanted: float | None = None,
+    tables: int = 3,
+    seconds: float = 120.0,
+    progress: bool | Progress = False,
+) -> AdviceTable:
+    """Predict each method's errors in a planned run by runs over random tables; no row is read.
+
+    ``schema`` is the public one, ``rows`` the number of rows of all ``sites`` together, and ``epsilon`` and ``delta``
+    the planned limit. ``methods`` names the methods (default: all private ones that run under ``trust`` and train no
+    network), and ``unit`` is the unit of protection. The other options, and what the errors mean, are those of
+    :class:`~fedsynth.runs.plan.PlannedRun` and :func:`fedsynth.runs.plan.advise`.
+    """
+    from fedsynth.federation.policy_file import trust_named
+    from fedsynth.federation.trust import settings_of
+    from fedsynth.runs import plan
+    from fedsynth.terms import Terms
+
+    able = (one.name for one in all_methods() if one.private and not one.trains and one.runs_under(trust))
+    settings = settings_of(trust_named(trust, trust_options or {}))
+    terms = Terms(schema, budget_of(epsilon, delta), trust, settings, unit, public_sizes)
+    planned = plan.PlannedRun(terms, rows, sites, partition)
+    built = {name: Job(name, epsilon, delta).build_method(schema) for name in (methods or able)}
+    with shown(progress) as report:
+        return plan.advise(planned, built, wanted=wanted, tables=tables, seconds=seconds, progress=report)

@@ -1,0 +1,118 @@
+"""The run of a deployed federation as an object, for programs and notebooks (:func:`fedsynth.load_run`)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsynth.deploy.files.server import over_files
+from fedsynth.deploy.progress import AttemptEnded, EventReader, WorkAdvanced, events_file, run_watched
+from fedsynth.errors import FedsynthError
+from fedsynth.models.synthesizer import Synthesizer, load
+from fedsynth.progress import Progress, shown
+from fedsynth.runs.folder import RunFolder
+from fedsynth.runs.job import Job
+
+POLL = 0.5  # s between two reads of the event log
+ASKED = 10.0  # s between two requests to Flower for the run's status
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FederationRun:
+    """The run that the folder of a federation describes in ``job.toml``: ``job``, and what it has written."""
+
+    folder: Path
+    job: Job
+
+    @property
+    def out(self) -> RunFolder:
+        """The directory of the run's results, which appears when it is complete."""
+        return RunFolder(self.folder / "runs" / self.job.deployed.run)
+
+    def fit(
+        self,
+        *,
+        exchange: Path | str | None = None,
+        without: Collection[str] = (),
+        connection: str = "federation",
+        database: Path | str | None = None,
+        progress: bool | Progress = False,
+    ) -> Synthesizer:
+        """Make the run over the sites, or resume it, and return its synthesizer; of a complete run, just return it.
+
+        By default Flower carries the messages, and the run goes on at the server, as by ``fedsynth deploy run``;
+        ``connection`` is the name under which Flower's config.toml lists it, and ``database`` the file of its SuperLink
+        (default: ``server/superlink.db`` in the folder), from which the messages are deleted at the end. With
+        ``exchange``, the folder that carries files, the run goes on in this process and waits for the sites;
+        ``without`` names sites that cannot answer. ``progress`` shows progress bars, or is a callback. Raises the
+        errors that end a run, after which the same call resumes it.
+        """
+        if not self.out.is_run:
+            with shown(progress) as report:
+                if exchange is None:
+                    self._over_flower(connection, None if database is None else Path(database), report)
+                else:
+                    self._over_files(Path(exchange), without, report)
+        return load(self.out.model_file)
+
+    def _over_files(self, exchange: Path, without: Collection[str], progress: Progress) -> None:
+        attempt = f"files-{secrets.token_hex(4)}"
+        run_watched(
+            self.job,
+            self.folder,
+            attempt,
+            lambda job, tell: over_files(job, self.folder, exchange, without=without),
+            progress,
+        )
+
+    def _over_flower(self, connection: str, database: Path | None, progress: Progress) -> None:
+        from fedsynth.deploy.flower.control import FlowerControl, purge_after
+
+        control = FlowerControl(self.folder, connection)
+        reader = EventReader(events_file(self.folder, self.job.deployed.run))
+        attempt = control.start()
+        ended = _follow(reader, attempt, lambda: control.status(attempt), progress)
+        try:
+            purge_after(control, attempt, database or self.folder / "server" / "superlink.db")
+        except FedsynthError as error:
+            _log.warning("the SuperLink still holds the run's messages: %s", error)
+        if ended.exit_code:
+            raise FedsynthError(f"the run ended: {ended.message}; call fit again to resume it")
+
+
+def _follow(
+    reader: EventReader, attempt: str, status: Callable[[], tuple[str, str]], progress: Progress
+) -> AttemptEnded:
+    """Return the last event of an attempt, and report the method's progress until then."""
+    asked, over = time.monotonic(), ""
+    while True:
+        for event in reader.new():
+            if event.attempt == attempt and isinstance(event, WorkAdvanced):
+                progress(event.what, event.done, event.total)
+            elif event.attempt == attempt and isinstance(event, AttemptEnded):
+                return event
+        if over:
+            raise FedsynthError(f"Flower ended the run ({over}); the log of `fedsynth deploy serve` says more")
+        if time.monotonic() - asked > ASKED:
+            found, details = status()
+            asked, over = time.monotonic(), f"{found}: {details}" if found.startswith("finished") else ""
+        time.sleep(POLL)
+
+
+def load_run(folder: Path | str) -> FederationRun:
+    """Return the run of a federation of real sites, from the folder that ``fedsynth deploy init`` wrote.
+
+    Raises :class:`~fedsynth.errors.FedsynthError` for a folder without a job, or with one that cannot run, and
+    :class:`~fedsynth.errors.Unsupported` for the job of a simulation.
+    """
+    home = Path(folder)
+    if not (home / "job.toml").is_file():
+        raise FedsynthError(f"{home} holds no job.toml; give the folder written by `fedsynth deploy init`")
+    job = Job.load(home / "job.toml")
+    _ = job.deployed
+    return FederationRun(home, job)

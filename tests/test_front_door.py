@@ -1,0 +1,240 @@
+"""The front door: from a data frame to a report, over one table, several sites, and a real federation."""
+
+from __future__ import annotations
+
+import math
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.deploy.flower_world import lay_out, seeded_salts
+from tests.pages import blocks
+
+import fedsynth as fs
+from fedsynth.deploy.files.site import FileAnswerer
+from fedsynth.errors import DataWarning, InvalidParameter, SchemaError, Unsupported
+from fedsynth.federation.local import LocalNoise
+from fedsynth.methods.oneshot import OneShot
+from fedsynth.rows import Table
+
+SCHEMA = fs.Schema(
+    (
+        fs.Categorical("sex", ("f", "m")),
+        fs.Numeric("age", 0, 120, bins=12, integer=True),
+        fs.Categorical("income", ("low", "high")),
+    )
+)
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(18, 90, rows)
+    rich = rng.random(rows) < age / 100
+    return pd.DataFrame(
+        {"sex": np.where(rng.random(rows) < 0.5, "f", "m"), "age": age, "income": np.where(rich, "high", "low")}
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted() -> fs.Synthesizer:
+    return fs.fit(people(2000, 0), SCHEMA, epsilon=1, delta=1e-6, method="oneshot")
+
+
+def test_from_a_frame_to_a_report(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    pytest.importorskip("jinja2")
+    frame = people(3000, 0)
+    schema = fs.Schema.draft(frame)
+    assert schema.drafted
+    assert not schema.confirmed().drafted
+    train, held = fs.split(frame, holdout=0.1)
+    assert len(train) + len(held) == 3000
+    told: list[str] = []
+    made = fs.fit(train, schema, epsilon=1, delta=1e-6, progress=lambda what, done, total: told.append(what))
+    assert told == ["auto", "auto"]
+    assert len(made.sample(1000)) == 1000
+    assert set(made.sample(50, where={"sex": "f"})["sex"]) == {"f"}
+    assert made.statement is not None
+    assert str(made.statement).startswith("NOT FOR PUBLICATION: The synthetic data are (1, 1e-06)-differentially")
+    found = fs.evaluate(
+        made, train=train, holdout=held, target="income", metrics=["column-similarity", "membership-inference"]
+    )
+    found.to_html(tmp_path / "report.html")
+    assert "membership" in (tmp_path / "report.html").read_text()
+    attack = next(score for score in found.scores if score.metric == "membership-inference")
+    assert math.isfinite(attack.bound)  # that of the synthesizer's own guarantee
+    assert "membership AUC" in str(found)
+    assert "membership AUC" in found._repr_html_()
+
+
+def test_the_guarantee_travels_with_the_model(fitted: fs.Synthesizer, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model.fedsynth")
+    again = fs.load(tmp_path / "model.fedsynth")
+    assert again.statement == fitted.statement
+    assert again.statement is not None
+    assert again.statement.headline == "(1, 1e-06)-differentially private"
+    assert again.releases == fitted.releases
+    assert [one.query for one in again.releases] == ["sum counts"]
+    assert again.releases[0].share == pytest.approx(1.0)
+    text = str(again)
+    assert text == str(fitted)
+    assert again.statement.text in text
+    assert "sum counts" in text
+    assert "&lt;" not in again._repr_html_().split("<pre>")[0]
+    assert repr(again) == (
+        f"<Synthesizer: oneshot, 3 columns, {again._records} records, (1, 1e-06)-differentially private>"
+    )
+
+
+def test_a_method_that_is_called_by_hand_states_its_guarantee_too() -> None:
+    federation = fs.federate([people(500, 0)], SCHEMA, fs.Budget(1, 1e-6), trust=LocalNoise(), seed=1)
+    made = OneShot().fit(federation)
+    assert made.statement == federation.statement
+    assert made.statement is not None
+    assert made.statement.seeded
+    assert made.releases == federation.ledger.summary()
+
+
+def test_rows_of_several_sites_come_as_frames_files_and_tables(tmp_path: Path) -> None:
+    people(400, 1).to_csv(tmp_path / "south.csv", index=False)
+    people(300, 2).to_parquet(tmp_path / "east.parquet")
+    sites: dict[str, pd.DataFrame | Table | Path | str] = {
+        "north": people(500, 0),
+        "south": tmp_path / "south.csv",
+        "east": str(tmp_path / "east.parquet"),
+        "west": SCHEMA.encode(people(200, 3)),
+    }
+    made = fs.fit(
+        sites,
+        SCHEMA,
+        epsilon=2,
+        delta=1e-6,
+        method="oneshot",
+        trust="secure",
+        trust_options={"min_honest": 3},
+        options={"pair_share": 0.5},
+    )
+    assert made.statement is not None
+    assert made.statement.terms.trust == "secure"
+    assert made.releases[0].sites == 4
+    assert fs.read_table(tmp_path / "south.csv")["age"].tolist() == people(400, 1)["age"].tolist()
+
+
+def test_a_target_is_given_by_its_name_and_methods_and_trusts_as_objects_too() -> None:
+    frame = people(600, 0)
+    made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method=OneShot(), trust=LocalNoise(), seed=2)
+    assert made.statement is not None
+    assert made.statement.terms.trust == "local"
+    assert fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="tda", target="income").info["method"] == "tda"
+    with pytest.raises(SchemaError, match="no column 'incom' in the schema; did you mean 'income'"):
+        fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, target="incom")
+    with pytest.raises(Unsupported, match="no method named 'onesho'; did you mean 'oneshot'"):
+        fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="onesho")
+    with pytest.raises(Unsupported, match="oneshot has no option rate"):
+        fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", options={"rate": 1})
+    with pytest.raises(InvalidParameter, match="epsilon must be a positive number"):
+        fs.fit(frame, SCHEMA, epsilon=0, delta=1e-6)
+
+
+def test_no_more_rows_of_a_person_are_used_than_the_unit_says() -> None:
+    frame = people(300, 0).assign(who=np.arange(300) // 3)
+    with pytest.warns(DataWarning, match="200 of the 300 rows are not used"):
+        made = fs.fit(frame, SCHEMA, epsilon=1, delta=1e-6, method="oneshot", person="who")
+    assert made.statement is not None
+    assert "each row" in made.statement.sentence
+
+
+def test_a_split_holds_out_each_row_or_person_by_itself() -> None:
+    frame = people(4000, 0).assign(who=np.arange(4000) // 4)
+    train, held = fs.split(frame, 0.25, seed=0)
+    assert len(held) == pytest.approx(1000, abs=120)  # four standard deviations
+    assert sorted([*train.index, *held.index]) == list(range(4000))
+    by_person = fs.split(frame, 0.25, person="who", seed=0)
+    assert not set(by_person[0]["who"]) & set(by_person[1]["who"])
+    assert len(set(by_person[1]["who"])) == pytest.approx(250, abs=60)
+    # Another row more, or one less, moves no other one: the draws of the rows before it are the same.
+    pd.testing.assert_frame_equal(fs.split(frame[:-1], 0.25, seed=0)[1], held[held.index < 3999])
+    nobody = frame.assign(who=None)
+    assert 0 < len(fs.split(nobody, 0.25, person="who", seed=0)[1]) < 4000
+    for share in (0, 1, -0.1):
+        with pytest.raises(InvalidParameter, match="must lie between 0 and 1"):
+            fs.split(frame, share)
+    with pytest.raises(InvalidParameter, match="a side of the split of 1 rows has none"):
+        fs.split(frame[:1], 0.5)
+    with pytest.raises(SchemaError, match="no column 'whom'"):
+        fs.split(frame, person="whom")
+
+
+def test_a_draft_names_the_columns_that_it_leaves_out() -> None:
+    frame = people(200, 0).assign(key=[f"patient {at}" for at in range(200)])
+    with pytest.warns(DataWarning, match=r"the draft leaves columns out:\n- key: .*identifier"):
+        schema = fs.Schema.draft(frame)
+    assert schema.names == ("sex", "age", "income")
+
+
+def test_advice_is_a_frame() -> None:
+    found = fs.advise(SCHEMA, rows=2000, sites=2, epsilon=1, delta=1e-6, methods=["oneshot", "fednaivebayes"], tables=1)
+    assert set(found.frame["method"]) == {"oneshot", "fednaivebayes"}
+    assert (found.frame["2-way error, least"] <= found.frame["2-way error"]).all()
+    assert "oneshot" in str(found)
+    assert "<table" in found._repr_html_()
+
+
+def test_methods_and_budgets_are_compared_on_held_out_rows() -> None:
+    pytest.importorskip("sklearn")
+    found = fs.compare(people(800, 0), SCHEMA, methods=["oneshot", "fednaivebayes"], epsilon=[0.5, 2], seeds=2)
+    frame = found.frame
+    assert set(frame["method"]) == {"oneshot", "fednaivebayes", "test rows"}
+    assert set(frame["epsilon"]) == {"0.5", "2", ""}
+    assert set(frame["seed"]) == {0, 1}
+    lost = found.means["mean"].xs("pairwise correlation difference", level="metric")
+    assert lost["oneshot", "2"].item() < lost["fednaivebayes", "2"].item() / 2  # of independent columns
+    assert "column similarity" in str(found)
+    assert "<table" in found._repr_html_()
+    with pytest.raises(Unsupported, match="mst cannot run with --trust local; pass --trust trusted"):
+        fs.compare(people(800, 0), SCHEMA, methods=["mst"], epsilon=1, trust="local")
+
+
+def test_a_real_federation_is_a_run_to_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded_salts(monkeypatch)
+    root, exchange = tmp_path / "federation", tmp_path / "exchange"
+    exchange.mkdir()
+    tables = {
+        name: SCHEMA.encode(people(rows, at)) for at, (name, rows) in enumerate({"north": 300, "south": 200}.items())
+    }
+    lay_out(root, tables, SCHEMA, "local", "oneshot", budget=fs.Budget(2.0, 1e-6), min_sites=2)
+    answerers = [FileAnswerer(root / "sites" / name, exchange, lambda said: None, poll=0.05) for name in tables]
+    serving = [threading.Thread(target=one.serve) for one in answerers]
+    for thread in serving:
+        thread.start()
+    try:
+        run = fs.load_run(root)
+        made = run.fit(exchange=exchange, progress=True)
+    finally:
+        for one in answerers:
+            one.stop()
+        for thread in serving:
+            thread.join()
+    assert made.statement is not None
+    assert made.statement.headline == "(2, 1e-06)-differentially private"
+    assert run.out.is_run
+    assert run.fit(exchange=tmp_path / "gone").statement == made.statement  # complete: nobody is asked again
+    with pytest.raises(fs.FedsynthError, match=r"holds no job\.toml; give the folder written by"):
+        fs.load_run(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_readmes_lines_run_in_a_notebook_which_shows_progress(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    (code,) = (block.text for block in blocks("README.md") if block.kind == "python")
+    lines = code.replace("delta=1e-6)", "delta=1e-6, progress=True)") + "\nsynth"
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(lines)])
+    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    (cell,) = book.cells
+    pages = "".join(str(one["data"].get("text/html", "")) for one in cell.outputs if "data" in one)
+    assert "<progress value=" in pages
+    assert "differentially private" in pages
+    assert (tmp_path / "report.html").is_file()
