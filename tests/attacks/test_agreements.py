@@ -190,5 +190,5 @@ def test_b11_a_site_refuses_a_run_of_other_sites_or_keys_than_its_roster_has():
     for other in ({**roster, "south": Keys(b"1" * 32).identity}, {"north": roster["north"]}):
         run = structs.replace(HONEST, trust="secure", roster=roster_digest(other))
         assert ask(of, asked(run)).code == "refused"
-        assert "other keys of them" in last_reason(of)
+        assert "other sites or keys" in last_reason(of)
     assert ask(of, asked(structs.replace(run, roster=roster_digest(roster)))).code == "answered"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -261,10 +262,12 @@ def test_a_budget_without_delta_is_spent_on_laplace_noise():
 
 def test_the_same_seed_gives_the_same_rows_and_another_does_not():
     table = rows(1500, 0)
-    one, two, other = (
-        FedChowLiu().fit(federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=seed))
+    pooled, spread, another = (
+        federate(parts, SCHEMA, BUDGET, trust=TrustedServer(), seed=seed)
         for parts, seed in (([table], 0), (splits(table)["thirds"], 0), ([table], 1))
     )
+    spread = replace(spread, agreed=pooled.agreement)  # on which noise depends
+    one, two, other = (FedChowLiu().fit(federation) for federation in (pooled, spread, another))
     assert same(one, two)
     assert not same(one, other)
     pd.testing.assert_frame_equal(one.sample(200, 3), two.sample(200, 3))
@@ -444,9 +447,10 @@ def test_deposits_hold_every_candidate_once():
 
 def test_pooled_rows_and_sites_give_privbayes_the_same():
     table = chain(900, 0)
-    one, two = (
-        PrivBayes().fit(federate(parts, table.schema, BUDGET, trust=TrustedServer(), seed=0))
-        for parts in ([table], [table.take(np.arange(300)), table.take(np.arange(300, 900))])
+    parts = [table.take(np.arange(300)), table.take(np.arange(300, 900))]
+    pooled, spread = (
+        federate(parts, table.schema, BUDGET, trust=TrustedServer(), seed=0) for parts in ([table], parts)
     )
+    one, two = PrivBayes().fit(pooled), PrivBayes().fit(replace(spread, agreed=pooled.agreement))
     assert same(one, two)
     assert len(concatenate([one.sample_table(9, 0), two.sample_table(9, 0)])) == 18

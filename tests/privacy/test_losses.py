@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
@@ -190,6 +190,7 @@ def test_without_sampling_steps_are_gaussian_noise():
 
 
 @given(STEPS, st.floats(-12, -2), st.sampled_from([0.0, 1e-3, 0.1]))
+@example(SampledSteps(math.exp(-5), 1.0, 1, 1), -2.0, 0.0)  # delta alone covers what it tells
 @settings(max_examples=6, deadline=None)
 def test_more_of_anything_never_costs_less(steps, log_delta, rho):
     """Up to the grid of losses, and never more than the sites' account says."""

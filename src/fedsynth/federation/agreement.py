@@ -227,7 +227,7 @@ class Agreement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
 
     @cached_property
     def guarantee(self) -> Budget:
-        """The guarantee (epsilon, delta) of a run that follows the plan: its budget, or less by exact accounting.
+        """What a run that follows the plan guarantees, which is its budget, or less by exact accounting.
 
         Exact accounting gives a smaller epsilon for the same noise, because it uses that all noise is Gaussian, partly
         on samples of rows. It applies to plans whose slots have such noise or release public facts, under trust models

@@ -199,7 +199,9 @@ class Policy:
                 "and at every site (size_is_public)"
             )
         for wrong in self._contradictions(agreement):
-            raise Refused(f"the run was agreed upon, but {wrong}; change the job, or [policy] of this site")
+            raise Refused(
+                f"this site does not accept what was agreed: {wrong}; change the job, or this site's [policy]"
+            )
         planned = self._planned(agreement)
         if planned:
             agreement.check(head)
@@ -275,10 +277,10 @@ class Policy:
                 yield f"it runs under {run.trust!r} with {dict(run.trust_options)}, and this site accepts {accepted}"
             roster: Mapping[str, bytes] = getattr(trust, "roster", {})
             if run.roster and roster and run.roster != roster_digest(roster):
-                yield "it names other sites, or other keys of them, than this site's roster"
+                yield "its roster has other sites or keys than this site's"
 
     def _beyond(self, digest: str, plan: Agreement) -> Iterator[str]:
-        """Yield what an approved plan would have refused of it later on."""
+        """Yield why no run could follow an approved plan at this site."""
         if plan.digest != digest:
             yield f"its digest is {plan.digest}"
         if not plan.slots:

@@ -292,8 +292,7 @@ class Request:
         """Return the first message of a question about ``query`` in the run of an ``agreement``.
 
         ``fields`` are ``run``, ``step``, ``verb`` and ``release`` of :class:`QuestionHead`. Raises :class:`WireError`
-        for values that no site would accept, and
-        :class:`InvalidParameter` for a question that is too large.
+        for values that no site would accept, and :class:`InvalidParameter` for a question that is too large.
         """
         kind = type(query)
         typed = _head_of(kind)(query=query, kind=kind.kind, version=VERSION, agreement=agreement.digest, **fields)

@@ -227,14 +227,17 @@ class _Losses(NamedTuple):
         return np.concatenate((low, high)), np.concatenate((self.mass - up, up))
 
 
-def _composed(losses: Sequence[_Losses], delta: float) -> float:
-    """Return the epsilon at ``delta`` of the product of pairs with these losses."""
+def _composed(losses: Sequence[_Losses], delta: float, guess: float | None = None) -> float:
+    """Return the epsilon at ``delta`` of the product of pairs with these losses, computed twice without a ``guess``."""
 
     def log_moment(t: float) -> float:
         return math.fsum(one.times * _log_mean(one.mass, (one.high if t > 0 else one.low) * t) for one in losses)
 
     found = [(t, log_moment(t)) for t in np.geomspace(1e-2, 1e6, 161)]
-    tilt, moment = min(found, key=lambda one: (one[1] - math.log(delta)) / one[0])
+    guessed = guess is not None
+    if guess is None:  # max(1 - exp(epsilon - loss), 0) is at most exp(t (loss - epsilon)) / (1 + t)
+        guess = min((moment - math.log(delta) - math.log1p(t)) / t for t, moment in found)
+    tilt, moment = min(found, key=lambda one: one[1] - guess * one[0])
     rises = np.geomspace(tilt / 100, 100 * tilt, 81)
     top, steepest = min(((log_moment(tilt + u) - moment - math.log(_BEYOND)) / u, tilt + u) for u in rises)
     bottom = max((moment - log_moment(tilt - u) + math.log(_BEYOND)) / u for u in rises)
@@ -264,7 +267,8 @@ def _composed(losses: Sequence[_Losses], delta: float) -> float:
         deltas = above - weighted / falling + errors + lost
     enough = np.flatnonzero(deltas <= delta)
     largest = math.fsum(one.times * float(one.high.max()) for one in losses)  # beyond it there are infinite losses only
-    return max(0.0, min(largest, float(loss[enough[0]]) if enough.size else math.inf))
+    epsilon = max(0.0, min(largest, float(loss[enough[0]]) if enough.size else math.inf))
+    return epsilon if guessed or math.isinf(epsilon) else min(epsilon, _composed(losses, delta, epsilon))
 
 
 def _masses(edges: Floats) -> Floats:

@@ -173,9 +173,7 @@ class _Prover:
         self.problems += self.transcript.problems
         heads = [asked.request.head for asked in self.transcript.asked.values()]
         runs = sorted({head.run for head in heads})
-        agreements = {
-            asked.request.agreement.digest: asked.request.agreement for asked in self.transcript.asked.values()
-        }
+        agreements = self._agreements
         if len(runs) > 1 or len(agreements) > 1:
             self._problem("the questions are of several runs, or name different agreements; one run has one of each")
         self._match()
@@ -204,6 +202,11 @@ class _Prover:
             tuple(self.notes),
             tuple(self.problems),
         )
+
+    @property
+    def _agreements(self) -> dict[str, Agreement]:
+        """The agreements that questions name, by digest."""
+        return {asked.request.head.agreement: asked.request.agreement for asked in self.transcript.asked.values()}
 
     def _problem(self, text: str) -> None:
         self.problems.append(text)
@@ -384,7 +387,7 @@ class _Prover:
     def _check_exact(self, epsilon: float, heads: Sequence[QuestionHead]) -> None:
         """Check a stated epsilon by exact accounting, which requires Gaussian noise alone under one approved plan."""
         known = all(isinstance(head.release, Gaussian | SampledGaussian) for head in heads)
-        agreed = {asked.request.head.agreement: asked.request.agreement for asked in self.transcript.asked.values()}
+        agreed = self._agreements
         if not known or len(agreed) != 1 or not all(run.slots for run in agreed.values()):
             self._problem("the statement's exact epsilon is for Gaussian noise alone, under one approved plan")
         elif self.trust.name not in WHOLE_SAMPLES:

@@ -459,8 +459,7 @@ def forecast(
         noise=tuple(_noise(usual[0].ledger.entries)),
         resolution=usual[0].resolution,
         chosen=figures.chosen,
-        largest=more
-        + max(down for one in (*usual, *most) for entry in one.ledger.entries for _, down, _ in entry.messages()),
+        largest=more + max(down for one in (*usual, *most) for down in one.sent()),
         stored=figures.bytes(lambda down, up: up + beside).plus(ForecastRange(1, 1, 1), len(plan.data)),
         servers=figures.range(lambda notes: [notes.servers.sent]),
         servers_seconds=figures.range(lambda notes: [notes.servers.draw_seconds]),

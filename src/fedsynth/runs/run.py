@@ -146,9 +146,10 @@ def run_deployed(
 ) -> RunResult:
     """Run a job of real sites over a transport, which carries messages to them; an interrupted run is resumed.
 
-    ``folder`` is the server's, with the coordinator's secret. It may hold ``plan.toml``, the list of questions with
-    their privacy costs that the sites approved: the privacy statement then gives the epsilon of that plan by exact
-    accounting, if it is smaller than the budget's. ``folder/state/RUN`` keeps what resuming needs (the server's secret
+    ``folder`` is the server's, with the coordinator's secret. If the job names a plan, it holds that plan as
+    ``plan.toml``, the list of questions with their privacy costs that the sites approved: the privacy statement then
+    gives the epsilon of that plan by exact accounting, if it is smaller than the budget's.
+    ``folder/state/RUN`` keeps what resuming needs (the server's secret
     and the transcript, which records all messages), and ``folder/runs/RUN`` appears when the run is complete.
     The sites are then told that the run has ended (:mod:`~fedsynth.runs.ending`), which waits for them only shortly.
     ``progress(what, done, total)`` is called after each step of the work; ``watch`` may wrap the transport, and then
