@@ -89,7 +89,7 @@ class SampledGaussian(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
 
     @property
     def noise(self) -> Gaussian:
-        """The noise of one step, at its cost without sampling; sigma is at least ``multiplier`` times the sensitivity."""
+        """The noise of one step, priced without sampling; sigma is at least ``multiplier`` times the sensitivity."""
         return Gaussian(1 / (2 * self.multiplier**2))
 
     def weakest(self, other: SampledGaussian) -> SampledGaussian:
