@@ -139,7 +139,7 @@ def seal(public: bytes, seed: bytes, plain: bytes, *context: str | bytes) -> tup
 
 
 def derive(key: bytes, *context: str | bytes, keys: int = 1) -> bytes:
-    """Return 32 bytes (times ``keys``) derived from ``key`` for the use that ``context`` names (HKDF-SHA256, RFC 5869)."""
+    """Return 32 bytes (times ``keys``) derived from ``key`` for the use that ``context`` names (HKDF, RFC 5869)."""
     return HKDF(algorithm=SHA256(), length=keys * KEY_BYTES, salt=_SALT, info=_join(context)).derive(key)
 
 
