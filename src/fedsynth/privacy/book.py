@@ -248,10 +248,7 @@ class Book:
         return None if found is None else found.value
 
     def pinned(self, run: str) -> str | None:
-        """Return the keyed digest (hex) of the rows that a ``run`` is bound to read, as :meth:`pin` stored it.
-
-        It is "" if the run is not bound to any rows yet, and ``None`` if it has asked nothing.
-        """
+        """Return the digest that :meth:`pin` stored for a ``run``: "" if none yet, ``None`` if the run is unknown."""
         with self._file.open() as records:
             found = records.run(run)
         return None if found is None else found.rows
@@ -365,10 +362,7 @@ class Book:
     # What was spent
 
     def spent(self, run: str | None = None) -> Cost:
-        """Return the cost to one person of everything charged here, or of one ``run`` (zero if it is unknown).
-
-        The person is one of :attr:`change`, or for a run one of :meth:`change_of`.
-        """
+        """Return the cost to one person of everything charged here, or of one ``run`` (:meth:`change_of`)."""
         with self._file.open() as records:
             if run is None:
                 return records.head().total
@@ -590,10 +584,7 @@ class Book:
         number: int | None = None,
         change: ProtectedChange | None = None,
     ) -> tuple[int, bytes]:
-        """Append an audit row, with ``number`` or the next number; return its number and chain value.
-
-        With a ``change``, the row re-prices the total for it.
-        """
+        """Append an audit row, which with a ``change`` re-prices the total; return its number and chain value."""
         moment = self._clock()
         self._close_hour(records, moment)
         head = records.head()

@@ -298,10 +298,7 @@ class ChainCheck:
     restores: dict[int, int] = field(default_factory=dict)
 
     def follow(self, content: object) -> str:
-        """Verify the next audit row (bytes; anything else is a fault) and add it unless it is faulty.
-
-        Returns the fault as a clause that follows "row n", or an empty text.
-        """
+        """Verify the next audit row, and add it unless faulty; return the fault (a clause after "row n") or ""."""
         try:
             row = read_row(content if isinstance(content, bytes) else b"")
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -502,10 +499,7 @@ class Records:
         return self.connection.execute(command, values)
 
     def all(self, kind: type[_Record], where: str = "true", *values: object) -> list[_Record]:
-        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their hashes.
-
-        ``values`` stand for the condition's question marks.
-        """
+        """Return the records of one class for which the SQL condition ``where`` holds, after verifying their hashes."""
         rows = self.execute(f"SELECT * FROM {_TABLE_OF[kind]} WHERE {where}", *values).fetchall()
         if any(_hash(row[:-1]) != row[-1] for row in rows):
             raise damaged(self.path, "a checksum is wrong")

@@ -313,10 +313,7 @@ class LedgerFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, path: Path) -> LedgerFile:
-        """Read a ledger file.
-
-        Raises :class:`FedsynthError` for another file or format, and ``OSError`` without a file.
-        """
+        """Read a ledger file; raises :class:`FedsynthError` for another file or format, and ``OSError`` without one."""
         mend = "read it with the fedsynth version that `made` in run.toml names, or run the job again"
         return load_json(path, cls, "a ledger", mend, FORMAT)
 
