@@ -300,10 +300,7 @@ class Federation:
         return result
 
     def each(self, query: Query, share: Share) -> dict[str, Sum]:
-        """Return every site's own answer to ``query`` by the site's name; sites that do not answer are missing.
-
-        Under any trust model, each site itself adds the full noise of ``share``.
-        """
+        """Return every answering site's own answer to ``query`` by name, each with the full noise of ``share``."""
         return self._each(query, self._noise(query, share, pooled=False))
 
     def public_sizes(self) -> dict[str, int]:
@@ -377,10 +374,7 @@ class Federation:
             self._fill(vault, self._request(next(self._steps), "deposit", vault.question.query, release), new)
 
     def require_sums(self) -> SumProtocol:
-        """Return how the trust model makes sums; raises :class:`Unsupported` if it makes none.
-
-        Methods call it before they spend anything.
-        """
+        """Return how the trust model makes sums; raises :class:`Unsupported`, before any charge, if it makes none."""
         return sums_of(self.trust)
 
     def require_vault(self, *, scores: bool = False) -> VaultProtocol:

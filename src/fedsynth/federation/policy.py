@@ -148,10 +148,9 @@ class Policy:
         return ProtectedChange(self.unit, self.neighbours)
 
     def check(self, request: Request, schema: Schema) -> None:
-        """Raise an error for a request that this policy does not allow; a site checks it before it charges anything.
+        """Raise :class:`Refused` or :class:`InvalidParameter` for a request that this policy does not allow.
 
-        ``schema`` is that of the site's rows. Raises :class:`Refused`, or :class:`InvalidParameter` for a query whose
-        parameters do not fit the schema.
+        ``schema`` is that of the site's rows.
         """
         head, query, turn, agreement = request.head, request.query, request.turn, request.agreement
         if agreement.schema != schema.digest or (self.schemas and schema.digest not in self.schemas):

@@ -74,6 +74,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
 
     def check(self, schema: Schema) -> None:
         """Raise :class:`InvalidParameter` for parameters outside the schema or the bound of :meth:`sensitivity`.
+
         Server and site call this check before anything is charged.
         """
 
@@ -86,10 +87,7 @@ class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True, eq=False):
         raise NotImplementedError
 
     def extent(self, schema: Schema) -> Extent | None:
-        """Return how much the tables of this question show, or ``None`` if it asks for none, as most kinds do.
-
-        Questions of other kinds than tables ask for what their kind says: a sketch for pairs, training for a network.
-        """
+        """Return how much the tables of this question show, or ``None`` if it asks for none, as most kinds do."""
         return None
 
     def noise_of_counts(self, schema: Schema, std: float) -> Iterator[tuple[Clique, float]]:

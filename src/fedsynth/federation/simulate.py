@@ -252,10 +252,7 @@ class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def secret_file(transcript: Path) -> Path:
-    """Return the path of the file beside a ``transcript`` with the secret that a simulation's noise is derived from.
-
-    Only the file's owner can read it.
-    """
+    """Return the path of the private file beside a ``transcript`` with the secret of a simulation's noise."""
     return transcript.with_name(f"{transcript.name}.secret")
 
 

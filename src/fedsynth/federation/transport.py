@@ -97,10 +97,7 @@ class Message:
         return hashlib.sha256(self.head).hexdigest()
 
     def as_sent(self, data: bytes) -> Message:
-        """Return the earlier sending of the same message to the same site that ``data`` holds.
-
-        Raises :class:`WireError` for bytes that this coordinator, with this version, did not send so.
-        """
+        """Return the earlier sending of this message that ``data`` holds; raises :class:`WireError` for others."""
         found = read_request(data, self.site, self.coordinator.public)
         if (found.message, found.head.fedsynth) != (self.request.digest, fedsynth.__version__):
             raise WireError("the request is of another message, or of another version of fedsynth")
@@ -424,11 +421,7 @@ def recorded_requests(path: Path) -> Iterator[Request]:
 
 
 def recorded_answer(data: bytes) -> tuple[str, str, bytes]:
-    """Parse an "answer" or "withheld" record of a transcript (:func:`records`).
-
-    It returns the site's name, the digest (hex) of the message that the site answered, and the reply's bytes, which are
-    empty if the answer was withheld.
-    """
+    """Return site, digest of the message, and reply of an "answer" record; the reply of a "withheld" one is empty."""
     key, _, reply = data.partition(b"\n")
     site, _, digest = key.decode().partition(" ")
     return site, digest, reply

@@ -81,10 +81,7 @@ class SiteTurn(Protocol):
         """
 
     def bits(self, purpose: str) -> RandomBits:
-        """Return a reproducible stream of random bits for one use, such as ``"noise"``, which ``purpose`` names.
-
-        The stream is a function of the site's secret, the question with its salt and terms, and ``purpose``.
-        """
+        """Return random bits for one purpose, a function of the site's secret, the question, its salt and its terms."""
 
     def key(self, purpose: str) -> bytes:
         """Return 32 secret bytes for one use, derived from the same inputs as :meth:`bits`."""
@@ -155,10 +152,7 @@ def settable(trust: Any) -> tuple[str, ...]:
 
 
 def settings_of(trust: Any) -> dict[str, float]:
-    """Return the settings of a trust model by name, as a plan states them.
-
-    Settings that are ``None`` follow from the number of sites and are left out.
-    """
+    """Return the settings of a trust model by name; those that follow from the number of sites are left out."""
     values = {name: getattr(trust, name) for name in settable(trust)}
     return {name: value for name, value in values.items() if value is not None}
 

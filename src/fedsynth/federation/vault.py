@@ -86,10 +86,7 @@ class WeightedL1:
         return UtilityBound(largest, 2 * largest)
 
     def utilities(self, marginal: Callable[[Clique], Integers]) -> Integers:
-        """Return the score of each candidate as an integer: int64, shape ``(candidates,)``.
-
-        ``marginal(clique)`` gives the exact table of a clique.
-        """
+        """Return the score of each candidate, int64, from the exact tables that ``marginal(clique)`` gives."""
         distances = [
             int(np.abs(GRAIN * marginal(clique) - np.rint(GRAIN * expected).astype(np.int64)).sum())
             for clique, expected in zip(self.candidates, self.expected, strict=True)
@@ -160,10 +157,7 @@ class Vault(ABC):
 
     @abstractmethod
     def open(self, query: Counts, share: float) -> tuple[list[Floats], list[float]]:
-        """Return the noisy tables of ``query``, in records, and the noise's standard deviation in a cell of each.
-
-        All tables together cost ``share``.
-        """
+        """Return the noisy tables of ``query``, all for ``share``, in records, and the std of the noise in each."""
 
     @abstractmethod
     def std(self, share: float) -> float:

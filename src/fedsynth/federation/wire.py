@@ -101,10 +101,9 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | memoryview, kind: Any) -> Any:
-    """Decode a frame (made by :func:`encode`) to a struct of class ``kind``, or of one of a union of classes.
+    """Decode a frame to a struct of class ``kind``; arrays are read-only views of ``data``.
 
-    Raises :class:`WireError` for anything that :func:`encode` would not have written. Arrays are read-only views of
-    ``data`` and take no additional memory.
+    Raises :class:`WireError` for anything that :func:`encode` would not have written.
     """
     view = memoryview(data)
     head = _frame_head(view)
@@ -519,6 +518,7 @@ _REPLY = struct.Struct(f"<{DIGEST}s{DIGEST}s{SIGNATURE}s")
 
 class StoredAnswer(NamedTuple):
     """A site's answer to a message, as its account stores it: the content, or the ``code`` of why there is none.
+
     ``seen`` is the row of the site's audit log in which the message was charged or refused. ``content`` is the encoded
     answer, or with ``sealed`` a box, an answer encrypted for the coordinator by :func:`~fedsynth.keys.seal`.
     """
