@@ -156,10 +156,7 @@ def _threshold(members: int, colluding: int, dropouts: int, arc: int, bits: int)
 
 
 def _bound(population: int, marked: int, drawn: int, rare: Callable[[int, int], bool]) -> int:
-    """Return the least number that the marked ones among ``drawn`` of a population exceed so rarely.
-
-    ``rare(tail, all)`` judges the probability tail / all.
-    """
+    """Return the least number that the marked ones among ``drawn`` exceed as rarely as ``rare(tail, all)`` demands."""
     all_, tail, bound = comb(population, drawn), 0, min(marked, drawn)
     for number, ways in _ways(population, marked, drawn):
         tail += ways

@@ -81,10 +81,7 @@ class Recall(Call, frozen=True, tag="recall"):
 
 
 class Agree(Call, frozen=True, tag="agree"):
-    """Call: charge and answer the question that was asked last (:class:`Ask`), if all three servers state the same.
-
-    ``statements`` are in the order of the servers' numbers. The result is :class:`Answered`.
-    """
+    """Call: charge and answer the last question, if all servers state the same; the result is :class:`Answered`."""
 
     statements: Annotated[tuple[SignedStatement, ...], msgspec.Meta(min_length=3, max_length=3)]
 
