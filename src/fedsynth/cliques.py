@@ -22,10 +22,7 @@ def all_marginals(columns: int, order: int) -> Workload:
 
 
 def random_workload(columns: int, order: int, count: int, seed: int) -> Workload:
-    """Return ``count`` distinct sets of ``order`` columns drawn uniformly, as FLAIM does (arXiv 2310.06447).
-
-    If no more than ``count`` sets exist, all are returned, in lexicographic order.
-    """
+    """Return ``count`` distinct sets of ``order`` columns (or all), drawn uniformly as by FLAIM (arXiv 2310.06447)."""
     every = all_marginals(columns, order)
     if len(every) <= count:
         return every
@@ -52,10 +49,7 @@ def kruskal(pairs: Sequence[Clique]) -> tuple[list[Clique], list[Clique]]:
 
 
 def downward_closure(workload: Sequence[Clique]) -> Workload:
-    """Return every non-empty subset of a member of ``workload``, ordered by size and then lexicographically.
-
-    Columns are sorted in every returned clique.
-    """
+    """Return every non-empty subset of a member of ``workload``, sorted, by size and then lexicographically."""
     subsets = {
         subset
         for clique in workload

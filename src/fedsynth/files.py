@@ -74,10 +74,7 @@ def private_folder(path: Path) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without byte order mark.
-
-    Raises :class:`FedsynthError` if it is not UTF-8, and ``OSError`` if it cannot be read.
-    """
+    """Return the text of a UTF-8 file, with or without byte order mark; raises :class:`FedsynthError` for another."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

@@ -90,9 +90,9 @@ class Keys:
         return derive(self.secret, *use)
 
     def unseal(self, box: bytes | memoryview, *context: str | bytes) -> bytes:
-        """Return the content of a ``box`` that :func:`seal` made for this party with the same ``context``.
+        """Return the content of a ``box`` that :func:`seal` made for this party and ``context``.
 
-        Raises :class:`Refused` for a box that was changed, or made for other keys or in another context.
+        Raises :class:`Refused` for any other box.
         """
         sender, sealed = bytes(box[:KEY_BYTES]), memoryview(box)[KEY_BYTES:]
         try:
@@ -219,10 +219,7 @@ def encrypted(key: bytes, plain: bytes, *context: str | bytes) -> bytes:
 
 
 def decrypted(key: bytes, box: bytes | memoryview, *context: str | bytes) -> bytes:
-    """Return what :func:`encrypted` was given, with the same ``key`` and ``context``.
-
-    Raises :class:`Refused` for bytes that were changed, or made with another key or context.
-    """
+    """Return what :func:`encrypted` was given, with the same ``key`` and ``context``, or raise :class:`Refused`."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, _join(context))
     except InvalidTag as error:

@@ -113,10 +113,7 @@ def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _identifier(value: Any) -> str:
-    """Return an identifier as text, equal for an integer, a whole float or decimal, and text; empty for a missing one.
-
-    An integer too long for Python to format in decimal is formatted in hexadecimal.
-    """
+    """Return an identifier as text, equal for an integer, a whole float or decimal, and text; empty if missing."""
     if is_missing(value):
         return ""
     return next(iter(canonical_texts(value)), None) or (hex(value) if isinstance(value, int) else "")

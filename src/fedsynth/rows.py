@@ -72,10 +72,7 @@ class NoSingleRows:
 
 
 class BadLine(NamedTuple):
-    """A line of a file that could not be parsed as a row: its ``number`` (from 1), and what is ``wrong`` with it.
-
-    ``wrong`` repeats no value of the line.
-    """
+    """A line that could not be parsed: its ``number`` (from 1), and what is ``wrong``, without any of its values."""
 
     number: int
     wrong: str

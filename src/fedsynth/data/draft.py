@@ -214,10 +214,7 @@ def _draft_column(
 
 
 def _labels(present: pd.Series[Any]) -> Counter[str]:
-    """Count the values of a column as labels, from which a categorical column reads these values.
-
-    Text is a label as it is, any other value by its canonical text. Integers too long for Python to format are skipped.
-    """
+    """Count the values of a column as labels: text as it is, any other value by its canonical text."""
     which, distinct = distinct_values(present)
     texts = [(value,) if isinstance(value, str) else canonical_texts(value) for value in distinct]
     return Counter(texts[at][-1] for at in which.tolist() if texts[at])

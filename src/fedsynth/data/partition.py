@@ -48,8 +48,8 @@ class IID:
 class Quantity:
     """A partition over simulated sites of unequal sizes: each gets random rows, at least one (:meth:`place`: or none).
 
-    The sites' shares of the rows are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a
-    smaller alpha gives more unequal sizes.
+    Shares are drawn from the symmetric Dirichlet distribution with parameter ``alpha``; a smaller one makes them less
+    equal.
     """
 
     alpha: float
@@ -300,11 +300,7 @@ def parse_partition(text: str, schema: Schema | None, label: str = "") -> Partit
 
 
 def split(table: Table, sites: int, how: Partition | SynthFS, rng: np.random.Generator) -> list[Table]:
-    """Split a ``table`` into one table for each of ``sites`` sites, by the partition ``how``.
-
-    Raises :class:`Unsupported` if the partition cannot split this table over so many sites, or generates its own rows
-    (:class:`SynthFS`).
-    """
+    """Split a ``table`` into one table for each site; raises :class:`Unsupported` if the partition cannot."""
     if isinstance(how, SynthFS):
         raise Unsupported("synthfs generates its own rows and cannot split a table; leave out --data")
     if sites < 1:

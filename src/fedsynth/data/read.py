@@ -134,10 +134,7 @@ def read_table(
 def read_fitting(
     place: Place, schema: Schema, *, records: Records | None = None, persons: PersonLimit | None = None
 ) -> Table:
-    """Return the rows of a source as :func:`read_table` does, for a run or a benchmark over them.
-
-    Raises :class:`SchemaError` also if rows were read and none of them fits, with the reasons.
-    """
+    """Return the rows as :func:`read_table` does; raises :class:`SchemaError` also if there are some and none fits."""
     source = _source(place, records)
     table = read_table(source, schema, persons=persons, quiet=True)
     table.require_rows(source.name)
@@ -284,10 +281,7 @@ def write_frame(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _line_end(frame: pd.DataFrame) -> str:
-    """Return the end of lines with which pandas adds quotes to every cell that needs them.
-
-    Before Python 3.13, a carriage return gets quotes only if it is a part of that end.
-    """
+    """Return the end of lines with which pandas, before Python 3.13, adds quotes to all cells that need them."""
     texts = frame.select_dtypes(exclude=["number", "bool", "datetime", "datetimetz"])
     held = (value for name in texts for value in texts[name].unique())
     return "\r\n" if any("\r" in str(text) for text in (*frame.columns, *held)) else "\n"
@@ -313,10 +307,7 @@ def column_names(place: Place, *, records: Records | None = None) -> list[str]:
 
 
 def without_missing(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values.
-
-    They are also taken out of the categories of a pandas categorical.
-    """
+    """Return a column with the usual spellings of missing values (``?``, ``NA``, ...) replaced by missing values."""
     if isinstance(values.dtype, pd.CategoricalDtype):
         return values.cat.remove_categories([label for label in values.cat.categories if label in MISSING])
     if values.dtype == object or pd.api.types.is_string_dtype(values.dtype):
@@ -432,7 +423,7 @@ def _numbered(
     bad: BadLines,
     remarks: list[str],
 ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.uint64] | None]]:
-    """Yield the ``wanted`` columns as :func:`_batches` does, each with the positions of its rows in the source.
+    """Yield the ``wanted`` columns in batches, each with the positions of its rows in the source.
 
     With ``persons``, only the rows that are kept of each person are yielded, with their persons, and ``remarks`` gets a
     sentence that counts the others.

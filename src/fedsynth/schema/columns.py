@@ -209,10 +209,7 @@ class Categorical:
 
     @cached_property
     def codes_by_text(self) -> dict[str, int]:
-        """The code of each text that is looked up: a label as it is spelled, or a canonical text.
-
-        A cell that is text is looked up as it is, then by its canonical text; any other cell by its canonical texts.
-        """
+        """The code of each text that is looked up: a label as it is spelled, or else a canonical text."""
         codes: dict[str, int] = {str(label): code for code, label in enumerate(self.labels)}
         for label in self.labels:
             codes.setdefault(canonical_text(str(label)), codes[str(label)])
@@ -395,18 +392,12 @@ class Numeric:
 
 
 def fine_cells(column: Numeric | Datetime, bins: int) -> Grid:
-    """Return about ``bins`` public cells between the column's bounds, whatever the schema's own number of bins.
-
-    They are fine near the lower bound (:meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`).
-    """
+    """Return about ``bins`` cells for the column's bounds, by :meth:`Grid.fine <fedsynth.schema.bins.Grid.fine>`."""
     return Grid.fine(column.bin_edges, column.per_unit, bins)
 
 
 def sound_bounds(low: float, high: float) -> bool:
-    """Return whether computations with numbers from ``low`` to ``high`` are safe from overflow and underflow.
-
-    Absolute values must be at most 1e30, and bounds that differ at least 1e-30 apart.
-    """
+    """Return whether bounds are at most 1e30 in size and 1e-30 apart, which is safe from overflow and underflow."""
     return max(abs(low), abs(high)) <= LARGEST and (low == high or high - low >= 1 / LARGEST)
 
 
@@ -583,19 +574,13 @@ def distinct_values(values: pd.Series[Any]) -> tuple[NDArray[np.int64], list[Any
 
 
 def _each(values: pd.Series[Any], read: Callable[[Any], Any], nothing: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return ``read(value)`` for each value as ``dtype``, and ``nothing`` for missing values.
-
-    It is called once for each entry of the list of :func:`distinct_values`, which may include missing values.
-    """
+    """Return ``read(value)`` for each value, once for each distinct one, and ``nothing`` for missing values."""
     which, distinct = distinct_values(values)
     return np.array([*(read(value) for value in distinct), nothing], dtype=dtype)[which]
 
 
 def is_text(values: pd.Series[Any]) -> bool:
-    """Return whether a column of text or objects holds only text and missing values; true if it has no values.
-
-    False for pandas categories, even of text.
-    """
+    """Return whether a column holds only text and missing values; false for pandas categories."""
     import pandas as pd
 
     try:

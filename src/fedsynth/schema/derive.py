@@ -196,7 +196,7 @@ class ColumnLink:
         return self.held.per_unit if self.held.per_unit > 1 else 0
 
     def held_numbers(self, own: Floats, other: Floats) -> Floats:
-        """Return the differences or ratios to be stored, not yet clipped, from the values of both columns: float64.
+        """Return the differences or ratios to be stored, not yet clipped, as float64.
 
         Missing values are NaN, and so is a ratio to a number that is practically zero (below 1e-200).
         """
@@ -211,10 +211,7 @@ class ColumnLink:
         return found
 
     def encoded(self, own: Encoded, other: Encoded) -> Encoded:
-        """Return the encoded difference or ratio that is stored for this column, from both columns as encoded.
-
-        A row is left out (code -1) only where ``own`` leaves it out.
-        """
+        """Return what is stored for this column; a row is left out (code -1) only where ``own`` leaves it out."""
         assert own.numbers is not None
         assert other.numbers is not None
         edges = self.held.bin_edges

@@ -375,10 +375,7 @@ class Schema:
 
     @classmethod
     def load(cls, path: Path | str) -> Schema:
-        """Load a schema from a TOML file.
-
-        Raises :class:`SchemaError` if it is not valid, and ``OSError`` if it cannot be read.
-        """
+        """Load a schema from a TOML file; raises :class:`SchemaError` if it is invalid, ``OSError`` if unreadable."""
         try:
             return cls.from_toml(read_text(Path(path)))
         except FedsynthError as error:

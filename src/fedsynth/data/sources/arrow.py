@@ -31,10 +31,7 @@ _NULLABLE: dict[Any, Any] = {
 
 
 def frame_of(table: Any, *, strict: bool = False) -> pd.DataFrame:
-    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values.
-
-    Columns are first converted by :func:`readable`, to which ``strict`` is passed.
-    """
+    """Convert an Arrow ``table`` to a pandas frame; integers and booleans keep their type even with missing values."""
     columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
         column = readable(name, given, strict=strict)

@@ -108,10 +108,7 @@ class CsvFile:
             yield self._parsed(b"\n".join(lines), names), bad
 
     def _numbered(self) -> Iterator[tuple[int, bytes]]:
-        """Yield number and text of each line after the header, without its end; of too long ones only a part.
-
-        The part of a line that is longer than 4 MiB is also longer than that, so that it is found to be too long.
-        """
+        """Yield number and text of each line after the header, without its end; of too long ones only a start."""
         with self.path.open("rb", buffering=1 << 20) as file:
             file.seek(self._begins)
             number = self._lines

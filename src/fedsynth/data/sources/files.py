@@ -61,10 +61,7 @@ class RowFile(ABC):
     def batches(
         self, wanted: Mapping[str, Column | None], chunk_rows: int, *, strict: bool = False
     ) -> Iterator[tuple[Any, Sequence[BadLine]]]:
-        """Yield pairs of an Arrow table with the ``wanted`` columns, and the malformed lines left out of it.
-
-        Files read values in the same way for all columns of schemas, and ignore ``strict``.
-        """
+        """Yield pairs of an Arrow table with the ``wanted`` columns and its malformed lines; ``strict`` is ignored."""
 
     @contextmanager
     def snapshot(self) -> Iterator[RowFile]:

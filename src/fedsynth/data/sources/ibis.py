@@ -115,10 +115,7 @@ class CountedRows(NoSingleRows):
         return self._database.rows_read()
 
     def tables(self, axes: Sequence[Axis], cliques: Sequence[Sequence[int]]) -> list[NDArray[np.int64]]:
-        """Return the tables of :meth:`Rows.tables <fedsynth.rows.Rows.tables>`, all from one scan of the rows.
-
-        Raises :class:`FedsynthError` if the database fails.
-        """
+        """Return the tables of :meth:`Rows.tables <fedsynth.rows.Rows.tables>`, all from one scan of the rows."""
         sizes = [self._size(axis) for axis in axes]
         blocks = _blocks(cliques, sizes)
         members = list(dict.fromkeys(blocks))

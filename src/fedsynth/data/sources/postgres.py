@@ -142,11 +142,7 @@ class PostgresTable:
         return ".".join(quote_name(part) for part in self.relation)
 
     def columns(self) -> list[str]:
-        """Return the names of the table's columns in order.
-
-        Raises :class:`SchemaError` if there is no such table, and :class:`FedsynthError` if the database cannot be
-        read.
-        """
+        """Return the names of the table's columns in order; raises :class:`SchemaError` if there is no such table."""
         with session(self) as cursor:
             return list(types_of(self, cursor))
 
